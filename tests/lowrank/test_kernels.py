@@ -237,6 +237,46 @@ def test_nonnegative_implicit_half_sweep_equals_reference(name, dtype, k):
 
 
 @pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(0, 300),
+    k=st.integers(1, 33),
+    passes=st.integers(0, 3),
+)
+@settings(max_examples=30, deadline=None)
+def test_descent_equals_the_reference_and_lowers_the_objective(
+    name, dtype, seed, n, k, passes
+):
+    rng = np.random.default_rng(seed)
+    other = rng.exponential(size=(2 * k, k)).astype(dtype)
+    other[:, 0] *= rng.integers(0, 2)  # a column of zeros has no minimum
+    gram, products = other.T @ other, rng.normal(size=(n, k)).astype(dtype)
+    start = rng.exponential(size=(n, k)).astype(dtype)
+    results = []
+    for kernel, threads in (("reference", 1), (name, 1), (name, 3)):
+        kernels.use(kernel)
+        factors = start.copy()
+        kernels.nonnegative_descent(
+            gram, products, factors, passes=passes, threads=threads
+        )
+        results.append(factors)
+    np.testing.assert_allclose(
+        *results[:2], atol=TOLERANCE[dtype] * 10, rtol=TOLERANCE[dtype]
+    )
+    np.testing.assert_array_equal(*results[1:])
+
+    def objective(x):
+        return np.einsum("ij,jk,ik->i", x, gram, x) - 2 * np.einsum(
+            "ij,ij->i", x, products
+        )
+
+    assert factors.min(initial=0) >= 0
+    before = objective(start.astype(float))
+    assert (objective(factors.astype(float)) <= before + 1e-4 * np.abs(before)).all()
+
+
+@pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("nonnegative", [False, True])
 def test_a_weighted_row_has_the_same_bits_alone_and_among_others(name, nonnegative):
     (indptr, indices, data), other, other_bias, penalty = als_problem(
