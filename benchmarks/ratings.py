@@ -36,7 +36,6 @@ OURS = {
     "als, linked": ("als", {"linked": True}),
     "bayes": ("bayes", {}),
     "bayes, no links": ("bayes", {"linked": False}),
-    "bayes, gibbs": ("bayes", {"inference": "gibbs"}),
 }
 Figures = dict[str, list[float]]
 

@@ -15,13 +15,14 @@ from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
-from recsys.models.base import Floats, Model, OnStep
+from recsys.models.base import Model, OnStep
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
+from recsys.models.holdout import TOP, HeldOut, Lists, growing_blends
 from recsys.models.linear_filter import default_factors
 from recsys.models.parameters import model, random_state_parameter, threads_parameter
+from recsys.models.parts import Floats
 from recsys.models.registry import make_model, model_class, parameters
-from recsys.models.validation import TOP, HeldOut, Lists, growing_blends
 from recsys.provenance import FitRequest
 
 CANDIDATES = "als", "bayes", "spectral", "ials", "ease", "sparse-ease"

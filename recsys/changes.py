@@ -26,10 +26,10 @@ from recsys.data.ratings import Ratings, restricted, table_of
 from recsys.data.splice import with_rows
 from recsys.data.times import duration
 from recsys.errors import DataError
-from recsys.models.base import Indices
+from recsys.models.parts import Indices
 
 if TYPE_CHECKING:
-    from lowrank.completion.design import GroupedFeatures
+    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.encoder import FeatureEncoder
 
 _SCALES = ((1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.5, 10.0), (0.0, 10.0))

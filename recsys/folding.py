@@ -27,7 +27,7 @@ from recsys.models.histories import Histories
 from recsys.predictions import unsupported
 
 if TYPE_CHECKING:
-    from lowrank.completion.design import GroupedFeatures
+    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.encoder import FeatureEncoder
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float] | Sequence[Any]"

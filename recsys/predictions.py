@@ -17,10 +17,10 @@ from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
 from recsys.models import abilities
-from recsys.models.base import BiasedModel, Floats, Indices, Model
-from recsys.models.baselines import Popular
-from recsys.models.histories import Explanation, Histories
-from recsys.models.priors import Known
+from recsys.models.base import FactorModel, Model
+from recsys.models.baselines import Bias, Popular
+from recsys.models.histories import Context, Explanation, Histories
+from recsys.models.parts import Floats, Indices
 from recsys.models.registry import MODELS, model_class
 from recsys.schema import Saved
 from recsys.topn import Cosine, CsrPairs, Scorer, TopN, check_n
@@ -240,7 +240,7 @@ def user_contributions(
     positions = slice(ratings.indptr[user], ratings.indptr[user + 1])
     rated, values = ratings.indices[positions], ratings.values_at(positions)
     history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
-    with_features: list[Known] = []  # features, an argument of only a few models
+    context: list[Context] = []  # features, an argument of only a few models
     both = (ratings.user_features, [user]), (ratings.item_features, items)
     if model.uses_features and any(features is not None for features, _ in both):
         of_user, of_items = (
@@ -248,8 +248,8 @@ def user_contributions(
             for features, at in both
         )
         raters = Histories(*csr_arrays(fitted.matrix[:, items].T.tocsr()))
-        with_features.append(Known(of_user, of_items, raters))
-    return history, model.contributions(history, items, *with_features)
+        context.append(Context(of_user, of_items, raters))
+    return history, model.contributions(history, items, *context)
 
 
 def ranked(
@@ -375,7 +375,7 @@ def _predict_cold(
     if popular is not None:
         means = popular.item_means[items]
         predicted: Floats = np.where(items >= 0, means, np.float32(popular.global_mean))
-    elif isinstance(model, BiasedModel):
+    elif isinstance(model, FactorModel | Bias):
         user_bias: Floats = np.where(users >= 0, model.user_bias[users], np.float32(0))
         predicted = user_bias + model.global_mean
         predicted += np.where(items >= 0, model.item_bias[items], np.float32(0))

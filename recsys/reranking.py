@@ -28,8 +28,9 @@ from recsys.filters import (
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import close_matches
 from recsys.models import abilities
-from recsys.models.base import Floats, Indices, Model
+from recsys.models.base import Model
 from recsys.models.baselines import Popular
+from recsys.models.parts import Floats, Indices
 from recsys.predictions import unsupported
 from recsys.topn import CsrPairs, TopN, check_n, inverse_lengths, top_n
 

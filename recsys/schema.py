@@ -66,7 +66,7 @@ from recsys.saved_arrays import (
 )
 
 if TYPE_CHECKING:
-    from lowrank.completion.design import GroupedFeatures
+    from lowrank.completion.feature_ridge import GroupedFeatures
 
 
 INDEX_FORMAT = "recsys-lsi"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lowrank.kernels import Seen, backend
 from lowrank.kernels.retrieval import hash_texts, top_k
 from lowrank.kernels.topk import Hashes, Ties
-from recsys.models.factor_form import FactorForm, Floats
+from recsys.models.factor_form import FactorForm
 from recsys.saved_arrays import (
     FORMAT_VERSION,
     LONGEST,
@@ -183,23 +183,7 @@ class _Model:
         offset = offset[users] + self.array("arrays/global_mean", "<f8", 0).item()
         if len(items) != len(bias) or items.shape[1] != vectors.shape[1]:
             raise DamageError("the arrays do not agree")
-        return FactorForm(vectors[users], items, offset, bias, link=self.link())
-
-    def link(self) -> Callable[[Floats], Floats] | None:
-        """Return the function from scores of `bayes` to ratings, if its likelihood is ordinal."""
-        if "arrays/cut_points.npy" not in self._files:
-            return None
-        from lowrank.completion.ordinal import OrdinalScale
-
-        cuts, levels, noise = (
-            self.array(f"arrays/{name}", "<f8")
-            for name in ("cut_points", "levels", "noise_variances")
-        )
-        variance = noise.mean() + self.array("arrays/score_variance", "<f8", 0).item()
-        scale = OrdinalScale(levels, cuts, (0, len(cuts) - 1))
-        return lambda scores: scale.expected(scores, variance).astype(
-            np.float32, copy=False
-        )
+        return FactorForm(vectors[users], items, offset, bias)
 
     def seen(
         self, users: NDArray[np.int64], n_items: int

@@ -24,8 +24,9 @@ from lowrank import kernels
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import Hashes, SearchOrder, Ties, item_order, mixed
 from recsys.errors import DataError, check_whole
-from recsys.models.base import Floats, Indices, Model
+from recsys.models.base import Model
 from recsys.models.factor_form import FactorForm
+from recsys.models.parts import Floats, Indices
 
 Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 

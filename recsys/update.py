@@ -24,10 +24,11 @@ from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import folded_in
-from recsys.models.base import FactorModel, FoldingModel, Indices, Model, Step
+from recsys.models.base import FactorModel, FoldingModel, Model, Step
 from recsys.models.blend import Blend
 from recsys.models.histories import Histories
 from recsys.models.item_item import HistoryModel
+from recsys.models.parts import Indices
 from recsys.provenance import AS_OF
 from recsys.refit import refitted
 

@@ -15,27 +15,23 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import biased_start, check_problem
-from lowrank.completion.links import Posterior, RowPrior, Side, Sweep, unpack
-from lowrank.completion.ordinal import OrdinalScale
-from lowrank.completion.targets import Observed, Targets
+from lowrank.completion.links import Posterior, RowPrior, Side, unpack
 from lowrank.errors import ArgumentError
 from lowrank.kernels import Floats
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from lowrank.completion.design import GroupedFeatures
+    from lowrank.completion.feature_ridge import GroupedFeatures
 
 _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1
 _START_WIDTH = 2.0  # variances of the first prior, relative to the shrinkage target
-# Starting noise variance, relative to that of the entries. From a larger one, a fit to few entries
-# may end with factors of zero.
+# Starting noise variance, relative to that of the entries. From a larger one, a fit to few
+# entries may end with factors of zero.
 _START_NOISE = 0.2
-_NOISES = (
-    0.3,
-    2.0,
-)  # range of the calibrated noise variance, relative to that of the posterior
+_NOISES = 0.3, 2.0  # range of the calibrated noise, relative to that of the posterior
 _NOISE_ERROR = 0.05  # relative tolerance of the calibrated noise variance
+_GRID = 6  # noise variances that are compared at a time
 _QUICK_STEPS = (
     3  # updates of the means alone between sweeps that also update covariances
 )
@@ -55,19 +51,26 @@ def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
 def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
     r"""Return the variance of :math:`b + c + a \cdot m` without noise, for pairs of vectors.
 
-    For independent vectors it is :math:`z'V_w z + w'V_z w + \operatorname{tr} V_{aa} V_{mm}`, where
-    :math:`z = (m, 1)` and :math:`w = (a, 1)`.
+    For independent vectors it is :math:`z'V_w z + w'V_z w + \operatorname{tr} V_{aa} V_{mm}`,
+    where :math:`z = (m, 1)` and :math:`w = (a, 1)`.
     """
-    i, j = np.triu_indices(rows.mean.shape[1])
-    twice = np.where(i < j, 2, 1).astype(
-        rows.mean.dtype
-    )  # off-diagonal entries are stored once
-    w, z = rows.mean.copy(), columns.mean.copy()
+    d = rows.mean.shape[1]
+    i, j = np.triu_indices(d)
+    # Covariances store each entry off the diagonal once.
+    multiplicity = np.where(i < j, 2, 1).astype(rows.mean.dtype)
+    w = rows.mean.copy()
+    z = columns.mean.copy()
     w[:, -1] = z[:, -1] = 1
-    variance: Floats = np.einsum("np,np->n", rows.covariance, z[:, i] * z[:, j] * twice)
-    variance += np.einsum("np,np->n", columns.covariance, w[:, i] * w[:, j] * twice)
-    twice[j == len(w[0]) - 1] = 0
-    variance += np.einsum("np,np,p->n", rows.covariance, columns.covariance, twice)
+    variance: Floats = np.einsum(
+        "np,np->n", rows.covariance, z[:, i] * z[:, j] * multiplicity
+    )
+    variance += np.einsum(
+        "np,np->n", columns.covariance, w[:, i] * w[:, j] * multiplicity
+    )
+    multiplicity[j == d - 1] = 0  # biases are not multiplied
+    variance += np.einsum(
+        "np,np,p->n", rows.covariance, columns.covariance, multiplicity
+    )
     return variance
 
 
@@ -80,18 +83,15 @@ def leverages(
     (MacKay 1992). `covariances` are packed, shape (n, d (d + 1) / 2).
     """
     d = len(prior.mean)
-    twice = 2 * prior.precision - np.diag(np.diag(prior.precision))
-    freedom = d - prior.weights(counts) * (covariances @ twice[np.triu_indices(d)])
-    found = np.where(counts > 0, np.clip(freedom, 0, d) / np.maximum(counts, 1), 0)
-    return np.minimum(found, 1).astype(np.float32)
+    packed_precision = 2 * prior.precision - np.diag(np.diag(prior.precision))
+    traces = covariances @ packed_precision[np.triu_indices(d)]
+    parameters = np.clip(d - prior.weights(counts) * traces, 0, d)
+    mean_leverages = np.where(counts > 0, parameters / np.maximum(counts, 1), 0)
+    return np.minimum(mean_leverages, 1).astype(np.float32)
 
 
 def calibrated_noise(
-    values: Floats,
-    scores: Floats,
-    spread: Floats,
-    noise: float,
-    scale: OrdinalScale | None,
+    values: Floats, scores: Floats, spread: Floats, noise: float
 ) -> float:
     """Return the noise variance that maximises the likelihood of held-out entries.
 
@@ -101,46 +101,41 @@ def calibrated_noise(
 
     def loss(log_noise: float) -> float:
         variance = spread + math.exp(log_noise)
-        if scale is None:
-            return float((np.log(variance) + (values - scores) ** 2 / variance).mean())
-        chances = scale.probabilities(scores, variance)
-        own = chances[np.arange(len(values)), scale.codes(values)]
-        return -float(np.log(np.maximum(own, 1e-12)).mean())
+        return float((np.log(variance) + (values - scores) ** 2 / variance).mean())
 
     low, high = math.log(noise) + np.log(_NOISES)
     while high - low > _NOISE_ERROR:
-        grid = np.linspace(low, high, 6)
-        best = int(np.argmin([loss(each) for each in grid]))
-        low, high = grid[max(best - 1, 0)], grid[min(best + 1, 5)]
+        grid = np.linspace(low, high, _GRID)
+        best = int(np.argmin([loss(log_noise) for log_noise in grid]))
+        low = grid[max(best - 1, 0)]
+        high = grid[min(best + 1, _GRID - 1)]
     return math.exp((low + high) / 2)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class VariationalSweep(Sweep):
+class VariationalSweep:
     """The state after one sweep, which solves the rows, then the columns, and learns the priors.
 
     Attributes
     ----------
-    free_energy : float
-        Lower bound on the log evidence, up to a constant. No sweep lowers it.
+    mean : float
+    rows, columns : Posterior
+    row_prior, column_prior : RowPrior
+    noise_variance : float
     rmse : float
         Root mean squared error over the known entries, expected under the posterior.
-    observed : Observed
-        The ordinal scale, if there is one, and the mean variance of the scores.
+    free_energy : float
+        Lower bound on the log evidence, up to a constant. No sweep lowers it.
     """
 
+    mean: float
+    rows: Posterior
+    columns: Posterior
+    row_prior: RowPrior
+    column_prior: RowPrior
+    noise_variance: float
+    rmse: float
     free_energy: float
-    observed: Observed
-
-    def expected(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
-        """Return the expected entries at pairs of rows and columns, shape (n,)."""
-        w, z = self.rows.mean[rows], self.columns.mean[columns]
-        scores: Floats = np.einsum("nk,nk->n", w[:, :-1], z[:, :-1])
-        scores += w[:, -1] + z[:, -1] + w.dtype.type(self.mean)
-        scale, variance = self.observed
-        if scale is None:
-            return scores
-        return scale.expected(scores, self.noise_variance + variance)
 
 
 def variational_sweeps(
@@ -152,8 +147,6 @@ def variational_sweeps(
     column_features: GroupedFeatures | None = None,
     count_power: float = 0.0,
     temperature: float = 1.0,
-    ordinal: bool = False,
-    start: VariationalSweep | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
 ) -> Iterator[VariationalSweep]:
@@ -187,109 +180,73 @@ def variational_sweeps(
         Exponent of a row's number of entries in its prior precision; 0 is the usual model.
     temperature : float
         The temperature T, at least 1.
-    ordinal : bool
-        Whether to model entries as levels of continuous latent numbers.
-    start : VariationalSweep, optional
-        Starting point: the last sweep of a fit to the same entries, with the same links.
 
     Raises
     ------
     ArgumentError
-        If `k` or `temperature` is below 1, `link_penalty` is negative, `X` has no entries, or all
-        entries are equal and `ordinal` is True.
+        If `k` or `temperature` is below 1, `link_penalty` is negative, or `X` has no entries.
 
     References
     ----------
     Lim and Teh (2007), "Variational Bayesian approach to movie rating prediction", section 3.
     Gruenwald and van Ommen (2017), "Inconsistency of Bayesian inference for misspecified linear
     models, and a proposal for repairing it", section 4.
-    Albert and Chib (1993), "Bayesian analysis of binary and polychotomous response data",
-    section 4.
     """
     check_problem(X, k, link_penalty=link_penalty)
     if not 1 <= temperature < math.inf:
         raise ArgumentError(f"temperature must be at least 1; got {temperature}.")
-    links: Any = (link_penalty, row_features, column_features)
-    with kernels.at_most(threads):
-        variance = float(X.data.var(dtype=np.float64)) or 1.0
-        target = shrinkage_target(k + 1, variance)
-        scale, noise = (
-            OrdinalScale.of(X.data) if ordinal else None,
-            _START_NOISE * variance,
-        )
-        if start is None:
-            mean, *sides = _fresh_sides(X, target, count_power, random_state, *links)
-        else:
-            mean, priors = start.mean, (start.row_prior, start.column_prior)
-            sides = list(VariationalSide.pair(X, *priors, *links))
-            for side, vectors in zip(sides, (start.rows, start.columns), strict=True):
-                side.vectors = vectors
-            noise = start.noise_variance
-            scale = (start.observed.scale or scale) if ordinal else None
-        rows, columns = sides
-        for side in sides:
-            side.target = target * side.typical
-        targets = Targets.of(X, scale, noise=noise, temperature=temperature)
-        if start is None:
-            targets.give(rows, columns)
-        else:
-            targets.update(rows, columns, mean)
-    quick = 0 if start is None else _QUICK_STEPS
-    while True:
-        with kernels.at_most(threads):
-            for step in range(quick):
-                for side, other in ((rows, columns), (columns, rows)):
-                    side.solve(
-                        other, mean, temperature * targets.noise, only_means=True
-                    )
-                    side.fit_prior()
-                if step % 2 == 0:
-                    targets.update(rows, columns, mean)
-            rows.fit_vectors(columns, mean, temperature * targets.noise)
-            rows.fit_prior()
-            squares = columns.fit_vectors(rows, mean, temperature * targets.noise)
-            columns.fit_prior()
-            targets.update(rows, columns, mean, squares)
-        quick = _QUICK_STEPS
-        state = mean, rows.vectors, columns.vectors, rows.prior, columns.prior
-        yield VariationalSweep(
-            *state,
-            noise_variance=targets.noise,
-            free_energy=rows.free_energy()
-            + columns.free_energy()
-            + targets.free_energy,
-            rmse=targets.rmse,
-            observed=targets.observed(),
-        )
-
-
-def _fresh_sides(
-    X: csr_array,
-    target: NDArray[np.float64],
-    count_power: float,
-    random_state: int | None,
-    *links: Any,
-) -> tuple[float, VariationalSide, VariationalSide]:
-    """Return the mean and both sides, with wide priors, covariances of zero, columns by an SVD."""
-    d = len(target)
-    start = biased_start(X, d - 1, random_state=random_state)
+    d = k + 1
+    variance = float(X.data.var(dtype=np.float64)) or 1.0
+    target = shrinkage_target(d, variance)
     precision = np.diag(1 / (_START_WIDTH * target)).astype(X.dtype)
     prior = RowPrior(
         np.zeros(d, X.dtype), precision, np.zeros((0, d), X.dtype), count_power
     )
-    rows, columns = VariationalSide.pair(X, prior, prior, *links)
-    for side in (rows, columns):
-        side.prior = replace(
-            side.prior, precision=precision / X.dtype.type(side.typical)
+    with kernels.at_most(threads):
+        start = biased_start(X, k, random_state=random_state)
+        rows, columns = VariationalSide.pair(
+            X, prior, prior, link_penalty, row_features, column_features
         )
-        cells = np.zeros((len(side.weight), d * (d + 1) // 2), X.dtype)
-        side.vectors = replace(side.vectors, covariance=cells)
-    columns.vectors.mean[:] = np.column_stack([start.column_factors, start.column_bias])
-    rows.covariance_sums = (
-        np.zeros_like(rows.vectors.covariance),
-        columns.vectors.covariance,
-    )
-    return start.mean, rows, columns
+        rows.begin(target)
+        columns.begin(target)
+        columns.vectors.mean[:] = np.column_stack(
+            [start.column_factors, start.column_bias]
+        )
+        # Both covariances are zero, and so are their sums.
+        rows.covariance_sums = (
+            np.zeros_like(rows.vectors.covariance),
+            columns.vectors.covariance,
+        )
+    noise = _START_NOISE * variance
+    n_quick = 0
+    while True:
+        with kernels.at_most(threads):
+            for _ in range(n_quick):
+                rows.solve(columns, start.mean, temperature * noise, only_means=True)
+                rows.fit_prior()
+                columns.solve(rows, start.mean, temperature * noise, only_means=True)
+                columns.fit_prior()
+            rows.fit_vectors(columns, start.mean, temperature * noise)
+            rows.fit_prior()
+            squares = columns.fit_vectors(rows, start.mean, temperature * noise)
+            columns.fit_prior()
+        n_quick = _QUICK_STEPS
+        count = (
+            X.nnz / temperature + 1
+        )  # the prior of the noise has the weight of one entry
+        noise = (squares / temperature + variance) / count
+        yield VariationalSweep(
+            mean=start.mean,
+            rows=rows.vectors,
+            columns=columns.vectors,
+            row_prior=rows.prior,
+            column_prior=columns.prior,
+            noise_variance=noise,
+            rmse=math.sqrt(max(squares, 0.0) / X.nnz),
+            free_energy=rows.free_energy()
+            + columns.free_energy()
+            - 0.5 * count * math.log(noise),
+        )
 
 
 @dataclass(eq=False)
@@ -301,10 +258,20 @@ class VariationalSide(Side):
     )  # variances that the prior covariance is shrunk to
     log_dets: float = field(init=False, default=0.0)
 
+    def begin(self, target: NDArray[np.float64]) -> None:
+        """Set the shrinkage target and the first prior for a typical row, covariances to zero."""
+        d = len(target)
+        self.target = target * self.typical
+        precision = self.prior.precision / self.data.dtype.type(self.typical)
+        self.prior = replace(self.prior, precision=precision)
+        cells = np.zeros((len(self.weight), d * (d + 1) // 2), self.data.dtype)
+        self.vectors = replace(self.vectors, covariance=cells)
+
     def fit_vectors(self, other: Side, mean: float, noise: float) -> float:
         """Update the posterior; return the expected sum of squared errors."""
         result = self.solve(other, mean, noise)
-        n_seen, d = np.count_nonzero(self.seen), len(self.prior.mean)
+        n_seen = int(np.count_nonzero(self.seen))
+        d = len(self.prior.mean)
         self.log_dets = n_seen * d * math.log(noise) - float(
             result.log_det[self.seen].sum()
         )
@@ -317,22 +284,23 @@ class VariationalSide(Side):
 
     def fit_prior(self) -> None:
         """Maximise the free energy over this side's prior: B, C, mean, then precision."""
-        shares = self.fit_maps()
-        off = self.vectors.mean - shares
-        mean = self.weighted_mean(off).astype(self.data.dtype)
-        self.prior_means = shares + mean
-        off -= mean
-        off *= np.sqrt(self.weight)[:, None]
-        scatter = kernels.coefficients(off, off) + self.summed_covariance()
+        predicted = self.fit_maps()
+        residual = self.vectors.mean - predicted
+        mean = self.weighted_mean(residual).astype(self.data.dtype)
+        self.prior_means = predicted + mean
+        residual -= mean
+        residual *= np.sqrt(self.weight)[:, None]
+        scatter = kernels.coefficients(residual, residual) + self.summed_covariance()
         if self.penalty:
             link = np.ascontiguousarray(self.prior.link)
             scatter += self.penalty * kernels.coefficients(link, link)
         if self.features is not None:
             self.features.learn(self.prior.precision)
             scatter += self.features.scatter()
-        d, n_seen = len(mean), np.count_nonzero(self.seen)
+        d = len(mean)
         scatter += d * np.diag(self.target)
-        precision = np.linalg.inv(scatter / (n_seen + d)).astype(self.data.dtype)
+        covariance = scatter / (np.count_nonzero(self.seen) + d)
+        precision = np.linalg.inv(covariance).astype(self.data.dtype)
         self.prior = replace(
             self.with_mean(mean), precision=(precision + precision.T) / 2
         )
@@ -347,7 +315,8 @@ class VariationalSide(Side):
 
     def free_energy(self) -> float:
         """Return this side's share of the free energy, right after `fit_prior`."""
-        d, n_seen = len(self.prior.mean), np.count_nonzero(self.seen)
+        d = len(self.prior.mean)
+        n_seen = int(np.count_nonzero(self.seen))
         log_det = float(np.linalg.slogdet(self.prior.precision.astype(np.float64))[1])
         learned = 0.0 if self.features is None else self.features.log_evidence
         return 0.5 * ((n_seen + d) * log_det + self.log_dets) + learned

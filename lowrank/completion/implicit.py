@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import check_problem
-from lowrank.completion.design import FeatureRidge, GroupedFeatures
+from lowrank.completion.feature_ridge import FeatureMap, FeatureRidge, GroupedFeatures
 from lowrank.errors import ArgumentError
 from lowrank.kernels import Floats
 
@@ -34,20 +34,6 @@ FEATURE_PENALTY = 30.0
 """Ridge penalty of a feature's coefficients: with this many rows, they are shrunk by half."""
 
 
-class PriorMean(NamedTuple):
-    """Prior means of the factors of rows: ``mean + features @ coefficients``."""
-
-    mean: Floats
-    coefficients: Floats
-
-    def of(self, features: kernels.CsrArrays | None, n_rows: int) -> Floats:
-        """Return the prior means of rows, shape (n_rows, k); without features all are `mean`."""
-        points = np.tile(self.mean, (n_rows, 1))
-        if features is not None:
-            points += kernels.csr_matmat(features, self.coefficients)
-        return points
-
-
 @dataclass(frozen=True, eq=False)
 class ImplicitSweep:
     """The state after one sweep, which solves the rows, then the columns.
@@ -61,8 +47,8 @@ class ImplicitSweep:
     column_factors: Floats
     half_objective: float
     objective: float
-    row_prior: PriorMean | None = None
-    column_prior: PriorMean | None = None
+    row_prior: FeatureMap | None = None
+    column_prior: FeatureMap | None = None
 
 
 def implicit_sweeps(
@@ -199,7 +185,7 @@ class _Side:
     penalty: Floats
     factors: Floats
     ridge: FeatureRidge | None
-    prior: PriorMean | None = None
+    prior: FeatureMap | None = None
     points: Floats | None = None
     in_blocks: bool = False
     nonnegative: bool = False
@@ -271,8 +257,8 @@ class _Side:
             np.einsum("i,ij->j", weight, self.factors, dtype=np.float64) / weight.sum()
         )
         self.points = (shares + mean.astype(shares.dtype)) * weight[:, None]
-        C = self.ridge.coefficients
-        self.prior = PriorMean((mean - self.ridge.design.centre @ C).astype(C.dtype), C)
+        prior = self.ridge.map(mean)
+        self.prior = prior._replace(mean=prior.mean.astype(shares.dtype))
 
     def penalties(self) -> float:
         off = self.factors if self.points is None else self.factors - self.points

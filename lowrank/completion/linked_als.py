@@ -21,7 +21,7 @@ from lowrank.completion.als import (
     moments,
     stored,
 )
-from lowrank.completion.design import GroupedFeatures
+from lowrank.completion.feature_ridge import GroupedFeatures
 from lowrank.completion.links import (
     Posterior,
     RowPrior,

@@ -4,9 +4,9 @@ An entry is :math:`\mu + b_u + c_i + a_u \cdot m_i` plus Gaussian noise. The lin
 is its 0/1 pattern S with each row divided by the square root of its number of entries, so that
 every row has length 1. The prior of a row's vector :math:`(a_u, b_u)` has the mean
 :math:`\mu_0 + B's_u + C'f_u`, where :math:`f_u` are features of the row; B and C are ridge
-regressions of the vectors (`lowrank.completion.design`). Least squares
-(`lowrank.completion.linked_als`), variational Bayes (`bayes`) and Gibbs sampling (`gibbs`) use
-these priors.
+regressions of the vectors (`lowrank.completion.feature_ridge`). Least squares
+(`lowrank.completion.linked_als`) and variational Bayes (`lowrank.completion.bayes`) use these
+priors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import Known, stored
-from lowrank.completion.design import FeatureRidge, GroupedFeatures, Link, ridge_fit
+from lowrank.completion.feature_ridge import (
+    FeatureRidge,
+    GroupedFeatures,
+    Link,
+    ridge_fit,
+)
 from lowrank.kernels import CodedMatrix, Floats, Stored, posteriors, transposed
 
 _SAMPLED_ROWS = 4096  # maximum number of rows from which distributions are learned
@@ -99,19 +104,6 @@ def ridge_precision(
     ).astype(dtype)
 
 
-def stream(seed: tuple[int, ...]) -> np.random.Generator:
-    """Return a counter-based generator of random numbers."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
-
-
-def normal_draws(
-    seed: tuple[int, ...], shape: tuple[int, ...], dtype: DTypeLike
-) -> Floats:
-    """Return standard normal numbers that depend on `seed` alone."""
-    kind = np.float32 if np.dtype(dtype) == np.float32 else np.float64
-    return stream(seed).standard_normal(shape, dtype=kind)
-
-
 def posterior_rows(
     entries: kernels.CsrArrays,
     columns: Posterior,
@@ -120,25 +112,21 @@ def posterior_rows(
     mean: float,
     noise: float = 1.0,
     features: kernels.CsrArrays | None = None,
-    draw_seed: tuple[int, ...] | None = None,
-    sums: Floats | None = None,
-    only_means: bool = False,
 ) -> Posterior:
     """Return the posterior of rows given their entries and the posterior of the columns.
 
     The result of a row is the same to the bit whichever rows are solved with it, on any number of
     threads. `noise` is the noise variance times the temperature, 1 for penalised least squares.
-    With a `draw_seed` the result has draws from the posteriors instead of their means. `sums` are
-    the `covariance_sums`, if they are already computed. With `only_means` the result has no
-    covariances.
     """
-    means = prior.means(Link.of(entries, len(columns.mean)), features)
-    draws = (
-        None if draw_seed is None else normal_draws(draw_seed, means.shape, means.dtype)
-    )
-    sums = covariance_sums(entries, columns) if sums is None else sums
-    given = entries, columns.mean, prior, means, mean, noise, draws, sums
-    return _half_sweep(*given, only_means=only_means)[0]
+    return _half_sweep(
+        entries,
+        columns.mean,
+        prior,
+        prior.means(Link.of(entries, len(columns.mean)), features),
+        mean=mean,
+        noise=noise,
+        sums=covariance_sums(entries, columns),
+    )[0]
 
 
 def covariance_sums(entries: kernels.CsrArrays, columns: Posterior) -> Floats | None:
@@ -161,6 +149,13 @@ class Terms(NamedTuple):
     entries: NDArray[np.float64]
     features: NDArray[np.float64]
 
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """The posterior mean, shape (d,)."""
+        sums: NDArray[np.float64] = self.base + self.entries.sum(axis=0)
+        sums += self.features.sum(axis=0)
+        return sums
+
 
 def posterior_terms(
     entries: kernels.CsrArrays,
@@ -173,7 +168,8 @@ def posterior_terms(
 ) -> Terms:
     """Return the posterior mean of one row as a sum; for parameters see `posterior_rows`."""
     indices = entries.indices
-    n, d = len(indices), columns.mean.shape[1]
+    n = len(indices)
+    d = columns.mean.shape[1]
     design = columns.mean[indices].astype(np.float64)
     target = entries.data.astype(np.float64) - mean - design[:, -1]
     design[:, -1] = 1
@@ -188,15 +184,12 @@ def posterior_terms(
     if len(prior.link):
         right += prior.link[indices].astype(np.float64) @ pull / math.sqrt(max(n, 1))
     inverse = np.linalg.inv(system + pull)
-    known = np.zeros((0, d))
+    feature_means = np.zeros((0, d))
     if features is not None and prior.features is not None:
-        known = (
-            prior.features[features.indices].astype(np.float64)
-            * features.data[:, None]
-            @ pull
-        )
+        coefficients = prior.features[features.indices].astype(np.float64)
+        feature_means = coefficients * features.data[:, None]
     base = inverse @ pull @ prior.mean.astype(np.float64)
-    return Terms(base, right @ inverse, known @ inverse)
+    return Terms(base, right @ inverse, feature_means @ pull @ inverse)
 
 
 def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> NDArray[np.int64]:
@@ -216,8 +209,8 @@ def exact_posterior(
 ) -> Posterior:
     """Return the posterior of rows, with covariances, given exact columns and noise variance 1."""
     n, d = prior_means.shape
-    none = np.zeros((n, d * (d + 1) // 2), columns.dtype)
-    return _half_sweep(entries, columns, prior, prior_means, mean, sums=none)[0]
+    sums = np.zeros((n, d * (d + 1) // 2), columns.dtype)
+    return _half_sweep(entries, columns, prior, prior_means, mean=mean, sums=sums)[0]
 
 
 def _half_sweep(
@@ -225,52 +218,39 @@ def _half_sweep(
     columns: Floats,
     prior: RowPrior,
     prior_means: Floats,
+    *,
     mean: float,
     noise: float = 1.0,
-    draws: Floats | None = None,
     sums: Floats | None = None,
-    *,
     only_means: bool = False,
 ) -> tuple[Posterior, posteriors.RowPosteriors]:
-    """Solve for all rows; with standard normal `draws`, draw the rows from their posteriors.
+    """Solve for all rows.
 
     The result has covariances if `sums`, the `covariance_sums`, are given and not `only_means`.
     """
-    weight, dtype = prior.weights(np.diff(entries.indptr)), entries.dtype
-    scaled = (prior.precision.astype(np.float64) * noise).astype(dtype)
-    prior_right = kernels.multiply(prior_means, scaled)
+    weight = prior.weights(np.diff(entries.indptr))
+    precision = (prior.precision.astype(np.float64) * noise).astype(entries.dtype)
+    prior_right = kernels.multiply(prior_means, precision)
     prior_right *= weight[:, None]
-    found = Posterior.exactly(kernels.aligned_zeros(prior_means.shape, dtype))
+    posterior = Posterior.exactly(
+        kernels.aligned_zeros(prior_means.shape, entries.dtype)
+    )
     if sums is not None and not only_means:
         sums = sums.copy()  # the kernel overwrites them with the covariances of rows
-        found = replace(found, covariance=sums)
+        posterior = replace(posterior, covariance=sums)
     result = posteriors.posterior_half_sweep(
         entries,
         columns,
-        prior=scaled,
+        prior=precision,
         weight=weight,
         prior_right=prior_right,
-        vectors=found.mean,
+        vectors=posterior.mean,
         shift=mean,
         noise_variance=noise,
         covariance=sums,
-        draws=None if draws is None else draws * draws.dtype.type(math.sqrt(noise)),
         invert=not only_means,
     )
-    return found, result
-
-
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """The state of a Bayesian fit after a sweep; `rmse` is the error over the known entries."""
-
-    mean: float
-    rows: Posterior
-    columns: Posterior
-    row_prior: RowPrior
-    column_prior: RowPrior
-    noise_variance: float
-    rmse: float
+    return posterior, result
 
 
 @dataclass(eq=False)
@@ -304,53 +284,61 @@ class Side:
         by_column: Stored | None = None,
     ) -> tuple[Self, Self]:
         """Return the rows and the columns of X with vectors of zero; a missing B is zero too."""
-        by_row, sides = stored(X), []
+        by_row = stored(X)
         by_column = by_column or transposed(by_row, X.shape[1])
-        for coded, (n, m), prior, features in (
-            (by_row, X.shape, row_prior, row_features),
-            (by_column, X.shape[::-1], column_prior, column_features),
-        ):
-            entries, d = (
-                coded.arrays if isinstance(coded, CodedMatrix) else coded,
-                len(prior.mean),
-            )
-            counts, link = np.diff(entries.indptr), Link.of(entries, m)
-            weight = np.where(counts > 0, prior.weights(counts), 0).astype(X.dtype)
-            typical = float(weight.sum(dtype=np.float64)) / np.count_nonzero(counts)
-            if link_penalty and not len(prior.link):
-                prior = replace(prior, link=np.zeros((m, d), X.dtype))
-            vectors = Posterior.exactly(kernels.aligned_zeros((n, d), X.dtype))
-            ridge = known = None
-            if features is not None and features.matrix.shape[1]:
-                ridge = FeatureRidge.of(features, weight, d)
-                if prior.features is not None:
-                    ridge.coefficients = prior.features
-                prior = replace(prior, features=ridge.coefficients)
-                known = ridge.design.rows
-            means = prior.means(link, known)
-            # not NaN without a penalty
-            penalty = link_penalty and link_penalty * typical
-            given = (
-                entries.data,
-                link,
-                vectors,
-                prior,
-                means,
-                weight,
-                typical,
-                ridge,
-                penalty,
-            )
-            sides.append(cls(*given, linked=np.zeros_like(means)))
-        rows, columns = sides
+        rows = cls.of(by_row, X.shape[1], row_prior, link_penalty, row_features)
+        columns = cls.of(
+            by_column, X.shape[0], column_prior, link_penalty, column_features
+        )
         rows.link = rows.link.with_turned(columns.link)
         columns.link = columns.link.with_turned(rows.link)
-        for side in sides:
+        for side in (rows, columns):
             if side.penalty:
                 side.link_squares = side.link.squares(side.weight)
                 if side.prior.link.any():
                     side.linked = side.link.forward(side.prior.link)
         return rows, columns
+
+    @classmethod
+    def of(
+        cls,
+        coded: Stored,
+        n_columns: int,
+        prior: RowPrior,
+        link_penalty: float,
+        features: GroupedFeatures | None,
+    ) -> Self:
+        """Return the rows of a matrix, without the squares and predictions of the link."""
+        entries = coded.arrays if isinstance(coded, CodedMatrix) else coded
+        counts = np.diff(entries.indptr)
+        d = len(prior.mean)
+        dtype = prior.mean.dtype
+        link = Link.of(entries, n_columns)
+        weight = np.where(counts > 0, prior.weights(counts), 0).astype(dtype)
+        typical = float(weight.sum(dtype=np.float64)) / np.count_nonzero(counts)
+        if link_penalty and not len(prior.link):
+            prior = replace(prior, link=np.zeros((n_columns, d), dtype))
+        ridge = feature_rows = None
+        if features is not None and features.matrix.shape[1]:
+            ridge = FeatureRidge.of(features, weight, d)
+            if prior.features is not None:
+                ridge.coefficients = prior.features
+            prior = replace(prior, features=ridge.coefficients)
+            feature_rows = ridge.design.rows
+        prior_means = prior.means(link, feature_rows)
+        return cls(
+            data=entries.data,
+            link=link,
+            vectors=Posterior.exactly(kernels.aligned_zeros((len(counts), d), dtype)),
+            prior=prior,
+            prior_means=prior_means,
+            weight=weight,
+            typical=typical,
+            features=ridge,
+            # Without a link penalty, an infinite typical weight would make it NaN.
+            penalty=link_penalty * typical if link_penalty else 0.0,
+            linked=np.zeros_like(prior_means),
+        )
 
     @property
     def seen(self) -> NDArray[np.bool_]:
@@ -358,16 +346,11 @@ class Side:
         return self.weight > 0
 
     def solve(
-        self,
-        other: Side,
-        mean: float,
-        noise: float = 1.0,
-        draws: Floats | None = None,
-        *,
-        only_means: bool = False,
+        self, other: Side, mean: float, noise: float = 1.0, *, only_means: bool = False
     ) -> posteriors.RowPosteriors:
-        """Set the vectors to their posterior given the other side's, or draw them from it."""
-        sums, covariances = None, other.vectors.covariance
+        """Set the vectors to their posterior given the other side's."""
+        sums = None
+        covariances = other.vectors.covariance
         if covariances.shape[1]:
             if (
                 self.covariance_sums is None
@@ -376,20 +359,19 @@ class Side:
                 summed = kernels.csr_matmat(self.link.pattern, covariances)
                 self.covariance_sums = summed, covariances
             sums = self.covariance_sums[0]
-        entries = self.link.pattern._replace(data=self.data)
-        given = (
-            entries,
+        posterior, result = _half_sweep(
+            self.link.pattern._replace(data=self.data),
             other.vectors.mean,
             self.prior,
             self.prior_means,
-            mean,
-            noise,
-            draws,
-            sums,
+            mean=mean,
+            noise=noise,
+            sums=sums,
+            only_means=only_means,
         )
-        found, result = _half_sweep(*given, only_means=only_means)
-        kept = self.vectors.covariance if only_means else found.covariance
-        self.vectors = replace(found, covariance=kept)
+        if only_means:
+            posterior = replace(posterior, covariance=self.vectors.covariance)
+        self.vectors = posterior
         return result
 
     def fit_maps(self) -> Floats:
@@ -422,10 +404,8 @@ class Side:
         """Return the prior with C, and with the prior mean `mean` at the mean features."""
         if self.features is None:
             return replace(self.prior, mean=mean)
-        C = self.features.coefficients
-        return replace(
-            self.prior, mean=mean - self.features.design.centre @ C, features=C
-        )
+        prior_mean, coefficients = self.features.map(mean)
+        return replace(self.prior, mean=prior_mean, features=coefficients)
 
     def weighted_mean(self, vectors: Floats) -> NDArray[np.float64]:
         """Return the weighted mean of the vectors of rows, shape (d,)."""

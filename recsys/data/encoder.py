@@ -14,7 +14,7 @@ import polars as pl
 from scipy import sparse
 
 from lowrank.completion.als import biased_start
-from lowrank.completion.cold import fit_cold_map
+from lowrank.completion.cold_start import fit_cold_map
 from lowrank.kernels import csr_arrays
 from lowrank.subspace import leading_directions
 from recsys.data.blocks import (

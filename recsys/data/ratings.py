@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from lowrank.arguments import MatrixLike
-    from lowrank.completion.design import GroupedFeatures
+    from lowrank.completion.feature_ridge import GroupedFeatures
 
 _OF_FILES = (
     "table",

@@ -37,9 +37,10 @@ from recsys.evaluation.results import (
 )
 from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Split
 from recsys.models.abilities import FoldsInUsers
-from recsys.models.base import Indices, Model, Step, predicted_ratings
+from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
+from recsys.models.parts import Indices
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import clip_to_range
 from recsys.provenance import fingerprint

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
-from recsys.models.base import Floats, Indices, Model
+from recsys.models.base import Model
 from recsys.models.histories import Explanation, Histories
+from recsys.models.parts import Floats, Indices
 
 if TYPE_CHECKING:
-    from lowrank.completion.design import GroupedFeatures
+    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.topn import Scorer
 
 

@@ -4,43 +4,35 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.completion import linked_als, links
 from lowrank.completion.als import AlsSweep, als_sweeps, solve_rows
-from lowrank.completion.cold import mean_covariance
+from lowrank.completion.cold_start import mean_covariance
 from lowrank.kernels import CsrArrays, Stored, at_most
-from recsys.models.base import Floats, OnStep, Step, ValidationWatch, validation_rmse
-from recsys.models.content import ContentModel
-from recsys.models.histories import Histories
+from recsys.models.base import OnStep, Step, ValidationWatch, validation_rmse
+from recsys.models.histories import Histories, csr_rows
 from recsys.models.parameters import (
-    breakdown,
-    fitted,
     model,
+    overflow_error,
     parameter,
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.priors import csr_rows
+from recsys.models.parts import OTHER, Floats
+from recsys.models.vector_model import AxisPrior, Priors, VectorModel
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 
-_PRIOR_ARRAYS = {
-    f"{side}_{name}"
-    for side in ("user", "item")
-    for name in ("prior_mean", "link", "feature_weights")
-}
-
-
 @model
-class ALS(ContentModel):
+class ALS(VectorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, fitted by alternating least squares.
 
     The ridge penalty of a user or item with n ratings is ``regularization * n**count_power``, for
@@ -56,7 +48,8 @@ class ALS(ContentModel):
 
     name = "als"
     summary = "Ratings of many users and items: accurate, fast, any number of threads."
-    _scores_between_sweeps = True
+    _scores_between_sweeps: ClassVar[bool] = True
+    _keeps_best_sweep = True
 
     factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
     regularization: float = parameter(
@@ -87,150 +80,151 @@ class ALS(ContentModel):
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
-    user_prior_mean: Floats = fitted("d", group="priors")
-    item_prior_mean: Floats = fitted("d", group="priors")
-    user_link: Floats = fitted("linked_items", "d", when="linked")
-    item_link: Floats = fitted("linked_users", "d", when="linked")
-
-    _keeps_best_sweep = True
-
     def _fit(
-        self,
-        ratings: Ratings,
-        on_step: OnStep,
-        validation: Ratings | None,
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
     ) -> None:
+        sweeps = self._sweeps(ratings)
+        self._take_best(sweeps, on_step, validation)
+        del sweeps  # frees the transpose of the ratings
+        # Solve the users again, so that folding in a training user returns the same vector.
+        histories = Histories.of(ratings)
+        if self.priors is None:  # without links and features
+            entries = ratings.coded or histories.csr
+            self.user_factors, self.user_bias = self._plain_rows("user", entries)
+            return
+        users = self._solved_rows("user", histories, csr_rows(ratings.user_features))
+        vars(self).update(self._side("user", users))
+        with at_most(self.threads):
+            self._fit_features(ratings)
+
+    def _take_best(
+        self, sweeps: Generator[AlsSweep], on_step: OnStep, validation: Ratings | None
+    ) -> None:
+        """Set the arrays of the last sweep, or of the one with the lowest validation RMSE."""
         # The best sweep is kept without users, which follow from the items and the mean.
-        kept = {"global_mean", "item_bias", "item_factors", *_PRIOR_ARRAYS}
-        previous, watch, sweeps = math.inf, ValidationWatch(), self._sweeps(ratings)
+        names = ("global_mean", "item_bias", "item_factors", "priors")
+        best = {}
+        previous = math.inf
+        watch = ValidationWatch()
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
-                raise breakdown(self, "regularization", "count_power")
-            found = sweep.factors
-            self.global_mean = found.mean
-            self.user_bias, self.item_bias = found.row_bias, found.column_bias
-            self.user_factors, self.item_factors = (
-                found.row_factors,
-                found.column_factors,
-            )
-            if isinstance(sweep, linked_als.LinkedSweep):
-                self._take("user", sweep.row_prior)
-                self._take("item", sweep.column_prior)
-            reached = validation_rmse(self, validation)
+                raise overflow_error(self, "regularization", "count_power")
+            self._take(sweep)
+            rmse = validation_rmse(self, validation)
             if on_step is not None:
                 on_step(
-                    Step(number, self.iterations, sweep.objective, sweep.rmse, reached)
+                    Step(number, self.iterations, sweep.objective, sweep.rmse, rmse)
                 )
-            if watch.is_best(reached):
-                best = {
-                    name: array for name, array in vars(self).items() if name in kept
-                }
+            if watch.is_best(rmse):
+                best = {name: getattr(self, name) for name in names}
                 if validation is not None:  # the next sweep writes to the same arrays
                     best = copy.deepcopy(best)
             if watch.over or previous - sweep.objective <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
-        del sweeps  # frees the transpose of the ratings
         vars(self).update(best)
-        # Solve the users again, so that folding in a training user returns the same vector.
-        is_plain = "user_prior_mean" not in vars(self)  # without links and features
-        entries = (ratings.coded if is_plain else None) or Histories.of(ratings)
-        rows = None if is_plain else csr_rows(ratings.user_features)
-        vars(self).update(self._solved_rows(entries, rows, of_users=True))
-        if not is_plain:
-            with at_most(self.threads):
-                self._fit_content(ratings)
 
     def _sweeps(self, ratings: Ratings) -> Generator[AlsSweep]:
-        names = "regularization", "count_power", "random_state", "threads"
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        features, matrix = (ratings.user_features, ratings.item_features), ratings.coded
-        if not self.linked and not any(features):
-            return als_sweeps(matrix or ratings.matrix, self.factors, **options)
-        options["link_penalty"] = self.link_penalty if self.linked else 0.0
-        options["row_features"], options["column_features"] = features
+        matrix = ratings.coded or ratings.matrix
+        if not self.linked and ratings.user_features is ratings.item_features is None:
+            return als_sweeps(
+                matrix,
+                self.factors,
+                regularization=self.regularization,
+                count_power=self.count_power,
+                random_state=self.random_state,
+                threads=self.threads,
+            )
         return linked_als.linked_als_sweeps(
-            matrix or ratings.matrix, self.factors, **options
+            matrix,
+            self.factors,
+            regularization=self.regularization,
+            link_penalty=self.link_penalty if self.linked else 0.0,
+            row_features=ratings.user_features,
+            column_features=ratings.item_features,
+            count_power=self.count_power,
+            random_state=self.random_state,
+            threads=self.threads,
         )
 
-    def _take(self, side: str, prior: links.RowPrior) -> None:
-        """Set the fitted arrays of a prior."""
-        setattr(self, f"{side}_prior_mean", prior.mean)
-        if self.linked:
-            setattr(self, f"{side}_link", prior.link)
-        if prior.features is not None:
-            setattr(self, f"{side}_feature_weights", prior.features[None])
+    def _take(self, sweep: AlsSweep) -> None:
+        """Set the fitted arrays from a sweep."""
+        factors = sweep.factors
+        self.global_mean = factors.mean
+        self.user_bias, self.item_bias = factors.row_bias, factors.column_bias
+        self.user_factors, self.item_factors = (
+            factors.row_factors,
+            factors.column_factors,
+        )
+        if isinstance(sweep, linked_als.LinkedSweep):
+            self.priors = Priors(
+                users=self._axis_prior(sweep.row_prior),
+                items=self._axis_prior(sweep.column_prior),
+            )
 
-    def _solved_rows(
-        self,
-        histories: Histories | Stored,
-        features: CsrArrays | None,
-        *,
-        of_users: bool,
-    ) -> dict[str, Floats]:
-        entries: Any = histories.csr if isinstance(histories, Histories) else histories
-        if "user_prior_mean" in vars(self):
-            with at_most(self.threads):
-                known = self._vectors(0, of_users=not of_users)
-                prior, mean = self._prior(0, of_users=of_users), self.global_mean
-                found = links.posterior_rows(
-                    entries, known, prior, mean=mean, features=features
-                )
-            return self._side([found], of_users)
-        factors, bias = solve_rows(
+    def _axis_prior(self, prior: links.RowPrior) -> AxisPrior:
+        return AxisPrior(
+            mean=prior.mean,
+            precision=self._precision(np.float32),
+            link=prior.link if self.linked else None,
+            weights=prior.features,
+        )
+
+    def _precision(self, dtype: type) -> NDArray[np.floating]:
+        return links.ridge_precision(
+            self.factors, self.regularization, self.rating_std, dtype
+        )
+
+    def _prior(self, side: str) -> links.RowPrior:
+        """Return the prior of the vectors of users (or items)."""
+        if self.priors is not None:
+            return super()._prior(side)
+        d = self.factors + 1
+        return links.RowPrior(
+            np.zeros(d), self._precision(float), np.zeros((0, d)), self.count_power
+        )
+
+    def _plain_rows(self, side: str, entries: Stored) -> tuple[Floats, Floats]:
+        """Return the factors and biases of users (or items) without links and features."""
+        factors, bias = self.item_factors, self.item_bias
+        if side == "item":
+            factors, bias = self.user_factors, self.user_bias
+        return solve_rows(
             entries,
-            self.item_factors if of_users else self.user_factors,
-            self.item_bias if of_users else self.user_bias,
+            factors,
+            bias,
             mean=self.global_mean,
             regularization=self.regularization,
             scale=self.rating_std,
             count_power=self.count_power,
             threads=self.threads,
         )
-        side = "user" if of_users else "item"
-        return {f"{side}_factors": factors, f"{side}_bias": bias}
 
-    def _side(
-        self, vectors: Sequence[links.Posterior], of_users: bool
-    ) -> dict[str, Floats]:
-        side, found = "user" if of_users else "item", vectors[0].mean
-        return {
-            f"{side}_factors": found[:, :-1].copy(),
-            f"{side}_bias": found[:, -1].copy(),
-        }
+    def _solved_rows(
+        self, side: str, histories: Histories, features: CsrArrays | None
+    ) -> links.Posterior:
+        if self.priors is None:
+            factors, bias = self._plain_rows(side, histories.csr)
+            return links.Posterior.exactly(np.column_stack([factors, bias]))
+        with at_most(self.threads):
+            return links.posterior_rows(
+                histories.csr,
+                self._posterior(OTHER[side]),
+                self._prior(side),
+                mean=self.global_mean,
+                features=features,
+            )
 
     def _mean_covariance(
-        self,
-        sample: int,
-        histories: Histories,
-        features: CsrArrays | None,
-        *,
-        of_users: bool,
+        self, side: str, histories: Histories, features: CsrArrays | None
     ) -> NDArray[np.float64]:
-        rows = links.sampled_rows(histories.counts)
-        some, prior = histories.take(rows), self._prior(0, of_users=of_users)
-        known, own = (
-            self._vectors(0, of_users=side).mean for side in (not of_users, of_users)
+        sample = links.sampled_rows(histories.counts)
+        sampled = histories.take(sample)
+        posterior = links.exact_posterior(
+            sampled.csr,
+            self._posterior(OTHER[side]).mean,
+            self._prior(side),
+            self._posterior(side, sample).mean,
+            self.global_mean,
         )
-        found = links.exact_posterior(
-            some.csr, known, prior, own[rows], self.global_mean
-        )
-        return mean_covariance(found, some.counts)
-
-    def _vectors(self, sample: int, *, of_users: bool) -> links.Posterior:
-        factors = self.user_vectors() if of_users else self.item_vectors()
-        bias = self.user_bias if of_users else self.item_bias
-        return links.Posterior.exactly(np.column_stack([factors, bias]))
-
-    def _prior(self, sample: int, *, of_users: bool) -> links.RowPrior:
-        side, given = "user" if of_users else "item", vars(self)
-        pulled = "user_prior_mean" in given
-        d, dtype = self.factors + 1, np.float32 if pulled else float
-        mean = given.get(f"{side}_prior_mean", np.zeros(d, dtype))
-        link = given.get(f"{side}_link", np.zeros((0, d), dtype))
-        weights = given.get(f"{side}_feature_weights")
-        precision = links.ridge_precision(
-            d - 1, self.regularization, self.rating_std, dtype
-        )
-        features = None if weights is None else weights[0]
-        return links.RowPrior(mean, precision, link, self.count_power, features)
+        return mean_covariance(posterior, sampled.counts)

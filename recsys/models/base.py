@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -28,25 +28,29 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from recsys.errors import DataError, NotFittedError
 from recsys.models.factor_form import FactorForm
-from recsys.models.histories import Explanation, Histories
+from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.parameters import Parameter, fitted, model, parameter
+from recsys.models.parts import (
+    OTHER,
+    ArrayReader,
+    Floats,
+    Indices,
+    Part,
+    axes_of,
+    part,
+    put_rows,
+    record,
+    rows_taken,
+    saved,
+)
 from recsys.provenance import FitRequest
 
 if TYPE_CHECKING:
+    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
-
-Floats = NDArray[np.float32]
-Indices = NDArray[np.int64]
 
 _COUNTED = 2**20  # ratings per block when counting, which copies them
 _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
-# dtypes of fitted arrays and dtype kinds of fitted scalars, by annotation.
-_DTYPES = {"Floats": "float32"} | {
-    f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")
-}
-_KINDS = {"bool": "b", "int": "iu", "float": "fiu"}
-# Axes along which users or items are indexed.
-_SIDES = {f"{of}_{side}s": side for side in ("user", "item") for of in ("n", "linked")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +99,10 @@ class ValidationWatch:
 
 def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     """Return predictions of held-out ratings, at their times if the model uses times."""
-    pairs = held_out.user_index_of_nonzeros(), held_out.indices
+    users = held_out.user_index_of_nonzeros()
     if model.uses_times and held_out.seconds is not None:
-        predict: Any = model.predict
-        found: Floats = predict(*pairs, times=held_out.timestamps)
-        return found
-    return model.predict(*pairs)
+        return model._predict_at(users, held_out.indices, held_out.timestamps)
+    return model.predict(users, held_out.indices)
 
 
 def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
@@ -202,8 +204,8 @@ class Model:
 
     def __post_init__(self) -> None:
         for declared in self.parameters():
-            value, default = getattr(self, declared.name), declared.default
-            if type(value) is not type(default) or value != default:
+            value = getattr(self, declared.name)
+            if type(value) is not type(declared.default) or value != declared.default:
                 declared.check(value)
 
     @classmethod
@@ -221,12 +223,11 @@ class Model:
     @property
     def _request(self) -> FitRequest:
         """The model's name, and its parameters that are not the defaults."""
-        values = self.get_params()
-        changed = {
-            p.name: values[p.name]
-            for p in self.parameters()
-            if values[p.name] != p.default
-        }
+        changed = {}
+        for declared in self.parameters():
+            value = getattr(self, declared.name)
+            if value != declared.default:
+                changed[declared.name] = value
         return FitRequest(self.name, changed)
 
     def _plan(self, ratings: Ratings) -> Ratings:
@@ -254,14 +255,14 @@ class Model:
         DataError
             If a parameter does not exist, or a value has another type or is out of range.
         """
-        known = {declared.name: declared for declared in self.parameters()}
-        has = ", ".join(known) or "none"
+        declared = {p.name: p for p in self.parameters()}
         for name, value in params.items():
-            if name not in known:
+            if name not in declared:
+                names = ", ".join(declared) or "none"
                 raise DataError(
-                    f"The {self.name} model has no parameter {name!r}; it has {has}."
+                    f"The {self.name} model has no parameter {name!r}; it has {names}."
                 )
-            known[name].check(value)
+            declared[name].check(value)
         for name, value in params.items():
             setattr(self, name, value)
         return self
@@ -304,9 +305,8 @@ class Model:
                 "implicit feedback such as spectral, ease or popular."
             )
         ratings = ratings.as_interactions()
-        for f in fields(self):  # remove optional arrays of an earlier fit
-            if f.metadata.get("group"):
-                vars(self).pop(f.name, None)
+        for declared in _parts(self):  # of an earlier fit
+            vars(self).pop(declared.name, None)
         self._prepare(ratings)
         self._fit(ratings, on_step, validation)
         return self
@@ -358,6 +358,12 @@ class Model:
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return predicted ratings of pairs, shape (n_pairs,)."""
 
+    def _predict_at(
+        self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None
+    ) -> Floats:
+        """Return predicted ratings of pairs at these times, if the model `uses_times`."""
+        return self.predict(users, items)
+
     @abstractmethod
     def scores(self, users: ArrayLike) -> Floats:
         """Return ranking scores of all items, (n_block, n_items); the caller may overwrite them."""
@@ -396,18 +402,22 @@ class Model:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fitted arrays by name without copying them; scalars have shape ()."""
-        return {
-            f.name: np.asarray(getattr(self, f.name))
-            for f in self._declared_arrays(vars(self))
+        arrays = {
+            f.name: np.asarray(getattr(self, f.name)) for f in self._declared_arrays()
         }
+        for declared in _parts(self):
+            value: Part | None = getattr(self, declared.name)
+            if value is not None:
+                arrays |= value.arrays(f"{declared.name}_")
+        return arrays
 
-    def _declared_arrays(self, given: Container[str]) -> Iterator[Field[Any]]:
-        declared = [f for f in fields(self) if not f.init]
-        there = {f.metadata["group"] for f in declared if f.name in given} - {None}
-        for f in declared:
-            when, group = f.metadata["when"], f.metadata["group"]
-            if group in there or not (group or (when and not getattr(self, when))):
-                yield f
+    def _declared_arrays(self) -> Iterator[Field[Any]]:
+        """Yield the declarations of the arrays that a fit with these parameters sets."""
+        for declared in fields(self):
+            if "axes" in declared.metadata:
+                condition = declared.metadata["when"]
+                if condition is None or getattr(self, condition):
+                    yield declared
 
     @classmethod
     def _from_arrays(
@@ -415,147 +425,119 @@ class Model:
     ) -> Self:
         """Return a fitted model that shares memory with `arrays`, after checking them."""
         result = cls(**params)
-        sizes: dict[str, int] = {}
-        for f in result._declared_arrays(arrays):
-            if f.name not in arrays:
-                raise DataError(
-                    f"The {cls.name} model needs an array {f.name!r}, which is missing."
-                )
-            array, names = arrays[f.name], f.metadata["axes"]
-            expected: tuple[int, ...] = ()
-            for axis, size in zip(names, array.shape, strict=False):
-                base, _, more = axis.partition(" + ")
-                expected += (
-                    sizes.setdefault(base, size - int(more or 0)) + int(more or 0),
-                )
-            if len(names) != array.ndim or expected != array.shape:
-                raise DataError(
-                    f"The array {f.name!r} must have shape ({', '.join(names)}), in agreement "
-                    f"with the other arrays; got {array.shape}."
-                )
-            name = str(f.type)
-            dtype = np.dtype(
-                _DTYPES.get(name, array.dtype)
-            )  # differs in non-native byte order
-            if not (
-                array.dtype.kind in _KINDS[name]
-                if name in _KINDS
-                else array.dtype == dtype
-            ):
-                raise DataError(
-                    f"The array {f.name!r} must be of type {_DTYPES.get(name, name)}; "
-                    f"got {array.dtype.str}."
-                )
-            setattr(result, f.name, array if names else array.item())
+        reader = ArrayReader(getattr(cls, "name", cls.__name__), arrays)
+        for declared in result._declared_arrays():
+            values = reader.read(declared.name, axes_of(declared), str(declared.type))
+            setattr(result, declared.name, values)
+        for declared in _parts(result):
+            kind: type[Part] = declared.metadata["part"]
+            value = kind.from_arrays(reader, f"{declared.name}_")
+            if value is not None:
+                setattr(result, declared.name, value)
         return result
 
     def _with_arrays(self, **changed: Any) -> Self:
-        """Return a copy of the model with some fitted arrays replaced."""
+        """Return a copy of the model with some fitted arrays replaced, after checking them."""
         arrays = self._arrays() | {
             name: np.asarray(value) for name, value in changed.items()
         }
         return type(self)._from_arrays(self.get_params(), arrays)
+
+    def _with(self, **changed: Any) -> Self:
+        """Return a copy of the model with some fitted arrays and parts replaced."""
+        result = type(self)(**self.get_params())
+        for declared in (*self._declared_arrays(), *_parts(self)):
+            value = changed.get(declared.name, getattr(self, declared.name))
+            setattr(result, declared.name, value)
+        return result
 
     def _rearranged(self, **rows: Indices) -> dict[str, NDArray[Any]]:
         """Return the fitted arrays with only the given rows of `user` or `item`.
 
         A row of index -1 is zero. Arrays that change are copied.
         """
-        arrays = self._arrays()
-        for f in self._declared_arrays(arrays):
-            for axis, along in enumerate(f.metadata["axes"]):
-                wanted = rows.get(_SIDES.get(along, ""))
-                if wanted is not None:
-                    array = arrays[f.name] = arrays[f.name].take(wanted, axis)
-                    array[(slice(None),) * axis + (wanted < 0,)] = 0
+        arrays = {}
+        for declared in self._declared_arrays():
+            values = np.asarray(getattr(self, declared.name))
+            arrays[declared.name] = rows_taken(values, axes_of(declared), rows)
+        for declared in _parts(self):
+            value: Part | None = getattr(self, declared.name)
+            if value is not None:
+                arrays |= value.rearranged(rows).arrays(f"{declared.name}_")
         return arrays
 
-    def _put(self, part: Model, side: str, rows: Indices) -> None:
-        """Set the rows of some users (or items) to those of another model, `part`."""
-        for f in self._declared_arrays(vars(self)):
-            axes = f.metadata["axes"]
-            if f"n_{side}s" in axes:
-                before = (slice(None),) * axes.index(f"n_{side}s")
-                getattr(self, f.name)[(*before, rows)] = getattr(part, f.name)
+    def _put(self, other: Model, side: str, rows: Indices) -> None:
+        """Set the rows of some users (or items) to those of another model."""
+        for declared in self._declared_arrays():
+            values = getattr(self, declared.name)
+            put_rows(
+                values, getattr(other, declared.name), axes_of(declared), side, rows
+            )
+        for declared in _parts(self):
+            value: Part | None = getattr(self, declared.name)
+            if value is not None:
+                value = value.replaced(getattr(other, declared.name), side, rows)
+                setattr(self, declared.name, value)
 
 
-@model
-class BiasedModel(Model):
-    """A model with ``global_mean``, ``user_bias`` and ``item_bias``."""
-
-    _needs_values: ClassVar[bool] = True
-
-    global_mean: float = fitted()
-    user_bias: Floats = fitted("n_users")
-    item_bias: Floats = fitted("n_items")
-
-    @property
-    def n_users(self) -> int:
-        """Number of users of the training ratings."""
-        return len(self.user_bias)
-
-    @property
-    def n_items(self) -> int:
-        """Number of items of the training ratings."""
-        return len(self.item_bias)
-
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Predict the ratings of pairs, shape (n_pairs,); independent of the other pairs."""
-        return self._sums(*self._checked_pairs(users, items), self.item_bias)
-
-    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return ranking scores of pairs, shape (n_pairs,): predictions with `_list_bias`."""
-        return self._sums(*self._checked_pairs(users, items), self._list_bias)
-
-    def scores(self, users: ArrayLike) -> Floats:
-        """Return ranking scores of all items for each user, shape (n_block, n_items)."""
-        u = check_indices(users, self.n_users, "user")
-        return (self.user_bias[u] + self.global_mean)[:, None] + self._list_bias
-
-    @property
-    def _list_bias(self) -> Floats:
-        """Item biases in ranking scores."""
-        return self.item_bias
-
-    def _sums(self, users: Indices, items: Indices, item_bias: Floats) -> Floats:
-        """Return scores of pairs, shape (n_pairs,); independent of the other pairs."""
-        return self.user_bias[users] + self.global_mean + item_bias[items]
+def _parts(model: Model) -> Iterator[Field[Any]]:
+    """Yield the declarations of the parts of a model."""
+    return (declared for declared in fields(model) if "part" in declared.metadata)
 
 
-class FoldingModel(BiasedModel):
+class FoldingModel(Model):
     """A model that can fold in new users for fixed items, and new items for fixed users."""
 
     @abstractmethod
-    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        """Return the arrays of users given the items, or of items given the users."""
+    def _solved(
+        self, side: str, histories: Histories, features: kernels.CsrArrays | None
+    ) -> dict[str, Any]:
+        """Return the arrays and parts of users given the items, or of items given the users."""
 
-    def with_users(self, histories: Histories) -> Self:
+    def _counted(
+        self, side: str, histories: Histories, features: kernels.CsrArrays | None
+    ) -> dict[str, Any]:
+        """Return the arrays that only depend on the number of ratings of each row."""
+        return {}
+
+    def with_users(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the model with these users instead of its own, and the same items.
 
         A training user with the same ratings gets an identical vector.
         """
-        return self._folded(histories, "user")
+        folded = self._folded("user", histories, csr_rows(features))
+        vars(folded)["_source_model"] = self._source
+        return folded
 
-    def with_items(self, histories: Histories) -> Self:
+    def with_items(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the model with these items instead of its own, and the same users."""
-        return self._folded(histories, "item")
+        return self._folded("item", histories, csr_rows(features))
 
     def _folded(
-        self, histories: Histories, side: str, *features: Any, **arrays: Any
+        self, side: str, histories: Histories, features: kernels.CsrArrays | None
     ) -> Self:
-        other = "item" if side == "user" else "user"
-        check_indices(histories.indices, getattr(self, f"n_{other}s"), other)
-        arrays |= self._solved(histories, *features, of_users=side == "user")
-        if getattr(self, "linked", False):  # new rows do not contribute to links
-            *samples, _, d = getattr(self, f"{other}_link").shape
-            arrays[f"{other}_link"] = np.zeros(
-                (*samples, histories.n_rows, d), np.float32
-            )
-        return self._with_arrays(**arrays)
+        other = OTHER[side]
+        check_indices(
+            histories.indices, self.n_users if other == "user" else self.n_items, other
+        )
+        counted = self._counted(side, histories, features)
+        return self._with(**counted, **self._solved(side, histories, features))
+
+
+@record
+class CountMap(Part):
+    """The prediction of ``log(1 + count)`` of an item from its features."""
+
+    mean: float = saved()
+    weights: Floats = saved("n_item_features")
 
 
 @model
-class RatingModel(FoldingModel):
+class RatingModel(Model):
     """A model that predicts ratings, and ranks items by predicted rating and popularity.
 
     Lists by predicted rating alone begin with obscure items that a few users rated highly. Ranking
@@ -569,6 +551,8 @@ class RatingModel(FoldingModel):
         predict ``log(1 + count)`` if there are any.
     """
 
+    _needs_values: ClassVar[bool] = True
+
     popularity: float = parameter(
         0.3,
         "Weight of an item's number of ratings in lists; 0 ranks by the predicted rating alone.",
@@ -578,86 +562,110 @@ class RatingModel(FoldingModel):
     rating_std: float = fitted()
     most_ratings: int = fitted()
     item_obscurity: Floats = fitted("n_items")
-    typical_log_count: float = fitted(group="item counts")
-    item_count_weights: Floats = fitted("n_item_features", group="item counts")
+    item_counts: CountMap | None = part(CountMap)
+
+    if TYPE_CHECKING:
+        item_bias: Floats
 
     def _prepare(self, ratings: Ratings) -> None:
         """Count the ratings of items, and fit a prediction of the counts from features."""
         counts = np.zeros(ratings.n_items, np.int64)
         for start in range(0, ratings.nnz, _COUNTED):
-            part = ratings.indices[start : start + _COUNTED]
-            counts += np.bincount(part, minlength=ratings.n_items)
+            block = ratings.indices[start : start + _COUNTED]
+            counts += np.bincount(block, minlength=ratings.n_items)
         self.rating_std = ratings.mean_and_std()[1] or 1.0
-        self.most_ratings, rows = int(counts.max(initial=0)), None
+        self.most_ratings = int(counts.max(initial=0))
         features = ratings.item_features if self.uses_features else None
-        if features is not None and features.matrix.shape[1]:
-            from lowrank.completion.cold import (
-                fit_cold_map,
-            )  # only needed with features
-
-            log_counts = np.log1p(counts).astype(np.float32)[:, None]
-            rated, variance = (
-                np.minimum(counts, 1),
-                np.mean(1 / (1 + counts[counts > 0])),
-            )
-            found = fit_cold_map(log_counts, rated, features, np.full((1, 1), variance))
-            self.typical_log_count = float(found.mean[0])
-            self.item_count_weights = found.coefficients[:, 0].copy()
-            rows = kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
+        rows = csr_rows(features)
+        if features is not None and rows is not None:
+            self.item_counts = _count_map(features, counts)
         self.item_obscurity = self._obscurity(counts, rows)
 
     def _obscurity(
         self, counts: NDArray[np.int64], features: kernels.CsrArrays | None = None
     ) -> Floats:
         log_counts: NDArray[np.floating[Any]] = np.log1p(counts)
-        if "item_count_weights" in vars(self):
-            predicted = np.full(len(counts), self.typical_log_count)
+        if self.item_counts is not None:
+            predicted = np.full(len(counts), self.item_counts.mean)
             if features is not None:
-                predicted += kernels.csr_matmat(
-                    features, self.item_count_weights[:, None]
-                )[:, 0]
+                weights = self.item_counts.weights[:, None]
+                predicted += kernels.csr_matmat(features, weights)[:, 0]
             log_counts = np.where(counts > 0, log_counts, np.maximum(predicted, 0))
         return obscurity(log_counts, self.most_ratings, self.rating_std)
 
-    def _folded(
-        self, histories: Histories, side: str, *features: Any, **arrays: Any
-    ) -> Self:
-        if side == "item":
-            arrays["item_obscurity"] = self._obscurity(histories.counts, *features)
-        return super()._folded(histories, side, *features, **arrays)
+    def _counted(
+        self, side: str, histories: Histories, features: kernels.CsrArrays | None
+    ) -> dict[str, Any]:
+        if side == "user":
+            return {}
+        return {"item_obscurity": self._obscurity(histories.counts, features)}
 
     @property
     def _list_bias(self) -> Floats:
         """Item biases minus the discount for few ratings; cached."""
-        given = self.item_bias, self.item_obscurity, self.popularity
-        made = vars(self).get("_made_list_bias")
-        if made is None or any(
-            a is not b for a, b in zip(made[:3], given, strict=True)
+        arguments = self.item_bias, self.item_obscurity, self.popularity
+        cached = vars(self).get("_cached_list_bias")
+        if cached is None or any(
+            a is not b for a, b in zip(cached[0], arguments, strict=True)
         ):
-            made = *given, given[0] - np.float32(self.popularity) * given[1]
-            vars(self)["_made_list_bias"] = made
-        bias: Floats = made[3]
+            discount = np.float32(self.popularity) * self.item_obscurity
+            cached = arguments, self.item_bias - discount
+            vars(self)["_cached_list_bias"] = cached
+        bias: Floats = cached[1]
         return bias
 
     def _explanation(
-        self, base: Floats, terms: NDArray[Any], items: Indices, **features: Floats
+        self,
+        base: NDArray[Any],
+        terms: NDArray[Any],
+        items: Indices,
+        **features: Floats,
     ) -> Explanation:
         """Return scores of items as sums: predictions minus the discount for few ratings."""
-        off = (
-            -np.float32(self.popularity) * self.item_obscurity[items]
-            if self.popularity
-            else None
+        discount = None
+        if self.popularity:
+            discount = -np.float32(self.popularity) * self.item_obscurity[items]
+        return Explanation(
+            base.astype(np.float32),
+            terms.astype(np.float32),
+            **features,
+            popularity=discount,
         )
-        sums = base.astype(np.float32), terms.astype(np.float32)
-        return Explanation(*sums, **features, popularity=off)
+
+
+def _count_map(features: GroupedFeatures, counts: NDArray[np.int64]) -> CountMap:
+    from lowrank.completion.cold_start import fit_cold_map  # only needed with features
+
+    log_counts = np.log1p(counts).astype(np.float32)[:, None]
+    # The variance of the logarithm of a Poisson count is about its inverse.
+    variance = np.mean(1 / (1 + counts[counts > 0]))
+    fit = fit_cold_map(
+        log_counts, np.minimum(counts, 1), features, np.full((1, 1), variance)
+    )
+    return CountMap(mean=float(fit.mean[0]), weights=fit.coefficients[:, 0].copy())
 
 
 @model
-class FactorModel(BiasedModel):
+class FactorModel(Model):
     """A model whose prediction is ``mu + b_u + c_i + a_u . m_i``."""
 
+    _needs_values: ClassVar[bool] = True
+
+    global_mean: float = fitted()
+    user_bias: Floats = fitted("n_users")
+    item_bias: Floats = fitted("n_items")
     user_factors: Floats = fitted("n_users", "k")
     item_factors: Floats = fitted("n_items", "k")
+
+    @property
+    def n_users(self) -> int:
+        """Number of users of the training ratings."""
+        return len(self.user_bias)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the training ratings."""
+        return len(self.item_bias)
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
@@ -667,14 +675,27 @@ class FactorModel(BiasedModel):
         """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
         return self.user_factors
 
-    def _sums(self, users: Indices, items: Indices, item_bias: Floats) -> Floats:
-        found = super()._sums(users, items, item_bias)
-        found += kernels.pair_dots(self.user_factors, self.item_factors, users, items)
-        return found
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Predict the ratings of pairs, shape (n_pairs,); independent of the other pairs."""
+        return self._sums(*self._checked_pairs(users, items), self.item_bias)
+
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Return ranking scores of pairs, shape (n_pairs,): predictions with `_list_bias`."""
+        return self._sums(*self._checked_pairs(users, items), self._list_bias)
 
     def scores(self, users: ArrayLike) -> Floats:
         """Return ranking scores of all items; rounding depends on the block (`_score_error`)."""
         return FactorModel._factor_form(self, users).scores()
+
+    @property
+    def _list_bias(self) -> Floats:
+        """Item biases in ranking scores."""
+        return self.item_bias
+
+    def _sums(self, users: Indices, items: Indices, item_bias: Floats) -> Floats:
+        sums = self.user_bias[users] + self.global_mean + item_bias[items]
+        sums += kernels.pair_dots(self.user_factors, self.item_factors, users, items)
+        return sums
 
     def _score_error(self, users: ArrayLike) -> Floats:
         """Return a bound on ``|scores - pair_scores|`` for each user, shape (n_block,)."""

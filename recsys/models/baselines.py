@@ -15,8 +15,7 @@ from lowrank import kernels
 from lowrank.kernels.topk import mixed
 from recsys.models.base import (
     FactorModel,
-    Floats,
-    Indices,
+    FoldingModel,
     Model,
     OnStep,
     RatingModel,
@@ -27,6 +26,7 @@ from recsys.models.base import (
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import fitted, model, parameter, random_state_parameter
+from recsys.models.parts import Floats, Indices
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -41,7 +41,7 @@ _BLOCK = 2**20
 
 
 @model
-class Bias(RatingModel):
+class Bias(RatingModel, FoldingModel):
     """Predict a rating as ``mu + b_u + c_i``: global mean, user bias and item bias.
 
     ``mu`` is the mean of the ratings; the biases minimise ::
@@ -81,6 +81,10 @@ class Bias(RatingModel):
         "Stop when no bias changes by more than this fraction of the ratings' standard deviation.",
         minimum=0,
     )
+
+    global_mean: float = fitted()
+    user_bias: Floats = fitted("n_users")
+    item_bias: Floats = fitted("n_items")
 
     def _fit(
         self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
@@ -142,10 +146,37 @@ class Bias(RatingModel):
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return self._explanation(base, np.tile(terms, (len(columns), 1)), columns)
 
-    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        side, other_bias, damping = "user", self.item_bias, self.user_damping
-        if not of_users:
-            side, other_bias, damping = "item", self.user_bias, self.item_damping
+    @property
+    def n_users(self) -> int:
+        """Number of users of the training ratings."""
+        return len(self.user_bias)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the training ratings."""
+        return len(self.item_bias)
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Predict the ratings of pairs, shape (n_pairs,); independent of the other pairs."""
+        u, i = self._checked_pairs(users, items)
+        return self.user_bias[u] + self.global_mean + self.item_bias[i]
+
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Return ranking scores of pairs, shape (n_pairs,): predictions with `_list_bias`."""
+        u, i = self._checked_pairs(users, items)
+        return self.user_bias[u] + self.global_mean + self._list_bias[i]
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Return ranking scores of all items for each user, shape (n_block, n_items)."""
+        u = check_indices(users, self.n_users, "user")
+        return (self.user_bias[u] + self.global_mean)[:, None] + self._list_bias
+
+    def _solved(
+        self, side: str, histories: Histories, features: kernels.CsrArrays | None
+    ) -> dict[str, Any]:
+        other_bias, damping = self.item_bias, self.user_damping
+        if side == "item":
+            other_bias, damping = self.user_bias, self.item_damping
         _, bias = damped_biases(histories, self.global_mean, other_bias, damping)
         return {f"{side}_bias": bias.astype(np.float32)}
 
@@ -296,7 +327,7 @@ class Random(Model):
 
 
 @model
-class Clusters(RatingModel, FactorModel):
+class Clusters(RatingModel, FoldingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``, with a mean for each user and cluster.
 
     The biases are those of `Bias`. Items are clustered by k-means of their vectors in the truncated
@@ -348,7 +379,7 @@ class Clusters(RatingModel, FactorModel):
             labels = k_means.fit(Vt.T * s).labels_
         groups = np.unique(labels, return_inverse=True)[1]
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
-        vars(self).update(self._solved(Histories.of(ratings), of_users=True))
+        vars(self).update(self._solved("user", Histories.of(ratings), None))
         if on_step is not None:
             on_step(
                 Step(
@@ -374,13 +405,16 @@ class Clusters(RatingModel, FactorModel):
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return self._explanation(base, terms, columns)
 
-    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+    def _solved(
+        self, side: str, histories: Histories, features: kernels.CsrArrays | None
+    ) -> dict[str, Any]:
         """Return biases, with the cluster means of users, or the clusters of items.
 
         An item is assigned to the cluster whose means are nearest to its residuals; an item without
         ratings has no cluster.
         """
         rows, n_groups = histories.rows, self.item_factors.shape[1]
+        of_users = side == "user"
         other_bias = self.item_bias if of_users else self.user_bias
         _, found = damped_biases(
             histories, self.global_mean, other_bias, Bias.user_damping

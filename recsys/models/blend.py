@@ -16,16 +16,10 @@ from lowrank import kernels
 from lowrank.kernels import CsrArrays, SparsePart
 from recsys.errors import DataError
 from recsys.models import abilities
-from recsys.models.base import (
-    Floats,
-    Indices,
-    Model,
-    OnStep,
-    Step,
-    check_indices,
-)
+from recsys.models.base import Model, OnStep, Step, check_indices
 from recsys.models.factor_form import FactorForm
-from recsys.models.histories import Explanation, Histories
+from recsys.models.histories import Context, Explanation, Histories
+from recsys.models.holdout import HeldOut, Lists, best_weights, score_scale
 from recsys.models.parameters import (
     fitted,
     model,
@@ -33,13 +27,12 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
+from recsys.models.parts import Floats, Indices
 from recsys.models.registry import make_model, model_class
-from recsys.models.validation import HeldOut, Lists, best_weights, score_scale
 
 if TYPE_CHECKING:
-    from lowrank.completion.design import GroupedFeatures
+    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
-    from recsys.models.priors import Known
 
 _PAIRS = 2**16  # pairs scored at a time
 
@@ -351,12 +344,12 @@ class Blend(Model):
         return self.with_parts(parts)
 
     def contributions(
-        self, history: Histories, items: ArrayLike, known: Known | None = None
+        self, history: Histories, items: ArrayLike, context: Context | None = None
     ) -> Explanation:
         """Return the scores of `items` as weighted sums of the models' contributions."""
         explained = []
         for each in self._able(abilities.Explains, "explain scores"):
-            features = (known,) if each.uses_features else ()
+            features = (context,) if each.uses_features else ()
             explained.append(each.contributions(history, items, *features))
         factors = [factor for factor, _ in self._weighted]
 

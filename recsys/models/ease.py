@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import backends
 from recsys.errors import DataError
-from recsys.models.base import Floats, Indices, OnStep, check_indices
+from recsys.models.base import OnStep, check_indices
 from recsys.models.histories import Histories
 from recsys.models.item_item import ItemItemModel, weight_unit, weighted_matrix
+from recsys.models.item_item_features import ProfileModel
 from recsys.models.linear_filter import LinearFilter, inverse_of, power
 from recsys.models.parameters import (
     fitted,
@@ -23,7 +24,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.profiles import ProfileModel
+from recsys.models.parts import Floats, Indices
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -178,40 +179,44 @@ class EASE(ProfileModel, ItemItemModel):
         """Return scores of all items, shape (n_block, n_items); independent of the other users."""
         u = check_indices(users, self.n_users, "user")
         found = kernels.csr_matmat(self._everyone().take(u).csr, self.weights)
-        if self._new[1]:
+        axis = None if self.profiles is None else self.profiles.users
+        if axis is not None and axis.has_cold_rows:
             from scipy.sparse import csr_array
 
-            positions = kernels.csr_arrays(csr_array(self.user_positions[u]))
-            found += kernels.csr_matmat(
-                positions, np.ascontiguousarray(self.user_columns.T)
-            )
+            positions = kernels.csr_arrays(csr_array(axis.positions[u]))
+            found += kernels.csr_matmat(positions, np.ascontiguousarray(axis.columns.T))
         return found
 
     def _compared(self, side: str) -> Floats | None:
         vectors = super()._compared(side)
-        if vectors is not None and side == "item" and "item_positions" in vars(self):
-            rated = self._source.item_positions[:, -1] == 0
-            # zero for items without users
-            vectors = vectors if rated.all() else vectors * rated
-        return vectors
+        items = self._source._axis_profiles("item")
+        if vectors is None or side == "user" or items is None:
+            return vectors
+        is_rated = items.positions[:, -1] == 0
+        # The weights with items without users are predictions; they are zero here.
+        return vectors if is_rated.all() else vectors * is_rated
 
     def _renumber(
-        self, arrays: dict[str, NDArray[Any]], side: str, place: Indices
+        self, arrays: dict[str, NDArray[Any]], side: str, new_index: Indices
     ) -> None:
-        if side == "item":
-            wide = np.zeros((len(self.item_vector_map), len(place)), np.float32)
-            wide[:, place[: self.n_items]] = self.item_vector_map
-            arrays["item_vector_map"] = wide
+        name = "profiles_items_similarity_weights"
+        if side == "item" and name in arrays:
+            wide = np.zeros((len(arrays[name]), len(new_index)), np.float32)
+            wide[:, new_index[: self.n_items]] = arrays[name]
+            arrays[name] = wide
 
     def _set_columns(self) -> None:
         """Set the weights of items without users, and the columns that score new users."""
-        if self.knows("item"):
-            new = self.item_positions[:, -1] > 0
-            self.weights[:, new] = (
-                self._source.item_profiles @ self.item_positions[new].T
+        items = self._axis_profiles("item")
+        fitted_items = self._source._axis_profiles("item")
+        if items is not None and fitted_items is not None:
+            is_new = items.positions[:, -1] > 0
+            self.weights[:, is_new] = fitted_items.loadings @ items.positions[is_new].T
+        users = self._source._axis_profiles("user")
+        if self.profiles is not None and users is not None:
+            self.profiles = self.profiles.with_user_columns(
+                self._scored(users.loadings)
             )
-        if self.knows("user"):
-            self.user_columns = self._scored(self._source.user_histories)
 
     def _counting(self, histories: Histories) -> Floats:
         return histories.values / np.float32(self.unit)

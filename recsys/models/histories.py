@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.kernels import row_places
+from lowrank.kernels import CsrArrays, row_places
 from recsys.data.feedback import judge_values
 
 if TYPE_CHECKING:
+    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 Floats = NDArray[np.float32]
@@ -41,9 +42,9 @@ class Histories:
         )
 
     @property
-    def csr(self) -> kernels.CsrArrays:
+    def csr(self) -> CsrArrays:
         """CSR arrays without the times, for the kernels."""
-        return kernels.CsrArrays(self.indptr, self.indices, self.values)
+        return CsrArrays(self.indptr, self.indices, self.values)
 
     @property
     def n_rows(self) -> int:
@@ -65,6 +66,38 @@ class Histories:
         at, indptr = row_places(self.indptr, rows)
         times = None if self.times is None else self.times[at]
         return Histories(indptr, self.indices[at], self.values[at], times)
+
+
+def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
+    """Return features as CSR arrays for the kernels, or None if there are none."""
+    if features is None or not features.matrix.shape[1]:
+        return None
+    return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
+
+
+def row_of(rows: CsrArrays, at: int) -> CsrArrays:
+    """Return a row of a matrix as CSR arrays."""
+    part = slice(rows.indptr[at], rows.indptr[at + 1])
+    n = part.stop - part.start
+    return CsrArrays(np.array([0, n]), rows.indices[part], rows.data[part])
+
+
+class Context(NamedTuple):
+    """Features and ratings for an explanation, in addition to the history of the user.
+
+    Attributes
+    ----------
+    user : CsrArrays or None
+        Features of the user, a single row.
+    items : CsrArrays or None
+        Features of the items.
+    raters : Histories or None
+        Ratings of the items by users.
+    """
+
+    user: CsrArrays | None = None
+    items: CsrArrays | None = None
+    raters: Histories | None = None
 
 
 class Explanation(NamedTuple):

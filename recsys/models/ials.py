@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -22,22 +22,31 @@ from lowrank.completion.links import Terms
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import Ties, mixed
-from recsys.models.base import Floats, Model, OnStep, Step, check_indices
-from recsys.models.histories import Explanation, Histories
+from recsys.models.base import (
+    FactorModel,
+    FoldingModel,
+    Model,
+    OnStep,
+    Step,
+    check_indices,
+)
+from recsys.models.feature_priors import AxisFeaturePrior, FeaturePriors, widened
+from recsys.models.histories import Context, Explanation, Histories, csr_rows, row_of
 from recsys.models.item_item import weight_unit, weighted_matrix
 from recsys.models.parameters import (
-    breakdown,
     fitted,
     model,
+    overflow_error,
     parameter,
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.priors import Known, PriorModel, csr_rows, row_of
+from recsys.models.parts import OTHER, Floats, Indices, part
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 # Search for the penalties:
@@ -76,7 +85,7 @@ class Penalties(NamedTuple):
 
 
 @model
-class IALS(PriorModel):
+class IALS(FoldingModel, FactorModel):
     """Score an item by ``a_u . m_i``, with target 1 for interactions and 0 for all pairs.
 
     Minimises the sum of three terms by alternating least squares: ``w_ui (1 - a_u . m_i)^2`` over
@@ -113,6 +122,7 @@ class IALS(PriorModel):
         "Interactions of many users and items: latent factors, any size, any threads."
     )
     predicts_ratings = False
+    uses_features = True
     _needs_values = False
     _scores_between_sweeps = True
 
@@ -148,6 +158,7 @@ class IALS(PriorModel):
     unit: float = fitted()
     penalty: float = fitted()
     pair_weight: float = fitted()
+    features: FeaturePriors | None = part(FeaturePriors)
 
     _first_item_factors: ClassVar[Floats | None] = None
 
@@ -168,48 +179,61 @@ class IALS(PriorModel):
         return self
 
     def _fit(
-        self,
-        ratings: Ratings,
-        on_step: OnStep,
-        validation: Ratings | None,
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
     ) -> None:
         self.unit = weight_unit(ratings)
         histories = Histories.of(ratings)
         weights = self._weights(histories, ratings.n_items)
         self._set_penalties(weights)
         self.global_mean = 0.0
-        self.user_bias, self.item_bias = (
-            np.zeros(n, np.float32) for n in ratings.shape
-        )
-        features = ratings.user_features, ratings.item_features
-        users, items = map(csr_rows, features)
-        plain = users is None and items is None
+        self.user_bias = np.zeros(ratings.n_users, np.float32)
+        self.item_bias = np.zeros(ratings.n_items, np.float32)
+        users = csr_rows(ratings.user_features)
+        items = csr_rows(ratings.item_features)
+        has_features = users is not None or items is not None
         k = self.factors or default_factors(
-            *ratings.shape, ratings.n_ratings, dual=plain
+            *ratings.shape, ratings.n_ratings, dual=not has_features
         )
         sweeps = implicit_sweeps(
             weights,
             k,
-            row_features=None if users is None else features[0],
-            column_features=None if items is None else features[1],
+            row_features=None if users is None else ratings.user_features,
+            column_features=None if items is None else ratings.item_features,
             start=self._first_item_factors,
             random_state=self.random_state,
             **self._options(),
         )
         sweep = self._last(sweeps, on_step)
-        if sweep.row_prior is not None:
-            self._set_prior("user", sweep.row_prior, users, sweep.row_factors)
-        if sweep.column_prior is not None:
-            self._set_prior("item", sweep.column_prior, items, sweep.column_factors)
+        if has_features:
             counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-            points = sweep.column_prior.of(items, ratings.n_items)
-            vars(self).update(
-                self._completed("item", self.item_factors, counts, points)
-            )
-        if plain:  # so that users are fast to fold in
+            self._set_features(sweep, users, items, histories.counts, counts)
+        else:  # so that users are fast to fold in
             self.item_factors = in_principal_axes(self.item_factors)
         # Solve the users again, so that folding in a training user returns the same vector.
-        vars(self).update(self._solved(histories, users, of_users=True))
+        vars(self).update(self._solved("user", histories, users))
+
+    def _set_features(
+        self,
+        sweep: ImplicitSweep,
+        users: CsrArrays | None,
+        items: CsrArrays | None,
+        user_counts: NDArray[np.int64],
+        item_counts: NDArray[np.int64],
+    ) -> None:
+        """Set the priors of factors, and the factors of items without interactions."""
+        user_prior = item_prior = None
+        if sweep.row_prior is not None:
+            user_prior = AxisFeaturePrior.fit(
+                sweep.row_prior, users, sweep.row_factors, user_counts
+            )
+        if sweep.column_prior is not None:
+            item_prior = AxisFeaturePrior.fit(
+                sweep.column_prior, items, sweep.column_factors, item_counts
+            )
+            predicted = sweep.column_prior.vectors(items, len(item_counts))
+            is_known = (item_counts > 0)[:, None]
+            self.item_factors = np.where(is_known, self.item_factors, predicted)
+        self.features = FeaturePriors(users=user_prior, items=item_prior)
 
     def _set_penalties(self, weights: csr_array[np.float32]) -> None:
         """Set the penalties to the parameters, or to the best ones where these are None."""
@@ -221,7 +245,7 @@ class IALS(PriorModel):
         previous = math.inf
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
-                raise breakdown(self, "count_power")
+                raise overflow_error(self, "count_power")
             self.user_factors, self.item_factors = (
                 sweep.row_factors,
                 sweep.column_factors,
@@ -248,96 +272,136 @@ class IALS(PriorModel):
         return Penalties(self.pair_weight, self.penalty)._asdict()
 
     def contributions(
-        self, history: Histories, items: ArrayLike, known: Known | None = None
+        self, history: Histories, items: ArrayLike, context: Context | None = None
     ) -> Explanation:
-        """Return the scores of `items` as sums over the history, and over features if `known`.
+        """Return the scores of `items` as sums over the history, and over features, if known.
 
         The factors of an item are the sum of a part predicted by its features and a rest. The score
         by the first part is attributed to the features of the item, the score by the rest to the
         history and the features of the user.
         """
-        wanted, known = check_indices(items, self.n_items, "item"), known or Known()
+        columns = check_indices(items, self.n_items, "item")
         check_indices(history.indices, self.n_items, "item")
-        of_user = self._terms("user", history, known.user)
-        user = of_user.base + of_user.entries.sum(axis=0) + of_user.features.sum(axis=0)
-        rest = self.item_factors[wanted].astype(np.float64)
-        parts: dict[str, Floats] = {}
-        if self.knows("item") and known.items is not None and known.raters is not None:
-            n_features = len(self.item_prior_weights)
-            parts["item_features"] = np.zeros((len(wanted), n_features), np.float32)
-            for at in range(len(wanted)):
-                row, raters = row_of(known.items, at), known.raters.take(np.array([at]))
-                shares = self._terms("item", raters, row).features
-                np.add.at(parts["item_features"][at], row.indices, shares @ user)
-                rest[at] -= shares.sum(axis=0)
-        if self.knows("user") and known.user is not None:
-            n_features = len(self.user_prior_weights)
-            parts["user_features"] = np.zeros((len(wanted), n_features), np.float32)
-            parts["user_features"][:, known.user.indices] = rest @ of_user.features.T
-        base, terms = rest @ of_user.base, rest @ of_user.entries.T
-        return Explanation(base.astype(np.float32), terms.astype(np.float32), **parts)
+        context = context or Context()
+        user = self._terms("user", history, context.user)
+        residual = self.item_factors[columns].astype(np.float64)
+        shares: dict[str, Floats] = {}
+        of_items = self._axis_features("item")
+        if (
+            of_items is not None
+            and context.items is not None
+            and context.raters is not None
+        ):
+            item_shares = np.zeros((len(columns), len(of_items.weights)), np.float32)
+            for number in range(len(columns)):
+                row = row_of(context.items, number)
+                raters = context.raters.take(np.array([number]))
+                predicted = self._terms("item", raters, row).features
+                np.add.at(item_shares[number], row.indices, predicted @ user.total)
+                residual[number] -= predicted.sum(axis=0)
+            shares["item_features"] = item_shares
+        of_users = self._axis_features("user")
+        if of_users is not None and context.user is not None:
+            user_shares = np.zeros((len(columns), len(of_users.weights)), np.float32)
+            user_shares[:, context.user.indices] = residual @ user.features.T
+            shares["user_features"] = user_shares
+        base = residual @ user.base
+        terms = residual @ user.entries.T
+        return Explanation(base.astype(np.float32), terms.astype(np.float32), **shares)
 
     def _terms(
         self, side: str, entries: Histories, features: CsrArrays | None
     ) -> Terms:
         """Return the factors of a user or item as a sum over its `entries` and features."""
-        others = "item" if side == "user" else "user"
-        factors, gram, n = self._source._pairs(others)
+        factors, gram, n = self._source._pairs(OTHER[side])
         k = factors.shape[1]
-        mean, stored = np.zeros(k), np.zeros((0, k))
-        if self.knows(side):
-            prior = self._prior_of(side)
-            mean = prior.mean.astype(np.float64)
+        none = np.zeros((0, k))
+        mean = np.zeros(k)
+        predicted = none
+        axis = self._axis_features(side)
+        if axis is not None:
+            mean = axis.mean.astype(np.float64)
             if features is not None:
-                stored = prior.coefficients[features.indices] * features.data[:, None]
+                predicted = axis.weights[features.indices] * features.data[:, None]
         if not len(entries.indices):
-            return Terms(mean, np.zeros((0, k)), stored)
+            return Terms(mean, none, predicted)
         weights = np.maximum(entries.values / np.float32(self.unit), 0).astype(
             np.float64
         )
-        own = factors[entries.indices].astype(np.float64)
+        rated = factors[entries.indices].astype(np.float64)
         penalty = (
             self.penalty * (weights.sum() + self.pair_weight * n) ** self.count_power
         )
-        normal = (own.T * weights) @ own + self.pair_weight * gram + penalty * np.eye(k)
-        inverse, right = np.linalg.inv(normal), own * weights[:, None]
+        normal = (
+            (rated.T * weights) @ rated + self.pair_weight * gram + penalty * np.eye(k)
+        )
+        inverse = np.linalg.inv(normal)
+        right = rated * weights[:, None]
         return Terms(
-            penalty * mean @ inverse, right @ inverse, penalty * stored @ inverse
+            penalty * mean @ inverse, right @ inverse, penalty * predicted @ inverse
         )
 
+    def _axis_features(self, side: str) -> AxisFeaturePrior | None:
+        return None if self.features is None else self.features.of(side)
+
+    def knows(self, side: str) -> bool:
+        """Return whether the model uses features of `side`, "item" or "user"."""
+        return self._axis_features(side) is not None
+
+    def comparable(self, side: str) -> tuple[Floats, Floats]:
+        """Return centred factors of `side`, and the reliability of their features."""
+        axis = self._axis_features(side)
+        assert axis is not None
+        factors = self.user_factors if side == "user" else self.item_factors
+        return factors - axis.centre, axis.reliability
+
+    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+        """Return the model with additional items (or users) without ratings, sorted by `order`."""
+        return widened(self, side, order, features)
+
+    def known(self, side: str) -> NDArray[np.bool_]:
+        """Return which rows of `side` have ratings; all rows if there are no features."""
+        axis = self._axis_features(side)
+        if axis is None:
+            return np.ones(self.n_users if side == "user" else self.n_items, np.bool_)
+        is_known: NDArray[np.bool_] = axis.has_ratings > 0
+        return is_known
+
     def _solved(
-        self, histories: Histories, features: CsrArrays | None = None, *, of_users: bool
-    ) -> dict[str, Floats]:
-        side, other = ("user", "item") if of_users else ("item", "user")
-        others, *whole = self._pairs(other)
+        self, side: str, histories: Histories, features: CsrArrays | None
+    ) -> dict[str, Any]:
+        others, gram, n_known = self._pairs(OTHER[side])
         entries = kernels.csr_arrays(self._weights(histories, len(others)))
-        options = self._options() | {"whole": tuple(whole)}
-        points = (
-            self._prior_of(side).of(features, histories.n_rows)
-            if self.knows(side)
-            else None
+        axis = self._axis_features(side)
+        predicted = None
+        if axis is not None:
+            predicted = axis.prior.vectors(features, histories.n_rows)
+        factors = solve_interactions(
+            entries, others, points=predicted, whole=(gram, n_known), **self._options()
         )
-        factors = solve_interactions(entries, others, points=points, **options)
-        arrays = {f"{side}_factors": factors}
-        if points is not None:
-            arrays = self._completed(side, factors, histories.counts, points)
-        return arrays | {f"{side}_bias": np.zeros(len(factors), np.float32)}
+        changes: dict[str, Any] = {f"{side}_bias": np.zeros(len(factors), np.float32)}
+        if axis is not None and predicted is not None and self.features is not None:
+            counts = histories.counts
+            factors = np.where((counts > 0)[:, None], factors, predicted)
+            solved = {f"{side}s": axis.of_rows(predicted, counts)}
+            changes["features"] = replace(self.features, **solved)
+        return changes | {f"{side}_factors": factors}
 
     def _pairs(self, side: str) -> tuple[Floats, NDArray[np.float64], int]:
         """Return the factors (zero for unknown rows), their Gram matrix, the number of known rows.
 
         The result is cached, and shared by all rows that are folded in.
         """
-        factors: Floats = getattr(self, f"{side}_factors")
-        found = vars(self).setdefault("_pairs_of", {})
-        if side not in found or found[side][0] is not factors:
-            known = self.known(side)
-            used = factors if known.all() else factors * known[:, None]
+        factors = self.user_factors if side == "user" else self.item_factors
+        cache: dict[str, Any] = vars(self).setdefault("_pairs_of", {})
+        if side not in cache or cache[side][0] is not factors:
+            is_known = self.known(side)
+            used = factors if is_known.all() else factors * is_known[:, None]
             gram = kernels.coefficients(used, used, threads=self.threads).astype(
                 np.float64
             )
-            found[side] = factors, used, gram, int(np.count_nonzero(known))
-        pairs: tuple[Floats, NDArray[np.float64], int] = found[side][1:]
+            cache[side] = factors, (used, gram, int(np.count_nonzero(is_known)))
+        pairs: tuple[Floats, NDArray[np.float64], int] = cache[side][1]
         return pairs
 
     def _weights(self, histories: Histories, n_columns: int) -> csr_array[np.float32]:

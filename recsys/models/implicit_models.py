@@ -19,15 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import CsrArrays
 from recsys.errors import DataError
-from recsys.models.base import (
-    FactorModel,
-    Floats,
-    FoldingModel,
-    Indices,
-    OnStep,
-    Step,
-    check_indices,
-)
+from recsys.models.base import FactorModel, FoldingModel, OnStep, Step, check_indices
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.item_item import ItemItemModel, weight_unit, weighted_matrix
@@ -38,6 +30,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
+from recsys.models.parts import Floats, Indices
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
@@ -184,7 +177,7 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
     ) -> None:
         super()._fit(ratings, on_step, validation)
         # Solve the users exactly, so that folding in a training user returns the same vector.
-        vars(self).update(self._solved(Histories.of(ratings), of_users=True))
+        vars(self).update(self._solved("user", Histories.of(ratings), None))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the user of `history` as sums; the base is 0."""
@@ -222,10 +215,10 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         with library(self.name):
             return als(**options, num_threads=kernels.resolve_threads(self.threads))
 
-    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        side, other = (
-            ("user", self.item_factors) if of_users else ("item", self.user_factors)
-        )
+    def _solved(
+        self, side: str, histories: Histories, features: CsrArrays | None
+    ) -> dict[str, Any]:
+        other = self.item_factors if side == "user" else self.user_factors
         n, Y = histories.n_rows, np.ascontiguousarray(other)
         indptr, indices = histories.indptr, histories.indices
         confidence = (self.interaction_weight * histories.values / self.unit).astype(

@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recsys.errors import DataError
-from recsys.models.base import Floats, Indices, Model, check_indices
+from recsys.models.base import Model, check_indices
 from recsys.models.histories import Explanation, Histories, are_counts
 from recsys.models.parameters import fitted, model
+from recsys.models.parts import Floats, Indices
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 
@@ -36,7 +38,9 @@ class HistoryModel(Model):
         """Number of users."""
         return len(self.history_indptr) - 1
 
-    def with_users(self, histories: Histories) -> Self:
+    def with_users(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the model with these users instead of its own.
 
         Raises
@@ -48,16 +52,25 @@ class HistoryModel(Model):
         check_indices(histories.indices, self.n_items, "item")
         result = copy.copy(self)
         result._take_histories(histories)
+        result._take_features("user", histories, features)
         return result
 
-    def with_items(self, histories: Histories) -> Self:
+    def with_items(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the model with these items; items folded in before are dropped."""
         source = self._source
         check_indices(histories.indices, source.n_users, "user")
         folded = copy.copy(source)
         vars(folded)["_source_model"] = source
         folded._set_items(histories)
+        folded._take_features("item", histories, features)
         return folded
+
+    def _take_features(
+        self, side: str, histories: Histories, features: GroupedFeatures | None
+    ) -> None:
+        """Set what the features of other users (or items) predict, if the model uses features."""
 
     @abstractmethod
     def _take_histories(self, histories: Histories) -> None:

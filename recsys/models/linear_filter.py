@@ -23,9 +23,11 @@ from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import gram_rows
 from lowrank.subspace import leading_directions
 from recsys.errors import DataError
-from recsys.models.base import Floats, Indices, OnStep, check_indices
+from recsys.models.base import OnStep, check_indices
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
+from recsys.models.item_item import HistoryModel
+from recsys.models.item_item_features import ProfileModel
 from recsys.models.parameters import (
     fitted,
     model,
@@ -33,7 +35,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.profiles import ProfileModel
+from recsys.models.parts import Floats, Indices
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ _NO_DIRECTION = (
 
 
 @model
-class LinearFilter(ProfileModel):
+class LinearFilter(ProfileModel, HistoryModel):
     """A model whose item-item weights are sparse rows plus a product of factors.
 
     Subclasses define the scaling of rows, columns and directions.

@@ -5,16 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 import numpy as np
 
 from recsys.errors import DataError
-
-if TYPE_CHECKING:
-    from recsys.models.base import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,62 +152,71 @@ def threads_parameter() -> Any:
     return parameter(None, "Number of threads; all available cores by default.")
 
 
-def fitted(*axes: str, when: str | None = None, group: str | None = None) -> Any:
+def fitted(*axes: str, when: str | None = None) -> Any:
     """Declare an array that `fit` sets, by the names of its axes.
 
-    If `when` is given, the array is set only if the attribute of that name is true. The arrays of a
-    `group` are optional: a fit sets all of them or none.
+    If `when` is given, the array is set only if the attribute of that name is true.
     """
-    return field(
-        init=False, repr=False, metadata={"axes": axes, "when": when, "group": group}
-    )
+    return field(init=False, repr=False, metadata={"axes": axes, "when": when})
 
 
-M = TypeVar("M", bound="Model")
+class _Named(Protocol):
+    """A class of models, or one of its instances."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    name: ClassVar[str]
+    _parameters: ClassVar[tuple[Parameter, ...]]
+
+
+M = TypeVar("M", bound=_Named)
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def model(cls: type[M]) -> type[M]:
     """Make a class a dataclass with keyword-only parameters, and add them to its docstring."""
-    cls = dataclass(kw_only=True, eq=False)(cls)
+    made = dataclass(kw_only=True, eq=False)(cls)
     types = {"int": int, "float": float, "bool": bool, "str": str}
-    own = sorted(
-        fields(cls), key=lambda f: f.name not in cls.__annotations__
-    )  # own before base
-    cls._parameters = tuple(
-        Parameter(
-            f.name,
-            types.get(str(f.type).split(" ")[0], object),
-            f.default,
-            **f.metadata,
+    # Parameters of the class come before those of its bases.
+    declared = sorted(fields(made), key=lambda f: f.name not in made.__annotations__)
+    parameters = []
+    for f in declared:
+        if f.init:
+            kind = types.get(str(f.type).split(" ")[0], object)
+            parameters.append(Parameter(f.name, kind, f.default, **f.metadata))
+    made._parameters = tuple(parameters)
+    if made.__doc__ and parameters:
+        made.__doc__ = _with_parameters(made.__doc__, parameters)
+    return made
+
+
+def _with_parameters(docstring: str, parameters: list[Parameter]) -> str:
+    """Return a docstring with a section of parameters before its other sections."""
+    section = "\n\nParameters\n----------"
+    for p in parameters:
+        kind = (
+            "{" + ", ".join(map(repr, p.choices)) + "}"
+            if p.choices
+            else p.type.__name__
         )
-        for f in own
-        if f.init
+        default = "optional" if p.default is None else f"default {p.default!r}"
+        section += f"\n{p.name} : {kind}, {default}\n    {p.description}"
+    text = inspect.cleandoc(docstring)
+    first, *sections = re.split(
+        r"(?=\n\n(?:Attributes|Notes|References)\n---)", text, maxsplit=1
     )
-    if cls.__doc__ and cls._parameters:
-        section = "\n\nParameters\n----------"
-        for p in cls._parameters:
-            kind = (
-                "{" + ", ".join(map(repr, p.choices)) + "}"
-                if p.choices
-                else p.type.__name__
-            )
-            default = "optional" if p.default is None else f"default {p.default!r}"
-            section += f"\n{p.name} : {kind}, {default}\n    {p.description}"
-        text = inspect.cleandoc(cls.__doc__)
-        first, *rest = re.split(
-            r"(?=\n\n(?:Attributes|Notes|References)\n---)", text, maxsplit=1
-        )
-        cls.__doc__ = first + section + "".join(rest)
-    return cls
+    return first + section + "".join(sections)
 
 
-def breakdown(model: Model, *names: str) -> DataError:
+def overflow_error(model: _Named, *names: str) -> DataError:
     """Return the error for a diverging fit, with the parameters that may be the cause."""
-    own = " and ".join(f"{name} {getattr(model, name):g}" for name in names)
-    usual = " and ".join(f"{getattr(type(model), name):g}" for name in names)
-    is_usual = all(getattr(model, name) == getattr(type(model), name) for name in names)
-    advice = "scale the ratings" if is_usual else f"choose values nearer to {usual}"
+    values = {name: getattr(model, name) for name in names}
+    defaults = {name: getattr(type(model), name) for name in names}
+    if values == defaults:
+        advice = "scale the ratings"
+    else:
+        usual = " and ".join(f"{value:g}" for value in defaults.values())
+        advice = f"choose values nearer to {usual}"
+    causes = " and ".join(f"{name} {value:g}" for name, value in values.items())
     return DataError(
-        f"The fit of {model.name} overflows single precision with {own}; {advice}."
+        f"The fit of {model.name} overflows single precision with {causes}; {advice}."
     )

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from recsys.models.base import (
     FactorModel,
-    Floats,
+    FoldingModel,
     OnStep,
     RatingModel,
     Step,
@@ -27,6 +27,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
+from recsys.models.parts import Floats
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -36,7 +37,7 @@ _FEWEST = 20  # minimum number of ratings for holding some out
 
 
 @model
-class SoftImpute(RatingModel, FactorModel):
+class SoftImpute(RatingModel, FoldingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, with the last term by soft-impute.
 
     The biases are those of `Bias`. Their residuals r are completed by the matrix Z that minimises
@@ -148,7 +149,7 @@ class SoftImpute(RatingModel, FactorModel):
                             number, len(grid), float(objective), solution.rmse, reached
                         )
                     )
-            vars(self).update(self._solved(Histories.of(ratings), of_users=True))
+            vars(self).update(self._solved("user", Histories.of(ratings), None))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` as sums over the history.
@@ -169,11 +170,15 @@ class SoftImpute(RatingModel, FactorModel):
         base = self.item_bias[wanted] + np.float32(self.global_mean)
         return self._explanation(base, terms, wanted)
 
-    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+    def _solved(
+        self, side: str, histories: Histories, features: kernels.CsrArrays | None
+    ) -> dict[str, Any]:
         """Compute biases, then factors by ridge regression."""
-        other_bias = self.item_bias if of_users else self.user_bias
-        other_factors = self.item_factors if of_users else self.user_factors
-        damping = self.user_damping if of_users else self.item_damping
+        other_bias, other_factors = self.item_bias, self.item_factors
+        damping = self.user_damping
+        if side == "item":
+            other_bias, other_factors = self.user_bias, self.user_factors
+            damping = self.item_damping
         deviations, bias = damped_biases(
             histories, self.global_mean, other_bias, damping
         )
@@ -186,7 +191,6 @@ class SoftImpute(RatingModel, FactorModel):
             factors=factors,
             threads=self.threads,
         )
-        side = "user" if of_users else "item"
         return {f"{side}_bias": bias.astype(np.float32), f"{side}_factors": factors}
 
 

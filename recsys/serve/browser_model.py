@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from lowrank.completion.links import unpack
 from lowrank.kernels import pieces
 from recsys.data.ratings import Ratings
-from recsys.models.base import Floats, Indices, Model, RatingModel
+from recsys.models.base import Model, RatingModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.blend import Blend
-from recsys.models.content import ContentModel
 from recsys.models.histories import Histories
 from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel
+from recsys.models.parts import Floats, Indices
+from recsys.models.vector_model import VectorModel
 
 Form: TypeAlias = dict[str, Any]
 """JSON values and arrays by name; the kind is "ridge" or "sums"."""
@@ -53,7 +54,7 @@ def browser_model(
     users : int64 ndarray of shape (n_users,)
         Indices of the users whose own features are included; -1 for an unknown user.
     """
-    if isinstance(model, ContentModel):
+    if isinstance(model, VectorModel):
         form = _ridge_of_ratings(model, ratings, items, users)
     elif isinstance(model, IALS):
         form = _ridge_of_interactions(model, ratings, items, users)
@@ -83,7 +84,7 @@ def scores_new(model: Model) -> bool:
     if isinstance(model, Blend):
         return all(scores_new(part) for part in model.parts)
     # The forms of content models lack the slopes of the user along features.
-    return model.uses_features and not isinstance(model, ContentModel)
+    return model.uses_features and not isinstance(model, VectorModel)
 
 
 def form_size(model: Model, n: int) -> int:
@@ -99,33 +100,33 @@ def form_size(model: Model, n: int) -> int:
     """
     if _is_linear(model):
         return 4 * n * n
-    if not isinstance(model, ContentModel | IALS | Bias):
+    if not isinstance(model, VectorModel | IALS | Bias):
         return 0
-    names = ("item_factors", "item_bias", "item_covariance", "item_biases")
+    names = ("item_factors", "item_bias", "item_covariance", "item_obscurity")
     per_item = 0
     for name, array in model._arrays().items():
-        if name in (*names, "item_obscurity"):
+        if name in names:
             per_item += array.itemsize * int(np.prod(array.shape[1:]))
-        if name == "user_link":  # links of the rated items
+        if name == "priors_users_link":  # links of the rated items
             per_item += array.itemsize * array.size // max(1, model.n_items)
     return n * per_item
 
 
 def _ridge_of_ratings(
-    model: ContentModel, ratings: Ratings, items: Indices, users: Indices
+    model: VectorModel, ratings: Ratings, items: Indices, users: Indices
 ) -> Form:
     """Return a ridge regression on vectors whose last entry is the bias of the item."""
-    columns = model._vectors(0, of_users=False)
-    prior = model._prior(0, of_users=True)
+    columns = model._posterior("item", items)
+    prior = model._prior("user")
     form: Form = {
         "kind": "ridge",
-        "vectors": columns.mean[items],
+        "vectors": columns.mean,
         "mean": float(model.global_mean),
-        "precision": np.asarray(prior.precision * model._noise(0), np.float32),
+        "precision": np.asarray(prior.precision * model._noise, np.float32),
         "power": float(prior.count_power),
     }
     if columns.covariance.shape[1]:
-        form["covariance"] = columns.covariance[items]
+        form["covariance"] = columns.covariance
     if prior.mean.any():
         form["prior"] = prior.mean
     if len(prior.link):
@@ -163,9 +164,10 @@ def _ridge_of_interactions(
     is_observed = model.known("item")[items]
     if not is_observed.all():
         form["observed"] = is_observed.astype(np.uint8)
-    if model.knows("user"):
-        form["prior"] = model.user_prior_mean
-        form["users"] = _priors_of_users(ratings, users, model.user_prior_weights)
+    of_users = model._axis_features("user")
+    if of_users is not None:
+        form["prior"] = of_users.mean
+        form["users"] = _priors_of_users(ratings, users, of_users.weights)
     return form
 
 

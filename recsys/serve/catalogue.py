@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from recsys.changes import plausible_range
 from recsys.data.ids import Ids
 from recsys.models.abilities import HasItemVectors
-from recsys.models.base import FactorModel, Indices
+from recsys.models.base import FactorModel
+from recsys.models.parts import Indices
 from recsys.predictions import unsupported
 from recsys.recommender import Recommender
 from recsys.serve.deadline import check_time

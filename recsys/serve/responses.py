@@ -19,8 +19,9 @@ from lowrank.kernels import pieces
 from recsys.errors import DataError
 from recsys.filters import check_modest
 from recsys.models import abilities
-from recsys.models.base import FactorModel, Floats, Indices, Model
+from recsys.models.base import FactorModel, Model
 from recsys.models.histories import Histories
+from recsys.models.parts import Floats, Indices
 from recsys.predictions import clip_to_range, unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request

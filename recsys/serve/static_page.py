@@ -26,7 +26,7 @@ from recsys.serve.problems import ProblemError
 from recsys.topn import Cosine, CsrPairs, Exclude, Scorer, top_n
 
 if TYPE_CHECKING:
-    from recsys.models.base import Indices
+    from recsys.models.parts import Indices
     from recsys.recommender import Recommender
 
 _MAX_BYTES = (

@@ -26,9 +26,10 @@ from recsys.data.age import iso_time
 from recsys.data.columns import Request
 from recsys.errors import DataError
 from recsys.models.als import ALS
-from recsys.models.base import Floats, Step
+from recsys.models.base import Step
 from recsys.models.ials import IALS, INTERACTIONS, Penalties, default_factors
-from recsys.models.parameters import breakdown
+from recsys.models.parameters import overflow_error
+from recsys.models.parts import Floats
 from recsys.models.registry import make_model
 from recsys.saved_arrays import MANIFEST
 from recsys.spark.evaluation import rating_errors
@@ -291,7 +292,7 @@ def _mean_residual(
     total = solved.agg(sql.sum(weight * sql.col("bias"))).first()[0]
     residual = float(parameters["regularization"] * total / n_ratings)
     if not math.isfinite(residual):  # the sweep failed in single precision
-        raise breakdown(ALS(**parameters), "regularization", "count_power")
+        raise overflow_error(ALS(**parameters), "regularization", "count_power")
     return residual
 
 

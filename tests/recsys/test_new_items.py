@@ -280,7 +280,7 @@ def test_what_a_sample_of_the_users_tells_of_new_items(als, ratings, monkeypatch
         each.model.scores(np.arange(N_USERS))[:, new] for each in (als, sampled)
     )
     assert 0 < np.abs(found - other).max() < 0.04
-    covariances = [each.model.item_cold_covariance for each in (als, sampled)]
+    covariances = [each.model.features.items.covariance for each in (als, sampled)]
     np.testing.assert_allclose(*covariances, atol=0.05 * np.abs(covariances[0]).max())
 
 

@@ -77,9 +77,7 @@ def test_shortlists_are_what_a_recommender_recommends(
         ("als", {}),
         ("ials", {}),
         ("blend", {"members": "ials,spectral", "weights": "1,1"}),
-        ("bayes", {"likelihood": "gaussian", "factors": 3}),
-        ("bayes", {"likelihood": "ordinal"}),
-        ("bayes", {"factors": 3, "inference": "gibbs", "samples": 3, "burn_in": 1}),
+        ("bayes", {"factors": 3}),
     ],
 )
 def test_items_that_nobody_rated_are_marked(tmp_path, name, parameters):

@@ -1302,9 +1302,10 @@ def test_shortlists_of_arrays_that_do_not_agree_raise(tmp_path, name, change):
 def test_rejects_positions_of_users_that_differ_from_the_histories(featured, tmp_path):
     ratings = with_features(featured, texts="vectors")
     Recommender("spectral", factors=3).fit(ratings).save(tmp_path / "m")
-    positions = np.load(tmp_path / "m" / "arrays" / "user_positions.npy")
-    replace_array(tmp_path / "m", "arrays/user_positions.npy", positions[:-1])
+    name = "profiles_users_positions.npy"
+    positions = np.load(tmp_path / "m" / "arrays" / name)
+    replace_array(tmp_path / "m", f"arrays/{name}", positions[:-1])
     rejected(
         tmp_path / "m",
-        r"is damaged: The array 'user_positions' must have shape \(n_users, ",
+        r"is damaged: The array 'profiles_users_positions' must have shape \(n_users, ",
     )

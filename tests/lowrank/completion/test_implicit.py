@@ -255,7 +255,7 @@ def test_columns_are_pulled_to_the_regression_of_all_on_their_features():
     np.testing.assert_allclose(prior.coefficients, C, atol=1e-9)
     expected = factors[known].mean(axis=0) + (F - F[known].mean(axis=0)) @ C
     np.testing.assert_allclose(
-        prior.of(kernels.csr_arrays(blocks.matrix), 24), expected, atol=1e-9
+        prior.vectors(kernels.csr_arrays(blocks.matrix), 24), expected, atol=1e-9
     )
 
 

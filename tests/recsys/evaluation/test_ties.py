@@ -20,7 +20,7 @@ from recsys.evaluation import (
 from recsys.evaluation.experiment import RankingTask
 from recsys.models.base import Model
 from recsys.models.baselines import Popular
-from recsys.models.validation import HeldOut
+from recsys.models.holdout import HeldOut
 from recsys.recommender import Recommender
 
 N_USERS, N_ITEMS = 500, 90

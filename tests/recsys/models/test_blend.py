@@ -6,10 +6,10 @@ import pytest
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models import validation
+from recsys.models import holdout
 from recsys.models.histories import Histories
+from recsys.models.holdout import HeldOut, Lists, best_weights, growing_blends
 from recsys.models.registry import make_model
-from recsys.models.validation import HeldOut, Lists, best_weights, growing_blends
 from recsys.recommender import Recommender
 
 
@@ -195,7 +195,7 @@ def test_of_members_that_are_as_good_the_first_is_added():
 
 
 def test_of_many_users_some_are_ranked_without_what_they_have(monkeypatch):
-    monkeypatch.setattr(validation, "_USERS", 30)
+    monkeypatch.setattr(holdout, "_USERS", 30)
     (fold, *_) = HeldOut.folds(interactions(90, 40), 0)
     parts = [
         make_model("spectral").fit(fold.train),

@@ -17,10 +17,6 @@ KINDS = {
     "als-linked": ("als", {"factors": 6, "linked": True}),
     "bayes": ("bayes", {"factors": 6}),
     "bayes-plain": ("bayes", {"factors": 6, "linked": False}),
-    "gibbs": (
-        "bayes",
-        {"factors": 4, "inference": "gibbs", "samples": 3, "thinning": 2, "burn_in": 3},
-    ),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -173,10 +169,10 @@ def test_a_validation_that_gets_worse_stops_the_fit_at_its_best_sweep(kind):
     assert abs(reached - min(rmses)) < abs(reached - rmses[-1])
 
 
-@pytest.mark.parametrize("kind", ["bayes", "bayes-plain", "gibbs"])
+@pytest.mark.parametrize("kind", ["bayes", "bayes-plain"])
 def test_intervals_hold_about_what_they_say(kind):
     train, test = random_split(make_ratings(n=200, m=100), 0.2, random_state=0)
-    model = make(kind, samples=16, temperature=1.0).fit(train)
+    model = make(kind, temperature=1.0).fit(train)
     pairs = test.user_index_of_nonzeros(), test.indices
     std = model.predict_std(*pairs)
     assert std.dtype == np.float32
@@ -184,9 +180,8 @@ def test_intervals_hold_about_what_they_say(kind):
     assert 0.83 < inside < 0.97
 
 
-@pytest.mark.parametrize("kind", ["bayes", "gibbs"])
-def test_less_is_known_of_a_user_without_ratings(kind):
-    model = make(kind).fit(make_ratings())
+def test_less_is_known_of_a_user_without_ratings():
+    model = make("bayes").fit(make_ratings())
     items = np.arange(49)  # those with ratings
     known, unknown = (
         model.predict_std(np.full(49, user), items).mean() for user in (0, 79)
@@ -211,7 +206,6 @@ def test_links_help_where_the_choice_of_items_tells():
         errors[kind] = np.sqrt(np.mean((predicted - test.values) ** 2))
     assert errors["als-linked"] < errors["als"] - 0.01
     assert errors["bayes"] < errors["bayes-plain"] - 0.01
-    assert errors["gibbs"] < errors["als"] - 0.01
 
 
 @every_kind
@@ -225,14 +219,6 @@ def test_saving_and_loading_changes_nothing(kind, tmp_path):
             loaded.model._arrays()[array], value, err_msg=array
         )
     assert loaded.recommend(n=5).equals(recommender.recommend(n=5))
-
-
-def test_gibbs_samples_lie_side_by_side():
-    model = make("gibbs").fit(make_ratings())
-    assert model.user_factors.shape == (80, 3 * 4)
-    assert model.user_draws.shape == (80, 3 * 5)
-    assert model.noise_variances.shape == (3,)
-    assert "user_covariance" not in model._arrays()
 
 
 @pytest.mark.parametrize("factors", [64, 256])
@@ -257,14 +243,8 @@ def test_many_factors_are_solved_exactly(factors):
     ("params", "message"),
     [
         ({"factors": 0}, "factors must be at least 1; got 0"),
-        ({"samples": 0}, "samples must be at least 1; got 0"),
-        ({"burn_in": -1}, "burn_in must be at least 0; got -1"),
         ({"temperature": 0.9}, r"temperature must be at least 1; got 0\.9"),
         ({"link_penalty": 0.0}, r"link_penalty must be positive; got 0\.0"),
-        (
-            {"inference": "exact"},
-            "inference must be one of variational, gibbs; got 'exact'",
-        ),
     ],
 )
 def test_parameters_of_bayes_out_of_range_raise(params, message):

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys import Ratings, Recommender, tune, with_features
-from recsys.models.bayes import Bayes
 from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 from recsys.shortlists import shortlist
@@ -15,8 +14,7 @@ from recsys.shortlists import shortlist
 FITS = {
     "als": {"factors": 4, "iterations": 3},
     "als linked": {"factors": 4, "iterations": 3, "linked": True},
-    "bayes": {"factors": 4, "iterations": 3, "likelihood": "gaussian"},
-    "bayes ordinal": {"factors": 4, "iterations": 3, "likelihood": "ordinal"},
+    "bayes": {"factors": 4, "iterations": 3},
     "softimpute": {"regularization": 3.0},
     "clusters": {"clusters": 3},
     "bias": {},
@@ -53,8 +51,7 @@ def test_lists_go_by_the_rating_less_the_discount(name):
     predicted = model.predict(users, items).reshape(60, 40)
     scores = model.pair_scores(users, items).reshape(60, 40)
     assert (scores <= predicted).all()
-    if name != "bayes ordinal":  # whose discount is one of latent numbers
-        np.testing.assert_allclose(scores, predicted - discount, atol=1e-5)
+    np.testing.assert_allclose(scores, predicted - discount, atol=1e-5)
     scores[ratings.matrix.toarray() > 0] = -np.inf
     frame = recommender.recommend(n=5)
     for user, own in frame.group_by("user", maintain_order=True):
@@ -91,9 +88,7 @@ def test_without_weight_lists_go_by_the_prediction_also_after_the_fit(name):
     after = [recommender.recommend(7, n=5) for _ in range(2)]
     assert after[0].equals(plain.recommend(7, n=5))
     assert not after[0].equals(before)
-    predicted = [recommender.predict(7, item) for item in after[0]["item"]]
-    if name != "bayes ordinal":  # predictions are clipped
-        predicted = recommender.model.predict([7] * 5, after[0]["item"].to_numpy())
+    predicted = recommender.model.predict([7] * 5, after[0]["item"].to_numpy())
     np.testing.assert_array_equal(after[1]["score"], np.float32(predicted))
     assert "popularity" not in recommender.explain(7, 39)["part"].to_list()
 
@@ -163,10 +158,3 @@ def test_a_search_by_error_leaves_it_alone():
     )
     assert "popularity" not in by_error.trials[0].parameters
     assert "popularity" in by_lists.trials[0].parameters
-
-
-def test_latent_discounts_are_less_than_the_scale():
-    model = fitted("bayes ordinal", popularity=1.0).model
-    assert isinstance(model, Bayes)
-    assert model.is_ordinal
-    assert model.scores(np.arange(60)).min() >= 1

@@ -154,7 +154,7 @@ def static(tmp_path: Path) -> Callable[..., str]:
 IALS = {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1}
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {
     "als with features": ("als", {"factors": 4}, {"featured": True}),
-    "bayes": ("bayes", {"factors": 3, "iterations": 5, "likelihood": "gaussian"}, {}),
+    "bayes": ("bayes", {"factors": 3, "iterations": 5}, {}),
     "popular": ("popular", {}, {}),
     "ials with features": ("ials", IALS, {"implicit": True, "featured": True}),
     "ials, counts": ("ials", IALS, {"weighted": True}),

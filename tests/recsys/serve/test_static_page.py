@@ -116,7 +116,7 @@ def test_other_models_have_lists_computed_in_advance(name, ratings):
     [
         ("als", {"factors": 3}),
         ("als", {"factors": 3, "linked": True}),
-        ("bayes", {"factors": 3, "iterations": 4, "likelihood": "gaussian"}),
+        ("bayes", {"factors": 3, "iterations": 4}),
         ("bias", {}),
         ("popular", {}),
         ("ials", {"factors": 3, "regularization": 0.1, "unobserved_weight": 0.1}),

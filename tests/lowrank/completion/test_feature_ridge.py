@@ -13,13 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowrank import kernels
-from lowrank.completion import cold as colds
-from lowrank.completion import design as designs
-from lowrank.completion import links
+from lowrank.completion import cold_start, feature_ridge, links
 from lowrank.completion.bayes import variational_sweeps
-from lowrank.completion.cold import fit_cold_map, fit_slopes, main_directions
-from lowrank.completion.design import FeatureDesign, FeatureRidge
-from lowrank.completion.gibbs import gibbs_sweeps
+from lowrank.completion.cold_start import fit_cold_map, fit_slopes, main_directions
+from lowrank.completion.feature_ridge import FeatureDesign, FeatureRidge
 from lowrank.completion.linked_als import linked_als_sweeps
 from lowrank.completion.links import posterior_rows, posterior_terms
 
@@ -77,7 +74,7 @@ def test_coefficients_equal_a_ridge_regression_with_an_intercept(
     settings, off, monkeypatch
 ):
     for name, value in settings.items():
-        monkeypatch.setattr(designs, name, value)
+        monkeypatch.setattr(feature_ridge, name, value)
     rng = np.random.default_rng(0)
     F = sp.random_array((50, 12), density=0.3, rng=rng, format="csr")
     T, weight = rng.normal(size=(50, 3)), rng.uniform(0, 2, 50) * (rng.random(50) < 0.8)
@@ -96,7 +93,7 @@ def test_coefficients_equal_a_ridge_regression_with_an_intercept(
 @pytest.mark.parametrize("exact", [True, False])
 def test_draws_have_the_covariance_of_coefficients(exact, monkeypatch):
     if not exact:
-        monkeypatch.setattr(designs, "_EXACT", 0)
+        monkeypatch.setattr(feature_ridge, "_EXACT", 0)
     draws = 4000
     rng = np.random.default_rng(1)
     F, weight = rng.normal(size=(30, 3)), rng.uniform(0.5, 2, 30)
@@ -163,12 +160,10 @@ def of_method(name, X, features, k=2):
         rows = np.column_stack([f.row_factors, f.row_bias])
         return f.mean, rows, np.column_stack([f.column_factors, f.column_bias])
     sweep = last(variational_sweeps(X, k, column_features=features), 20)
-    if name == "gibbs":
-        return list(islice(gibbs_sweeps(X, sweep, column_features=features), 60))[20:]
     return sweep.mean, sweep.rows.mean, sweep.columns.mean
 
 
-@pytest.mark.parametrize("name", ["als", "variational", "gibbs"])
+@pytest.mark.parametrize("name", ["als", "variational"])
 def test_features_predict_columns_without_entries(name):
     X, whole, features = problem()
     dense = X.toarray()
@@ -177,29 +172,14 @@ def test_features_predict_columns_without_entries(name):
     errors = {}
     for given_features in (None, features):
         found = of_method(name, known, given_features)
-        if name == "gibbs":
-            predicted = np.mean(
-                [
-                    s.mean
-                    + s.rows.mean[:, :-1] @ s.columns.mean[:15, :-1].T
-                    + s.rows.mean[:, -1:]
-                    + s.columns.mean[:15, -1]
-                    for s in found
-                ],
-                axis=0,
-            )
-        else:
-            mean, rows, columns = found
-            if given_features is not None:
-                counts = np.diff(known.T.tocsr().indptr)
-                cold = fit_cold_map(columns, counts, features)
-                columns = cold.vectors(kernels.csr_arrays(features.matrix)).mean
-            predicted = (
-                mean
-                + rows[:, :-1] @ columns[:15, :-1].T
-                + rows[:, -1:]
-                + columns[:15, -1]
-            )
+        mean, rows, columns = found
+        if given_features is not None:
+            counts = np.diff(known.T.tocsr().indptr)
+            cold = fit_cold_map(columns, counts, features)
+            columns = cold.vectors(kernels.csr_arrays(features.matrix)).mean
+        predicted = (
+            mean + rows[:, :-1] @ columns[:15, :-1].T + rows[:, -1:] + columns[:15, -1]
+        )
         errors[given_features is not None] = np.sqrt(
             np.mean((predicted - whole[:, :15]) ** 2)
         )
@@ -252,10 +232,10 @@ def test_steps_of_the_cold_map_raise_its_evidence_to_the_maximum(monkeypatch):
         one_more = 2 * np.sum(np.log(penalties) - penalties / 10)
         return (one_more - dets - np.trace(squares)) / 2
 
-    monkeypatch.setattr(colds, "FeatureRidge", Kept)
+    monkeypatch.setattr(cold_start, "FeatureRidge", Kept)
     path = []
     for steps in (1, 2, 3, 40):
-        monkeypatch.setattr(colds, "_MAP_STEPS", steps)
+        monkeypatch.setattr(cold_start, "_MAP_STEPS", steps)
         cold = fit_cold_map(vectors, counts, features)
         penalties, covariance = found["ridge"].penalties, cold.covariance
         path.append(evidence(penalties, covariance))

@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.bayes import VariationalSide, shrinkage_target
-from lowrank.completion.design import FeatureDesign, FeatureRidge, GroupedFeatures
+from lowrank.completion.feature_ridge import (
+    FeatureDesign,
+    FeatureMap,
+    FeatureRidge,
+    GroupedFeatures,
+)
 from lowrank.completion.links import Posterior, RowPrior, posterior_rows, unpack
 from lowrank.kernels import Floats
 from lowrank.subspace import orthonormal
@@ -54,7 +59,8 @@ class ColdMap:
     def vectors(self, features: kernels.CsrArrays) -> Posterior:
         """Return the means and covariances of rows with these features."""
         upper = self.covariance[np.triu_indices(len(self.mean))]
-        means = kernels.csr_matmat(features, self.coefficients) + self.mean
+        feature_map = FeatureMap(self.mean, self.coefficients)
+        means = feature_map.vectors(features, len(features.indptr) - 1)
         return Posterior(means, self.spread(features)[:, None] * upper)
 
     def spread(self, features: kernels.CsrArrays) -> Floats:
@@ -107,8 +113,14 @@ def fit_cold_map(
         scatter += np.diag(np.diag(scatter) / total + np.finfo(dtype).tiny)
         expected = scatter / (total + 1)
         ridge.learn(np.linalg.inv(expected).astype(dtype))
-    C, centre = ridge.coefficients, ridge.design.centre
-    return ColdMap(mean - centre @ C, expected.astype(dtype), C, ridge.drawn(), centre)
+    feature_map = ridge.map(mean)
+    return ColdMap(
+        mean=feature_map.mean,
+        covariance=expected.astype(dtype),
+        coefficients=feature_map.coefficients,
+        draws=ridge.drawn(),
+        centre=ridge.design.centre,
+    )
 
 
 def main_directions(

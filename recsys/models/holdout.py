@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.models.base import Floats, Indices, Model, predicted_ratings
+from recsys.models.base import Model, predicted_ratings
+from recsys.models.parts import Floats, Indices
 from recsys.models.registry import make_model
 from recsys.topn import CsrPairs, top_n, user_ties
 

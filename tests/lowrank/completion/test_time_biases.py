@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from lowrank import kernels
-from lowrank.completion.drift import Drift, Knots, fit_drifts
+from lowrank.completion.time_biases import Drift, Knots, fit_drifts
 from lowrank.kernels import posteriors
 
 NOISE, VARIANCE, SCALE = 0.3, 0.5, 700.0

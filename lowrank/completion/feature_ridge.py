@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,20 @@ class GroupedFeatures(Protocol):
 
     @property
     def groups(self) -> Mapping[str, slice]: ...  # noqa: D102
+
+
+class FeatureMap(NamedTuple):
+    """Vectors of rows predicted from features: ``mean + features @ coefficients``."""
+
+    mean: Floats
+    coefficients: Floats
+
+    def vectors(self, features: kernels.CsrArrays | None, n_rows: int) -> Floats:
+        """Return the vectors of rows, shape (n_rows, d); without features all are `mean`."""
+        vectors = np.tile(self.mean, (n_rows, 1))
+        if features is not None:
+            vectors += kernels.csr_matmat(features, self.coefficients)
+        return vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,6 +313,11 @@ class FeatureRidge:
         self.coefficients = self.solve(self.shrinkage * target, self.coefficients)
         return self.design.forward(self.coefficients)
 
+    def map(self, mean: Floats) -> FeatureMap:
+        """Return the fitted map, whose prediction at the mean features is `mean`."""
+        offset = self.design.centre @ self.coefficients
+        return FeatureMap(mean - offset, self.coefficients)
+
     def solve(self, target: Floats, start: Floats) -> Floats:
         """Return the coefficients of targets; iterations begin at `start`."""
         means = np.einsum("i,ij->j", self.weight, target, dtype=np.float64)
@@ -368,12 +387,6 @@ class FeatureRidge:
             sizes @ np.log(self.penalties / before) - (self.penalties - before) @ traces
         )
         self.log_evidence += 0.5 * d * float(gain)
-
-    def draw_penalties(self, precision: Floats, rng: np.random.Generator) -> None:
-        """Draw the penalties given the coefficients."""
-        d, sizes = self.coefficients.shape[1], self.design.sizes + 1
-        rate = self.squares(precision) + d / (_FIRST_PENALTY * _typical(self.weight))
-        self.penalties = 2 * rng.gamma(d * sizes / 2) / rate
 
     def squares(self, precision: Floats) -> NDArray[np.float64]:
         """Return tr C Lambda C' for each group."""

@@ -1,0 +1,274 @@
+"""Vectors of users and items without ratings, from their features.
+
+The fit of each model shifts the prior means of vectors by features. This module adds the cold
+start. An item without ratings gets the vector that its features predict. In addition, each user has
+slopes on the main directions of the item features, which are used for items without ratings only.
+They are fitted to the user's ratings, with all items represented by their features. The same holds
+with users and items exchanged.
+
+The slopes are additional columns of the user factors. In these columns, items without ratings have
+their positions on the directions and a one; items with ratings have zeros. Predictions and top-N
+search remain products of factors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank import kernels
+from lowrank.completion.cold_start import (
+    ColdMap,
+    Slopes,
+    fit_cold_map,
+    fit_slopes,
+    main_directions,
+)
+from lowrank.completion.feature_ridge import GroupedFeatures
+from lowrank.completion.links import Posterior, RowPrior, Terms, sampled_rows
+from lowrank.kernels import CsrArrays
+from recsys.models.histories import Histories, csr_rows, row_of
+from recsys.models.parts import OTHER, Floats, Part, record, saved, side_part
+
+_LEAST_SHARE = 0.1  # of the covariance of rows without ratings, after its calibration
+
+
+@record
+class AxisFeatures(Part):
+    """The map from features to vectors for one side, and what it predicts for its rows.
+
+    Attributes
+    ----------
+    mean, covariance, coefficients, draws, centre : ndarrays
+        The fields of `ColdMap`.
+    directions : float32 ndarray of shape (n_features, r)
+    slope_mean, slope_precision, slope_noise : ndarrays and float
+        The distribution of the slopes of the other side on the directions.
+    vectors, positions : float32 ndarrays of shapes (n, d) and (n, r)
+        Predicted vectors of the rows, with the bias last, and their positions on the directions.
+    spread : float32 ndarray of shape (n,)
+        Factors of the covariance of rows without ratings; 0 for other rows.
+    """
+
+    mean: Floats = saved("d")
+    covariance: Floats = saved("d", "d")
+    coefficients: Floats = saved("n_{side}_features", "d")
+    draws: Floats = saved("n_{side}_features", "n_draws")
+    centre: Floats = saved("n_{side}_features")
+    directions: Floats = saved("n_{side}_features", "n_{side}_directions")
+    slope_mean: Floats = saved("n_{side}_slopes")
+    slope_precision: Floats = saved("n_{side}_slopes", "n_{side}_slopes")
+    slope_noise: float = saved()
+    vectors: Floats = saved("n_{side}s", "d")
+    positions: Floats = saved("n_{side}s", "n_{side}_directions")
+    spread: Floats = saved("n_{side}s")
+
+    @classmethod
+    def fit(
+        cls,
+        own: Posterior,
+        others: Posterior,
+        histories: Histories,
+        other_histories: Histories,
+        features: GroupedFeatures,
+        *,
+        covariance: NDArray[np.float64],
+        global_mean: float,
+    ) -> Self:
+        """Fit the map to the vectors of the `own` side, and slopes of the `others` to ratings.
+
+        `covariance` is the mean covariance of the own vectors.
+        """
+        counts = histories.counts
+        cold = fit_cold_map(own.mean, counts, features, covariance)
+        directions = main_directions(features, counts, np.dtype(np.float32))
+        matrix = csr_rows(features)
+        assert matrix is not None
+        vectors = cold.vectors(matrix).mean.astype(np.float32, copy=False)
+        sample = sampled_rows(other_histories.counts)
+        entries = other_histories.take(sample).csr
+        positions = kernels.csr_matmat(matrix, directions)
+        residuals = _residuals(entries, others.mean[sample], vectors, global_mean)
+        slopes = fit_slopes(residuals, positions)
+        return cls(
+            mean=cold.mean,
+            covariance=cold.covariance,
+            coefficients=cold.coefficients,
+            draws=cold.draws,
+            centre=cold.centre,
+            directions=directions,
+            slope_mean=slopes.prior.mean,
+            slope_precision=slopes.prior.precision,
+            slope_noise=float(slopes.noise),
+            vectors=vectors,
+            positions=positions,
+            spread=np.where(counts == 0, cold.spread(matrix), 0).astype(np.float32),
+        )
+
+    def calibrated(
+        self, others: Posterior, counts: NDArray[np.int64], noise: float
+    ) -> Self:
+        """Return the map with the covariance scaled to the variance of residuals.
+
+        `others` are the vectors of the other side, with these counts of ratings. `noise` is the
+        noise variance of predictions.
+        """
+        w = others.mean.astype(np.float64)
+        w[:, -1] = 1
+        spread = np.einsum("ni,ij,nj->n", w, self.covariance, w)
+        expected = self.slope_noise - noise
+        share = np.clip(expected * counts.sum() / (spread @ counts), _LEAST_SHARE, 1)
+        return replace(self, covariance=self.covariance * np.float32(share))
+
+    @property
+    def map(self) -> ColdMap:
+        """The map from features to vectors."""
+        return ColdMap(
+            mean=self.mean,
+            covariance=self.covariance,
+            coefficients=self.coefficients,
+            draws=self.draws,
+            centre=self.centre,
+        )
+
+    def slopes(self, others: Floats, entries: CsrArrays, global_mean: float) -> Floats:
+        """Return the slopes of rows of the other side, given their vectors and ratings."""
+        none = np.zeros((0, len(self.slope_mean)), np.float32)
+        prior = RowPrior(self.slope_mean, self.slope_precision, none, 0.0)
+        residuals = _residuals(entries, others, self.vectors, global_mean)
+        return Slopes(prior, self.slope_noise).of(residuals, self.positions)
+
+    def of_rows(
+        self, rows: Posterior, counts: NDArray[np.int64], features: CsrArrays | None
+    ) -> tuple[Self, Posterior]:
+        """Return the features of other rows, and these rows with predicted vectors.
+
+        Only rows without ratings get them.
+        """
+        if features is None:
+            none = np.zeros(len(counts) + 1, np.int64)
+            features = CsrArrays(none, np.zeros(0, np.int32), np.zeros(0, np.float32))
+        is_cold = counts == 0
+        predicted = self.map.vectors(features)
+        axis = replace(
+            self,
+            vectors=predicted.mean.astype(np.float32, copy=False),
+            positions=kernels.csr_matmat(features, self.directions),
+            spread=np.where(is_cold, self.map.spread(features), 0).astype(np.float32),
+        )
+        mean = np.where(is_cold[:, None], predicted.mean, rows.mean)
+        covariance = rows.covariance
+        if covariance.shape[1]:
+            covariance = np.where(is_cold[:, None], predicted.covariance, covariance)
+        return axis, Posterior(mean, covariance.astype(np.float32, copy=False))
+
+    def terms(self, features: CsrArrays | None) -> Terms:
+        """Return the vector of a row without ratings as a sum over its features."""
+        none = np.zeros((0, len(self.mean)))
+        of_features = none
+        if features is not None:
+            of_features = self.coefficients[features.indices].astype(np.float64)
+            of_features *= features.data[:, None]
+        return Terms(self.mean.astype(np.float64), none, of_features)
+
+    def comparable(self, vectors: Floats) -> tuple[Floats, Floats]:
+        """Return centred `vectors` of the rows, and the reliability of their features.
+
+        The mean is removed because prior means of features shift all vectors in one direction. The
+        reliability is the expected cosine of a vector with its prediction.
+        """
+        centre = (self.mean + self.centre @ self.coefficients)[:-1]
+        predicted = self.vectors[:, :-1] - centre
+        squares = np.einsum("ij,ij->i", predicted, predicted)
+        variance = np.maximum(self.spread, 1) * float(
+            np.trace(self.covariance[:-1, :-1])
+        )
+        reliability = np.sqrt(squares / (squares + variance))
+        return (vectors - centre).astype(np.float32), reliability.astype(np.float32)
+
+
+@record
+class FeatureFactors(Part):
+    """The features of users and items, for those that have any."""
+
+    users: AxisFeatures | None = side_part(AxisFeatures)
+    items: AxisFeatures | None = side_part(AxisFeatures)
+
+    def of(self, side: str) -> AxisFeatures | None:
+        """Return the features of one side."""
+        return self.users if side == "user" else self.items
+
+    def completed(
+        self,
+        side: str,
+        rows: Posterior,
+        histories: Histories,
+        features: CsrArrays | None,
+        global_mean: float,
+    ) -> tuple[Self, Posterior, Floats]:
+        """Return the features of other rows of a side, their vectors, and columns of factors.
+
+        The columns are the slopes on features of the other side, and the positions of rows without
+        ratings; first those for features of items, then those for features of users.
+        """
+        result = self
+        columns = []
+        solved = rows.mean
+        own = self.of(side)
+        if own is not None:
+            own, rows = own.of_rows(rows, histories.counts, features)
+            result = replace(self, **{f"{side}s": own})
+            flags = np.ones((histories.n_rows, 1), np.float32)
+            columns.append(
+                np.hstack([own.positions, flags]) * (histories.counts == 0)[:, None]
+            )
+        other = self.of(OTHER[side])
+        if other is not None:
+            columns.append(other.slopes(solved, histories.csr, global_mean))
+        if side == "user":
+            columns.reverse()
+        return result, rows, np.hstack(columns).astype(np.float32, copy=False)
+
+    def explain_cold(
+        self,
+        side: str,
+        user_columns: Floats,
+        item_columns: Floats,
+        features: CsrArrays | None,
+        base: NDArray[np.float64],
+        shares: NDArray[np.float64],
+    ) -> None:
+        """Add the products with positions of rows without ratings to `base` and `shares`.
+
+        The columns are the additional factors of the user and of each item. `shares` has a row for
+        each item and a column for each feature of `side`.
+        """
+        axis = self.of(side)
+        assert axis is not None
+        n_items_columns = (
+            0 if self.items is None else self.items.directions.shape[1] + 1
+        )
+        start = 0 if side == "item" else n_items_columns
+        part = slice(start, start + axis.directions.shape[1] + 1)
+        for number, item in enumerate(item_columns):
+            slopes, positions = user_columns[part], item[part]
+            if side == "user":
+                slopes, positions = positions, slopes
+            base[number] += slopes[-1] * positions[-1]
+            if features is not None and positions[-1]:  # 1 without ratings, else 0
+                row = row_of(features, number if side == "item" else 0)
+                terms = row.data * (axis.directions[row.indices] @ slopes[:-1])
+                np.add.at(shares[number], row.indices, terms)
+            else:
+                base[number] += slopes[:-1] @ positions[:-1]
+
+
+def _residuals(
+    entries: CsrArrays, rows: Floats, columns: Floats, global_mean: float
+) -> CsrArrays:
+    """Return ratings minus products of vectors."""
+    predicted = kernels.csr_entries(entries, np.ascontiguousarray(rows), columns)
+    return entries._replace(data=entries.data - predicted - np.float32(global_mean))

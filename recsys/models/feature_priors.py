@@ -1,0 +1,115 @@
+"""Prior means of factors that are linear in the features of users and items."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank.completion.feature_ridge import FeatureMap
+from lowrank.kernels import CsrArrays
+from recsys.models.base import FoldingModel
+from recsys.models.histories import Histories
+from recsys.models.parts import Floats, Indices, Part, record, saved, side_part
+
+if TYPE_CHECKING:
+    from lowrank.completion.feature_ridge import GroupedFeatures
+
+_LEAST_VARIANCE = 1e-12  # of factors around their predictions, which divides
+
+F = TypeVar("F", bound=FoldingModel)
+
+
+def widened(model: F, side: str, order: Indices, features: GroupedFeatures) -> F:
+    """Return a model with additional items (or users) without ratings, sorted by `order`."""
+    n_new = features.matrix.shape[0]
+    n_fitted = len(order) - n_new
+    rows = np.where(order < n_fitted, order, -1)
+    result = model._from_arrays(model.get_params(), model._rearranged(**{side: rows}))
+    indptr = np.zeros(n_new + 1, np.int64)
+    histories = Histories(indptr, np.zeros(0, np.int32), np.zeros(0, np.float32))
+    fold = model.with_items if side == "item" else model.with_users
+    result._put(fold(histories, features), side, np.argsort(order)[n_fitted:])
+    return result
+
+
+@record
+class AxisFeaturePrior(Part):
+    """Factors that features predict, for users or for items.
+
+    Attributes
+    ----------
+    mean, weights : float32 ndarrays of shapes (k,) and (n_features, k)
+        The predicted factors are ``mean + features @ weights``.
+    centre : float32 ndarray of shape (k,)
+        Mean factors of rows with ratings.
+    variance : float
+        Mean squared distance of factors and their predictions.
+    has_ratings, reliability : float32 ndarrays of shape (n,)
+        1 for rows with ratings, 0 for others; and the reliability of the features of each row.
+    """
+
+    mean: Floats = saved("k")
+    weights: Floats = saved("n_{side}_features", "k")
+    centre: Floats = saved("k")
+    variance: float = saved()
+    has_ratings: Floats = saved("n_{side}s")
+    reliability: Floats = saved("n_{side}s")
+
+    @classmethod
+    def fit(
+        cls,
+        prior: FeatureMap,
+        features: CsrArrays | None,
+        factors: Floats,
+        counts: NDArray[np.int64],
+    ) -> Self:
+        """Return the prior of a fit; zero factors mean no ratings."""
+        is_rated = factors.any(axis=1)
+        predicted = prior.vectors(features, len(factors))
+        residual = (factors - predicted)[is_rated]
+        squares = np.einsum("ij,ij->", residual, residual, dtype=np.float64)
+        none = np.zeros(len(factors), np.float32)
+        axis = cls(
+            mean=prior.mean,
+            weights=prior.coefficients,
+            centre=factors[is_rated].mean(axis=0, dtype=np.float64).astype(np.float32),
+            variance=float(squares) / max(1, len(residual)),
+            has_ratings=none,
+            reliability=none,
+        )
+        return axis.of_rows(predicted, counts)
+
+    @property
+    def prior(self) -> FeatureMap:
+        """The map from features to factors."""
+        return FeatureMap(self.mean, self.weights)
+
+    def of_rows(self, predicted: Floats, counts: NDArray[np.int64]) -> Self:
+        """Return the prior with other rows, for which features predict these factors."""
+        offset = predicted - self.centre
+        squares = np.einsum("ij,ij->i", offset, offset)
+        variance = np.float32(self.variance + _LEAST_VARIANCE)
+        reliability = np.sqrt(squares / (squares + variance))
+        return replace(
+            self,
+            has_ratings=(counts > 0).astype(np.float32),
+            reliability=reliability.astype(np.float32),
+        )
+
+
+@record
+class FeaturePriors(Part):
+    """The priors of users and of items, for those with features.
+
+    A user or item without ratings has exactly the predicted factors.
+    """
+
+    users: AxisFeaturePrior | None = side_part(AxisFeaturePrior)
+    items: AxisFeaturePrior | None = side_part(AxisFeaturePrior)
+
+    def of(self, side: str) -> AxisFeaturePrior | None:
+        """Return the prior of one side."""
+        return self.users if side == "user" else self.items

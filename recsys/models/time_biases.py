@@ -1,0 +1,150 @@
+"""Biases of users and items that change with time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank.completion.time_biases import Drift, Knots, fit_drifts
+from recsys.errors import DataError
+from recsys.messages import lasting
+from recsys.models.histories import Histories
+from recsys.models.parts import Floats, Indices, Part, record, saved, side_part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from recsys.data.ratings import Ratings
+
+_LEAST_VARIANCE = 1e-12  # of ratings, which divides that of the drifts
+
+
+@record
+class AxisTimes(Part):
+    """Time biases of the users, or of the items: the fields of `Knots`.
+
+    Raises
+    ------
+    DataError
+        If the knots of a row do not exist.
+    """
+
+    starts: NDArray[np.int64] = saved("n_{side}s")
+    counts: NDArray[np.int64] = saved("n_{side}s")
+    times: NDArray[np.int64] = saved("n_{side}_knots")
+    means: Floats = saved("n_{side}_knots")
+    variances: Floats = saved("n_{side}_knots")
+    variance: float = saved()
+    scale: float = saved()
+    noise: float = saved()
+
+    def __post_init__(self) -> None:
+        ends = self.starts + self.counts
+        lowest = np.minimum(self.starts, self.counts).min(initial=0)
+        if lowest < 0 or ends.max(initial=0) > len(self.times):
+            raise DataError(
+                "The 'starts' and 'counts' of time biases must hold indices of knots."
+            )
+
+    @classmethod
+    def from_knots(cls, knots: Knots) -> Self:
+        """Return the biases at knots."""
+        return cls(**knots._asdict())
+
+    @property
+    def knots(self) -> Knots:
+        """The biases at knots, and between them."""
+        return Knots(
+            starts=self.starts,
+            counts=self.counts,
+            times=self.times,
+            means=self.means,
+            variances=self.variances,
+            variance=self.variance,
+            scale=self.scale,
+            noise=self.noise,
+        )
+
+    def rearranged(self, rows: Mapping[str, Indices], side: str = "") -> Self:
+        """Return the biases of the given rows of `user` or `item`."""
+        if side not in rows:
+            return self
+        return self.from_knots(self.knots.take(rows[side]))
+
+    def replaced(
+        self, other: Self, side: str, rows: Indices, own_side: str = ""
+    ) -> Self:
+        """Return the biases with the rows of some users (or items) of another model."""
+        if side != own_side:
+            return self
+        return self.from_knots(self.knots.replaced(rows, other.knots))
+
+
+@record
+class TimeBiases(Part):
+    """Drifts of the biases of users and items, which are zero far from any rating."""
+
+    users: AxisTimes = side_part(AxisTimes)
+    items: AxisTimes = side_part(AxisTimes)
+
+    def of(self, side: str) -> AxisTimes:
+        """Return the drifts of one side."""
+        return self.users if side == "user" else self.items
+
+    def at(
+        self, users: Indices, items: Indices, times: NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """Return the drifts of pairs, and the reduction of their variance by the ratings."""
+        user_means, user_variances = self.users.knots.at(users, times)
+        item_means, item_variances = self.items.knots.at(items, times)
+        total = np.float32(self.users.variance + self.items.variance)
+        return user_means + item_means, total - user_variances - item_variances
+
+    def folded(self, side: str, histories: Histories, residual: Floats) -> Self:
+        """Return the drifts with other users (or items), which have none without timestamps."""
+        fitted = self.of(side)
+        if histories.times is None:
+            times = np.zeros(len(residual), np.int64)
+        else:
+            times = histories.times.astype(np.int64)
+            others = self.items if side == "user" else self.users
+            columns = histories.indices.astype(np.int64)
+            residual = residual - others.knots.at(columns, times)[0]
+        drift = Drift.of(histories.rows, histories.n_rows, times, np.float32)
+        drift.variance = 0.0 if histories.times is None else fitted.variance
+        drift.scale = fitted.scale
+        drift.noise = fitted.noise
+        drift.fit(residual)
+        axis = AxisTimes.from_knots(drift.knots()._replace(variance=fitted.variance))
+        return (
+            replace(self, users=axis) if side == "user" else replace(self, items=axis)
+        )
+
+
+def fit_time_biases(
+    ratings: Ratings, residual: Floats
+) -> tuple[TimeBiases | None, str]:
+    """Fit drifts to residuals of leave-one-out predictions; return a remark on them, too."""
+    times = ratings.timestamps
+    assert times is not None
+    rows = ratings.user_index_of_nonzeros()
+    of_users, of_items = fit_drifts(
+        residual, rows, ratings.indices, ratings.shape, times
+    )
+    variance = max(float(ratings.values.var()), _LEAST_VARIANCE)
+    descriptions = []
+    for name, drift in (("users", of_users), ("items", of_items)):
+        if drift.variance:
+            share = drift.variance / variance
+            lasts = lasting(drift.scale)
+            descriptions.append(f"{name} for {lasts} ({share:.1%} of the variance)")
+    if not descriptions:
+        return None, "time: no drift"
+    biases = TimeBiases(
+        users=AxisTimes.from_knots(of_users.knots()),
+        items=AxisTimes.from_knots(of_items.knots()),
+    )
+    return biases, f"time: biases drift, those of {' and '.join(descriptions)}"
