@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, Unpack, cast, overload
+from typing import Any, Literal, Self, TypeAlias, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,9 @@ from recsys.models.baselines import Popular
 from recsys.models.registry import fitted_model, make_model, request_of
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
+from recsys.ranking.lists import ColdUser, ListOptions
 from recsys.readers import as_ratings
-from recsys.reranking import ColdUser, Request, requested
+from recsys.reranking import prepare_lists
 from recsys.schema import Saved, load_model
 from recsys.storage import save_model
 from recsys.topn import Cosine, CsrPairs, KnownUsers, Scorer, TopN, top_n
@@ -492,43 +493,40 @@ class Recommender:
             and new (Boolean) if items may have no ratings. Items with equal scores are in a random
             order of their ids, which is the same for all users.
         """
-        restrictions = (
-            items,
-            block,
-            where,
-            history,
-            where_user,
-            user_features,
-            at_most,
-            per,
+        options = ListOptions(
+            exclude_seen=exclude_seen,
+            items=items,
+            block=block,
+            where=where,
+            where_user=where_user,
+            cold_start=cold_start,
+            diversity=diversity,
+            at_most=at_most,
+            per=per,
         )
-        is_plain = exclude_seen and not diversity and cold_start in ("error", "popular")
-        if (
-            is_plain
-            and type(users) in (int, str)
-            and all(option is None for option in restrictions)
-        ):
+        # Most requests are for one known user, whose search shares its preparation.
+        is_new = history is not None or user_features is not None
+        if type(users) in (int, str) and not is_new and options.are_defaults():
             index = self.ratings.users.place(cast(IdLike, users))
             if index >= 0:
-                (top,) = self._known_users.best(np.array([index]), n)
-                label = self.ratings.users.values.slice(index, 1).alias("user")
-                new = self._new if self.model.uses_features else None
-                return ranked(
-                    top, label, self.ratings.items, titles=self._titles, new=new
-                )
-        request: Request = {
-            "items": items,
-            "block": block,
-            "where": where,
-            "history": history,
-        }
-        request |= {"exclude_seen": exclude_seen, "cold_start": cold_start}
-        request |= {"where_user": where_user, "user_features": user_features}
-        request |= {"diversity": diversity, "at_most": at_most, "per": per}
-        return pl.concat(self.recommend_batches(users, n, **request))
+                return self._best_of_user(index, n)
+        folded = self._for_new_users(history, user_features)
+        return pl.concat(folded.list_batches(users, n, options))
+
+    def _best_of_user(self, index: int, n: int) -> pl.DataFrame:
+        (top,) = self._known_users.best(np.array([index]), n)
+        label = self.ratings.users.values.slice(index, 1).alias("user")
+        new = self._new if self.model.uses_features else None
+        return ranked(top, label, self.ratings.items, titles=self._titles, new=new)
 
     def recommend_batches(
-        self, users: IdsLike | None = None, n: int = 10, **request: Unpack[Request]
+        self,
+        users: IdsLike | None = None,
+        n: int = 10,
+        *,
+        history: HistoryLike | None = None,
+        user_features: FeaturesLike | None = None,
+        **options: Any,
     ) -> Iterator[pl.DataFrame]:
         """Recommend as `recommend`, in frames of about a million rows; no user is split over two.
 
@@ -537,24 +535,31 @@ class Recommender:
         TypeError
             If an option does not exist.
         """
-        names = Request.__annotations__
-        if unknown := request.keys() - names.keys():
-            raise TypeError(
-                f"recommend has the options {', '.join(names)}; got {unknown}."
-            )
-        cold_start = request.get("cold_start", "error")
-        check_choice("cold_start", cold_start, ("error", "popular"))
-        history, features = request.get("history"), request.get("user_features")
-        folded = (
-            self
-            if history is features is None
-            else self.fold_in(history, user_features=features)
+        list_options = ListOptions.from_keywords(options)
+        folded = self._for_new_users(history, user_features)
+        return folded.list_batches(users, n, list_options)
+
+    def _for_new_users(
+        self, history: HistoryLike | None, user_features: FeaturesLike | None
+    ) -> Self:
+        if history is None and user_features is None:
+            return self
+        return self.fold_in(history, user_features=user_features)
+
+    def list_batches(
+        self, users: IdsLike | None, n: int, options: ListOptions
+    ) -> Iterator[pl.DataFrame]:
+        """Recommend as `recommend_batches`, with all options in one record."""
+        check_choice("cold_start", options.cold_start, ("error", "popular"))
+        popular = None
+        if options.cold_start != "error" and users is not None:
+            popular = self._popular
+        labels, blocks, new = prepare_lists(
+            self.model, self.ratings, users, n, options, self._new, popular
         )
-        popular = None if cold_start == "error" or users is None else folded._popular
-        search = folded.model, folded.ratings, users, n, request, folded._new, popular
-        labels, blocks, new = requested(*search)
-        ids, titles = folded.ratings.items, folded._titles
-        return (ranked(top, labels, ids, titles=titles, new=new) for top in blocks)
+        items = self.ratings.items
+        titles = self._titles
+        return (ranked(top, labels, items, titles=titles, new=new) for top in blocks)
 
     def similar_items(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
-from typing import Any, Literal, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import polars as pl
@@ -19,22 +19,19 @@ from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.filters import (
-    BlockLike,
     blocked_pairs,
     candidate_mask,
     rows_where,
     without_blocked,
 )
-from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Model
 from recsys.models.baselines import Popular
 from recsys.models.parts import Floats, Indices
 from recsys.predictions import unsupported
-from recsys.topn import CsrPairs, TopN, check_n, inverse_lengths, top_n
-
-ColdUser = Literal["error", "popular"]
+from recsys.ranking.lists import ListOptions
+from recsys.topn import CsrPairs, Exclude, TopN, check_n, inverse_lengths, top_n
 
 Search = Callable[[Indices, int], Iterator[TopN]]
 """Search for the n best items of some users; `rows` of the result are positions of the users."""
@@ -45,64 +42,51 @@ _WORK = 2**22  # numbers in the work arrays of a block of users: 16 MB
 _RESULTS = 2**20  # results of a block with unknown users
 
 
-class Request(TypedDict, total=False):
-    """Options of `Recommender.recommend`."""
-
-    history: HistoryLike | None
-    user_features: FeaturesLike | None
-    exclude_seen: bool
-    items: IdsLike | None
-    block: BlockLike | None
-    where: str | pl.Expr | None
-    where_user: str | pl.Expr | None
-    cold_start: ColdUser
-    diversity: float
-    at_most: int | None
-    per: str | None
-
-
-def requested(
+def prepare_lists(
     model: Model,
     ratings: Ratings,
     users: IdsLike | None,
     n: int,
-    request: Request,
+    options: ListOptions,
     new: NDArray[np.bool_] | None,
     popular: Popular | None,
 ) -> tuple[pl.Series, Iterator[TopN], NDArray[np.bool_] | None]:
     """Return the ids of users, blocks of their best items, and which items are new.
 
-    See `Recommender.recommend` for the request. `new` marks the items without ratings, if there are
-    any. Unknown users get the items of `popular`; without it they raise an error.
+    `new` marks the items without ratings, if there are any. Unknown users get the items of
+    `popular`; without it they raise an error.
     """
-    places, labels, others = _queried(ratings.users, users, only_known=popular is None)
-    if (condition := request.get("where_user")) is not None:
-        met = rows_where(condition, ratings, "user")
-        met = np.append(met, np.zeros(len(others), np.bool_))[places]
-        places, labels = places[met], labels.filter(pl.Series(met))
-    seen = ratings.indptr, ratings.indices
-    if len(others):
-        seen = (
-            np.append(ratings.indptr, np.full(len(others), ratings.nnz)),
-            ratings.indices,
-        )
-    if not request.get("exclude_seen", True):
-        seen = np.zeros_like(seen[0]), seen[1][:0]
-    block, pairs = blocked_pairs(request.get("block"))
-    if pairs is not None:
-        seen = without_blocked(seen, pairs, ratings.users, ratings.items, others)
-    allowed = candidate_mask(
-        ratings, request.get("items"), block, request.get("where"), new
+    indices, labels, unknown = _queried(
+        ratings.users, users, only_known=popular is None
     )
+    if options.where_user is not None:
+        meets = rows_where(options.where_user, ratings, "user")
+        meets = np.append(meets, np.zeros(len(unknown), np.bool_))[indices]
+        indices = indices[meets]
+        labels = labels.filter(pl.Series(meets))
+    seen = ratings.indptr, ratings.indices
+    if len(unknown):
+        empty_rows = np.full(len(unknown), ratings.nnz)
+        seen = np.append(ratings.indptr, empty_rows), ratings.indices
+    if not options.exclude_seen:
+        seen = np.zeros_like(seen[0]), seen[1][:0]
+    block, pairs = blocked_pairs(options.block)
+    if pairs is not None:
+        seen = without_blocked(seen, pairs, ratings.users, ratings.items, unknown)
+    allowed = candidate_mask(ratings, options.items, block, options.where, new)
     if new is not None and not model.uses_features:
-        allowed, new = ~new if allowed is None else allowed & ~new, None
-    limited: dict[str, Any] = {"exclude": CsrPairs(*seen) if len(seen[1]) else None}
-    limited |= {"allowed": allowed, "ties": Ties(ratings.items.hashes)}
-    search: Search = partial(top_n, model, **limited)
-    if popular is not None and (places >= model.n_users).any():
-        search = with_strangers(model, popular, **limited)
-    limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")
-    blocks = best_items(search, places, n, model, ratings, *limits)
+        allowed = ~new if allowed is None else allowed & ~new
+        new = None
+    exclude = CsrPairs(*seen) if len(seen[1]) else None
+    limits: SearchLimits = {
+        "exclude": exclude,
+        "allowed": allowed,
+        "ties": Ties(ratings.items.hashes),
+    }
+    search: Search = partial(top_n, model, **limits)
+    if popular is not None and (indices >= model.n_users).any():
+        search = with_unknown_users(model, popular, limits)
+    blocks = best_items(search, indices, n, model, ratings, options)
     return labels.alias("user"), blocks, new
 
 
@@ -142,21 +126,30 @@ def _labels_of(ids: Ids, queries: IdsLike, found: Indices) -> pl.Series:
     return labels.scatter(unknown, typed)
 
 
-def with_strangers(model: Model, popular: Popular, **limited: Any) -> Search:
+class SearchLimits(TypedDict):
+    """Items that `top_n` leaves out, and its order of ties."""
+
+    exclude: Exclude | None
+    allowed: NDArray[np.bool_] | None
+    ties: Ties
+
+
+def with_unknown_users(model: Model, popular: Popular, limits: SearchLimits) -> Search:
     """Return a search in which users of index ``model.n_users`` and above get popular items."""
 
     def search(users: Indices, n: int) -> Iterator[TopN]:
-        of_strangers = popular._with_arrays(n_users=users.max() + 1)
+        of_unknown = popular._with_arrays(n_users=users.max() + 1)
         for part in kernels.pieces(len(users), max(1, _RESULTS // n)):
-            are_known, found = users[part] < model.n_users, list[TopN]()
-            for scorer, some in ((model, are_known), (of_strangers, ~are_known)):
-                places = part.start + np.flatnonzero(some)
-                for top in top_n(scorer, users[places], n, **limited):
-                    found.append(
-                        TopN(places[top.rows], top.items, top.ranks, top.scores)
-                    )
-            whole = TopN.joined(found)
-            yield whole.take(np.argsort(whole.rows, kind="stable"))
+            is_known = users[part] < model.n_users
+            parts: list[TopN] = []
+            for scorer, is_scored in ((model, is_known), (of_unknown, ~is_known)):
+                rows = part.start + np.flatnonzero(is_scored)
+                parts += [
+                    TopN(rows[top.rows], top.items, top.ranks, top.scores)
+                    for top in top_n(scorer, users[rows], n, **limits)
+                ]
+            joined = TopN.joined(parts)
+            yield joined.take(np.argsort(joined.rows, kind="stable"))
 
     return search
 
@@ -329,9 +322,7 @@ def best_items(
     n: int,
     model: Model,
     ratings: Ratings,
-    diversity: float = 0.0,
-    at_most: int | None = None,
-    per: str | None = None,
+    options: ListOptions,
 ) -> Iterator[TopN]:
     """Check the options, and yield the n best items of each user, re-ranked if requested.
 
@@ -340,31 +331,31 @@ def best_items(
     DataError
         If an option is out of range or needs another one, or the model has no item vectors.
     """
+    diversity = options.diversity
     if isinstance(diversity, bool) or not isinstance(diversity, int | float):
         raise DataError(f"diversity must be a number from 0 to 1; got {diversity!r}.")
     if not 0 <= diversity <= 1:
         raise DataError(f"diversity must be from 0 to 1; got {diversity:g}.")
-    if (at_most is None) != (per is None):
+    if (options.at_most is None) != (options.per is None):
         raise DataError("at_most and per go together: at_most=2, per='genres'.")
     check_n(n)
-    if at_most is None and not diversity:
+    if options.at_most is None and not diversity:
         return search(users, n)
-    groups, vectors = (
-        Groups(np.zeros((ratings.n_items, 1), np.int32), 0),
-        np.zeros((0, 0), "f4"),
-    )
-    if at_most is not None and per is not None:
+    groups = Groups(np.zeros((ratings.n_items, 1), np.int32), 0)
+    if options.at_most is not None and options.per is not None:
+        at_most = options.at_most
         if (
             not isinstance(at_most, Integral)
             or isinstance(at_most, bool)
             or at_most < 1
         ):
             raise DataError(f"at_most must be a whole number from 1; got {at_most!r}.")
-        groups = Groups.of(ratings, per)
+        groups = Groups.of(ratings, options.per)
+    vectors = np.zeros((0, 0), np.float32)
     if diversity:
         if not isinstance(model, abilities.HasItemVectors):
             raise unsupported(model, abilities.HasItemVectors, "diversify lists")
         vectors = model.item_vectors()
         vectors = vectors * np.nan_to_num(inverse_lengths(vectors))[:, None]
-    rule = Reranking(float(diversity), vectors, at_most or 0, groups)
+    rule = Reranking(float(diversity), vectors, options.at_most or 0, groups)
     return rule.blocks(search, users, int(n), ratings.n_items)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.models.base import Model, Step
     from recsys.models.parameters import Parameter
+    from recsys.ranking.lists import ListOptions
     from recsys.recommender import Recommender
 
 _SHARED = {"random_state": "--seed", "threads": "--threads"}
@@ -474,6 +475,18 @@ def known_ids(path: str, recommender: Recommender, kind: str) -> Sequence[Any]:
     return [
         listed_id for listed_id, is_known in zip(listed, mask, strict=True) if is_known
     ]
+
+
+def with_ids(
+    options: ListOptions, reader: ReaderOptions, recommender: Recommender
+) -> ListOptions:
+    """Return options with the ids in the files that they name."""
+    items, block = options.items, options.block
+    if items is not None:
+        items = known_ids(str(items), recommender, "item")
+    if block is not None:
+        block = known_block(str(block), reader, recommender)
+    return replace(options, items=items, block=block)
 
 
 def known_block(

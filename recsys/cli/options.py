@@ -18,6 +18,7 @@ from recsys.cli.group import EVERYWHERE, Command, Option, Place, State
 from recsys.cli.output import FORMATS, SUFFIXES, Output
 from recsys.messages import did_you_mean
 from recsys.models.registry import MODELS, similar_names
+from recsys.ranking.lists import Declaration, ListOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Any]
@@ -361,6 +362,40 @@ def engine_options(details: str = "") -> Decorator:
         EngineOptions, "Cluster", details, EngineOptions.__annotations__
     )
     return bundle("engine", EngineOptions, *options)
+
+
+def _click_option(name: str, declaration: Declaration, default: Any) -> Decorator:
+    """Return the option of the command for an option of lists."""
+    settings: dict[str, Any] = {"help": declaration.help, "default": default}
+    if declaration.metavar:
+        settings["metavar"] = declaration.metavar
+    if declaration.kind == "flag":
+        settings["is_flag"] = True
+        settings["default"] = False
+        settings["setting"] = declaration.flag
+        settings["callback"] = lambda context, parameter, value: not value
+    elif declaration.kind == "choice":
+        settings["type"] = click.Choice(declaration.choices)
+    elif declaration.kind == "share":
+        settings["type"] = click.FloatRange(0, 1)
+        settings["show_default"] = False
+    elif declaration.kind == "count":
+        settings["type"] = COUNT
+    elif declaration.kind == "ids":  # in a file
+        settings["type"] = PLACE
+    flag = f"--{(declaration.flag or name).replace('_', '-')}"
+    return option(flag, name, **settings)
+
+
+list_options = bundle(
+    "options",
+    ListOptions,
+    *[
+        _click_option(entry.name, entry.metadata["declaration"], entry.default)
+        for entry in fields(ListOptions)
+    ],
+)
+"""Decorator that adds the options of lists, as `options`."""
 
 
 class _ParameterType(click.ParamType[Any]):

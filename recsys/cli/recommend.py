@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,13 @@ from recsys.cli import options as cli
 from recsys.cli.errors import require
 from recsys.cli.output import SUFFIXES, Activity, Output, note
 from recsys.errors import UnknownIdError
+from recsys.ranking.lists import ColdUser, ListOptions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from recsys.data.ids import Ids
     from recsys.recommender import ColdPair, Recommender
-    from recsys.reranking import ColdUser
 
 
 _ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}
@@ -99,32 +99,6 @@ described_options = cli.bundle(
 """Decorator that adds options to describe a new user, as `described`."""
 
 
-@dataclass(frozen=True)
-class _Selection:
-    """Conditions on items and users, and diversity, for `Recommender.recommend`."""
-
-    where: str | None = cli.declared(
-        "CONDITION", 'SQL condition on items, such as "price < 30" or "new".'
-    )
-    where_user: str | None = cli.declared(
-        "CONDITION",
-        'SQL condition on users, such as "age < 30"; others get no recommendations.',
-    )
-    diversity: float = cli.declared(
-        "X",
-        "Weight of diversity against score, from 0 to 1.",
-        type=click.FloatRange(0, 1),
-        default=0.0,
-        show_default=False,
-    )
-    at_most: int | None = cli.declared(
-        "N", "Maximum number of items with the same value of --per.", type=cli.COUNT
-    )
-    per: str | None = cli.declared(
-        "COLUMN", "Column of the item table for --at-most, such as genres."
-    )
-
-
 @cli.command(
     "recommend",
     examples=[
@@ -152,14 +126,14 @@ class _Selection:
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @described_options
-@cli.bundle("selection", _Selection, *cli.declared_in(_Selection, "Options"))
+@cli.list_options
 @cli.engine_options("As in `recsys fit --help`")
 @cli.output_options
 @source_options
 def recommend(
     source: Source,
     described: Described,
-    selection: _Selection,
+    options: ListOptions,
     engine: cli.EngineOptions,
     output: Output,
     user: tuple[str, ...] = _USERS,
@@ -169,19 +143,6 @@ def recommend(
     ),
     history: str | None = cli.declared("FILE", "Ratings of new users to recommend to."),
     n: int = cli.length("items for each user"),
-    items: str | None = cli.declared("FILE", "File of items to choose from."),
-    block: str | None = cli.declared(
-        "FILE", "File of items never to recommend, or of pairs of user and item."
-    ),
-    include_seen: bool = cli.declared(
-        "", "Also recommend items that the user has rated.", is_flag=True
-    ),
-    cold_start: ColdUser = cli.declared(
-        "",
-        "Response to unknown users: an error, or the most popular items.",
-        type=click.Choice(["error", "popular"]),
-        default="error",
-    ),
 ) -> None:
     """Recommend items to users.
 
@@ -200,25 +161,9 @@ def recommend(
     --all and writes partitioned Parquet to the folder --output.
     """
     if engine.on_spark:
-        from recsys.cli.spark import recommend_on_spark
-
-        context = click.get_current_context()
-        needed = (
-            "--all and --output FOLDER, and takes neither conditions nor re-ranking"
-        )
-        fits = everyone and output.path and not any(vars(selection).values())
-        require(fits, f"--engine spark needs {needed}.")
-        folder = context.params["output"]
-        sources = {context.get_parameter_source(name) for name in ("format", "json")}
-        is_typed = ParameterSource.COMMANDLINE in sources
-        form = output.format if is_typed else SUFFIXES.get(Path(folder).suffix)
-        fits = form in (None, "parquet")
-        require(fits, f"--engine spark writes a folder of Parquet, not {form}.")
-        recommend_on_spark(
-            source.path, folder, n, engine, items, block, include_seen=include_seen
-        )
+        _recommend_on_spark(source, options, engine, output, n, everyone=everyone)
         return
-    both = (selection.at_most is None) == (selection.per is None)
+    both = (options.at_most is None) == (options.per is None)
     require(both, "--at-most and --per go together: --at-most 2 --per genres.")
     if (
         user
@@ -232,42 +177,62 @@ def recommend(
             return
     from recsys.readers.id_lists import read_ids
 
-    roles: tuple[str, ...] = () if block is None else ("user", "item")
+    roles: tuple[str, ...] = ()
     if history is not None:
         roles = ("user", "item", "rating", "timestamp", "event", "weight")
+    elif options.block is not None:
+        roles = ("user", "item")
     recommender = source.open(roles)
     if history is not None:
-        recommender = recommender.fold_in(
-            inputs.load_history(history, source.reader, recommender)
-        )
+        rated = inputs.load_history(history, source.reader, recommender)
+        recommender = recommender.fold_in(rated)
     elif described:
         recommender = described.folded_into(recommender)
-    ratings, found = recommender.ratings, 0
-    chosen: Sequence[int | str] = inputs.listed_ids(user, ratings.users)
+    known_users = recommender.ratings.users
+    chosen: Sequence[int | str] = inputs.listed_ids(user, known_users)
     if users is not None:
         column = recommender.provenance.reading.get("user")
         chosen = [*dict.fromkeys([*read_ids(users, "user", column)])]
-    _check_known(chosen, ratings.users, cold_start)
+    _check_known(chosen, known_users, options.cold_start)
+    options = inputs.with_ids(options, source.reader, recommender)
+    n_rows = 0
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
-        for batch in recommender.recommend_batches(
-            chosen if user or users else None,
-            n,
-            exclude_seen=not include_seen,
-            items=None
-            if items is None
-            else inputs.known_ids(items, recommender, "item"),
-            block=None
-            if block is None
-            else inputs.known_block(block, source.reader, recommender),
-            cold_start=cold_start,
-            **vars(selection),
+        for batch in recommender.list_batches(
+            chosen if user or users else None, n, options
         ):
-            found += len(batch)
+            n_rows += len(batch)
             sink.write(batch)
-    if not found:
+    if not n_rows:
         reason = "every item is already rated, blocked or filtered out"
-        reason += ", or no user meets --where-user" * bool(selection.where_user)
+        if options.where_user:
+            reason += ", or no user meets --where-user"
         note(f"no recommendations: {reason}")
+
+
+def _recommend_on_spark(
+    source: Source,
+    options: ListOptions,
+    engine: cli.EngineOptions,
+    output: Output,
+    n: int,
+    *,
+    everyone: bool,
+) -> None:
+    """Recommend to all users on Spark, which supports few of the options."""
+    from recsys.cli.spark import recommend_on_spark
+
+    context = click.get_current_context()
+    others = replace(options, items=None, block=None, exclude_seen=True)
+    needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
+    fits = everyone and output.path and others.are_defaults()
+    require(fits, f"--engine spark needs {needed}.")
+    folder = context.params["output"]
+    sources = {context.get_parameter_source(name) for name in ("format", "json")}
+    is_typed = ParameterSource.COMMANDLINE in sources
+    form = output.format if is_typed else SUFFIXES.get(Path(folder).suffix)
+    fits = form in (None, "parquet")
+    require(fits, f"--engine spark writes a folder of Parquet, not {form}.")
+    recommend_on_spark(source.path, folder, n, engine, options)
 
 
 def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -> None:

@@ -14,6 +14,7 @@ from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.cli.output import Output
+    from recsys.ranking.lists import ListOptions
 
 _READ = (
     *(
@@ -86,16 +87,9 @@ def fit_on_spark(
 
 
 def recommend_on_spark(
-    model: str,
-    out: str,
-    n: int,
-    engine: EngineOptions,
-    items: str | None,
-    block: str | None,
-    *,
-    include_seen: bool,
+    model: str, out: str, n: int, engine: EngineOptions, options: ListOptions
 ) -> None:
-    """Recommend to all users, for `recsys recommend`; `items` and `block` are files of ids.
+    """Recommend to all users, for `recsys recommend`; items of `options` are files of ids.
 
     Raises
     ------
@@ -106,18 +100,26 @@ def recommend_on_spark(
     from recsys.data.columns import Request
     from recsys.readers.id_lists import read_block, read_ids
 
-    ids: dict[str, Any] = {} if items is None else {"items": read_ids(items, "item")}
-    if block is not None:
-        blocked = read_block(block, Request())
+    ids: dict[str, Any] = {}
+    if options.items is not None:
+        ids["items"] = read_ids(str(options.items), "item")
+    if options.block is not None:
+        blocked = read_block(str(options.block), Request())
         if "user" in blocked.columns:
-            sentence = (
-                f"{block} has users; --engine spark blocks items for all users only."
+            raise CommandError(
+                f"{options.block} has users; --engine spark blocks items for all users only."
             )
-            raise CommandError(sentence)
         ids["block"] = blocked["item"].to_list()
     with _on_cluster("Recommending on Spark", engine) as cluster:
-        options = {"exclude_seen": not include_seen, "overwrite": True} | cluster
-        spark.recommend(model, out, n, **ids, **options)
+        spark.recommend(
+            model,
+            out,
+            n,
+            exclude_seen=options.exclude_seen,
+            overwrite=True,
+            **ids,
+            **cluster,
+        )
     note(f"recommended {n} items to each user, written to {out}")
 
 

@@ -44,6 +44,7 @@ from recsys.models.parts import Indices
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import clip_to_range
 from recsys.provenance import fingerprint
+from recsys.ranking.lists import ListOptions
 from recsys.recommender import Recommender
 from recsys.reranking import best_items
 from recsys.topn import (
@@ -372,8 +373,9 @@ class RankingTask:
             )
 
         queries = np.arange(len(self.users))
-        ranked = search, queries, self.n, model, self.split.train
-        for top in best_items(*ranked, diversity=self.diversity):
+        options = ListOptions(diversity=self.diversity)
+        train = self.split.train
+        for top in best_items(search, queries, self.n, model, train, options):
             lists[top.rows, top.ranks - 1] = top.items
         return lists
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any, Literal, TypeAlias, cast
 
@@ -17,14 +18,13 @@ from numpy.typing import NDArray
 
 from lowrank.kernels import pieces
 from recsys.errors import DataError
-from recsys.filters import check_modest
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.histories import Histories
 from recsys.models.parts import Floats, Indices
 from recsys.predictions import clip_to_range, unsupported, user_contributions
+from recsys.ranking.lists import ListOptions
 from recsys.recommender import Recommender
-from recsys.reranking import Request
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
 from recsys.topn import Cosine, CsrPairs, TopN, top_n
@@ -44,33 +44,6 @@ _FORMAT = (
     "checksum",
     "model",
 )
-
-
-def request_of(
-    *,
-    where: str | None = None,
-    exclude: Sequence[Id] = (),
-    include_seen: bool = False,
-    unknown: Literal["error", "popular"] = "error",
-    diversity: float = 0.0,
-    at_most: int | None = None,
-    per: str | None = None,
-) -> Request:
-    """Return the options of `Recommender.recommend` that differ from defaults, and `cold_start`."""
-    if where is not None:
-        check_modest(where)  # raises if the condition would be expensive
-    given: Json = {
-        "where": where,
-        "at_most": at_most,
-        "per": per,
-        "diversity": diversity or None,
-    }
-    given |= {
-        "block": [*exclude] or None,
-        "exclude_seen": False if include_seen else None,
-    }
-    found: Any = {name: value for name, value in given.items() if value is not None}
-    return cast(Request, found | {"cold_start": unknown})
 
 
 class Responses:
@@ -107,17 +80,17 @@ class Responses:
             self.neighbours([0][: self.ratings.n_items], 1)
 
     def recommend(
-        self, users: Sequence[Id], n: int, request: Request, explain: bool = False
+        self, users: Sequence[Id], n: int, options: ListOptions, explain: bool = False
     ) -> list[Json]:
-        """Return n recommendations for each user; `request` is made by `request_of`."""
-        if request.keys() == {"cold_start"}:
+        """Return n recommendations for each user."""
+        if _is_plain(options):
             ids = self.ratings.users
             found = ids.find(users)
             if (found >= 0).all():
                 return self.best(found, n, explain=explain)
-            if request["cold_start"] == "error":
+            if options.cold_start == "error":
                 ids.index(users)  # raises
-        return self._listed(self.recommender, users, n, request, explain, "personal")
+        return self._listed(self.recommender, users, n, options, explain, "personal")
 
     def best(
         self, users: Sequence[int] | Indices, n: int, *, explain: bool = False
@@ -239,7 +212,7 @@ class Responses:
         self,
         history: Mapping[Id, float | None] | pl.DataFrame,
         n: int,
-        request: Request,
+        options: ListOptions,
         explain: bool = False,
         features: Mapping[str, Any] | None = None,
         user: Id | None = None,
@@ -252,9 +225,9 @@ class Responses:
         if isinstance(history, pl.DataFrame):
             folded = self.recommender.fold_in(history, user_features=features)
             known = folded.ratings.users.values.to_list()
-            answers = self._listed(folded, known, n, request, explain, "history")
+            answers = self._listed(folded, known, n, options, explain, "history")
             return answers[0] | {"user": label}
-        if request.keys() == {"cold_start"} and not explain and features is None:
+        if _is_plain(options) and not explain and features is None:
             rated_items = self.history(history.items())
             if rated_items is not None:
                 return self.best_of_histories([rated_items], n)[0] | {"user": label}
@@ -267,7 +240,7 @@ class Responses:
         )
         policy = "history" if rated else "popular" if features is None else "features"
         known = folded.ratings.users.values.to_list()
-        return self._listed(folded, known, n, request, explain, policy)[0] | {
+        return self._listed(folded, known, n, options, explain, policy)[0] | {
             "user": label
         }
 
@@ -374,15 +347,15 @@ class Responses:
         recommender: Recommender,
         users: Sequence[Id],
         n: int,
-        request: Request,
+        options: ListOptions,
         explain: bool,
         policy: str,
     ) -> list[Json]:
         """Return recommendations with all options of `Recommender.recommend`."""
-        frames = []
+        frames: list[pl.DataFrame] = []
         for part in pieces(len(users), self._piece):
             check_time()
-            frames.append(recommender.recommend(list(users[part]), n, **request))
+            frames += recommender.list_batches(list(users[part]), n, options)
         frame = pl.concat(frames, how="vertical_relaxed")  # ids may be text in one
         ids, items = recommender.ratings.users, self.ratings.items
         known = ids.find(users)
@@ -465,3 +438,8 @@ class Responses:
 
     def _answer(self, user: str | None, items: list[Json], policy: str) -> Json:
         return {"user": user, "items": items, "model": self.name, "policy": policy}
+
+
+def _is_plain(options: ListOptions) -> bool:
+    """Return whether options choose nothing for known users."""
+    return replace(options, cold_start="error").are_defaults()

@@ -16,7 +16,6 @@ from recsys.serve.catalogue import Id, Json
 from recsys.serve.events import checked_events, event_records
 from recsys.serve.metrics import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, unauthorized
-from recsys.serve.responses import request_of
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
@@ -205,8 +204,13 @@ async def recommend(
         sees_users(request)
     answers = service.answers(variant, user)
     excluded = _listed_ids(exclude, answers.ratings.items)
-    options = request_of(
-        where=where, exclude=excluded, include_seen=include_seen, unknown=unknown
+    options = schemas.service_options(
+        {
+            "where": where,
+            "exclude": excluded,
+            "include_seen": include_seen,
+            "unknown": unknown,
+        }
     )
     lists = await service.run(
         answers.recommend, [user], service.check_n(n), options, explain
@@ -244,12 +248,9 @@ async def recommend_to(
     `features` or both, it is one list.
     """
     n = service.check_n(body.n)
-    of_list = body.model_dump(
-        exclude={"users", "history", "features", "user", "n", "explain"}
-    )
-    options = request_of(**of_list)
+    options = body.list_options()
     if body.users is not None:
-        if body.explain or body.include_seen:
+        if body.explain or not options.exclude_seen:
             sees_users(request)
         service.check_batch(len(body.users), "users", body.n)
         groups: dict[Variant | None, list[Id]] = {}

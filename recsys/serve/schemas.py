@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -12,10 +13,13 @@ from pydantic import (
     Field,
     StrictInt,
     StrictStr,
+    create_model,
     field_validator,
     model_validator,
 )
 
+from recsys.filters import check_modest
+from recsys.ranking.lists import DEFAULTS, ListOptions, declarations
 from recsys.serve.settings import LENGTH
 
 IdBody = Annotated[
@@ -278,7 +282,36 @@ class RatingBody(_Body):
     )
 
 
-class RecommendRequest(_Body):
+def _list_fields() -> dict[str, Any]:
+    """Return the fields of a body for the options of lists that the service has."""
+    declared: dict[str, Any] = {}
+    for name, option in declarations().items():
+        if not option.service:
+            continue
+        default = DEFAULTS[name]
+        kind: Any = str | None
+        limits: dict[str, Any] = {}
+        if option.kind == "flag":
+            kind = bool
+            default = not default
+        elif option.kind == "choice":
+            kind = Literal[option.choices]
+        elif option.kind == "share":
+            kind = float
+            limits = {"ge": 0, "le": 1}
+        elif option.kind == "count":
+            kind = int | None
+            limits = {"ge": 1}
+        elif option.kind == "ids":
+            kind = list[IdBody]
+            default = []
+        elif option.max_length is not None:
+            limits = {"max_length": option.max_length}
+        declared[option.service] = kind, Field(default, **limits)
+    return declared
+
+
+class _RecommendRequest(_Body):
     """Users, or the history or features (or both) of a new user; and options of the lists."""
 
     model_config = ConfigDict(
@@ -303,14 +336,11 @@ class RecommendRequest(_Body):
         None, description="Name of the new user, for A/B tests and logs."
     )
     n: int = Field(LENGTH, ge=1)
-    where: str | None = Field(None, max_length=1000, examples=["year >= 1990"])
-    exclude: list[IdBody] = []
     explain: bool = False
-    unknown: Literal["error", "popular"] = "error"
-    include_seen: bool = False
-    diversity: float = Field(0.0, ge=0, le=1)
-    at_most: int | None = Field(None, ge=1)
-    per: str | None = Field(None, max_length=200)
+
+    def list_options(self) -> ListOptions:
+        """Return the options of the lists."""
+        return service_options(self.model_dump())
 
     @field_validator("features")
     @classmethod
@@ -326,11 +356,47 @@ class RecommendRequest(_Body):
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
-        if (self.users is None) == (self.history is None and self.features is None):
+        is_new = self.history is not None or self.features is not None
+        if (self.users is None) != is_new:
             raise ValueError(
                 "The body must have either users, or a history or features of a new user"
             )
         return self
+
+
+if TYPE_CHECKING:
+    RecommendRequest = _RecommendRequest
+else:
+    RecommendRequest = create_model(
+        "RecommendRequest",
+        __base__=_RecommendRequest,
+        __doc__=_RecommendRequest.__doc__,
+        **_list_fields(),
+    )
+
+
+def service_options(values: Mapping[str, Any]) -> ListOptions:
+    """Return the options of lists in the parameters of a request.
+
+    Raises
+    ------
+    DataError
+        If a condition would be expensive.
+    """
+    chosen: dict[str, Any] = {}
+    for name, option in declarations().items():
+        if option.service not in values:
+            continue
+        value = values[option.service]
+        if option.kind == "flag":
+            value = not value
+        if option.kind == "ids":
+            value = [*value] or None
+        chosen[name] = value
+    options = ListOptions(**chosen)
+    if options.where is not None:
+        check_modest(str(options.where))
+    return options
 
 
 class PairBody(_Body):

@@ -6,7 +6,7 @@ import pytest
 from recsys.data.ratings import Ratings
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Popular
-from recsys.reranking import with_strangers
+from recsys.reranking import with_unknown_users
 from recsys.topn import CsrPairs, TopN, top_n
 
 N_USERS, N_ITEMS = 5, 60
@@ -33,6 +33,9 @@ def factors():
     return FactorModel._from_arrays({}, arrays)
 
 
+NO_LIMITS = {"exclude": None, "allowed": None, "ties": None}
+
+
 def entries(tops):
     top = TopN.joined(tops)
     return list(zip(top.rows, top.items, top.ranks, top.scores, strict=True))
@@ -42,7 +45,7 @@ def entries(tops):
 def test_known_users_get_what_the_model_gives(factors, popular, results, monkeypatch):
     monkeypatch.setattr("recsys.reranking._RESULTS", results)
     users = np.array([N_USERS, 3, N_USERS + 1, 1])
-    among_new = entries(with_strangers(factors, popular)(users, 7))
+    among_new = entries(with_unknown_users(factors, popular, NO_LIMITS)(users, 7))
     assert [row for row, *_ in among_new] == sorted(row for row, *_ in among_new)
     for row in (1, 3):
         alone = entries(top_n(factors, users[[row]], 7))
@@ -55,7 +58,7 @@ def test_unknown_users_get_popular_items_that_are_allowed(factors, popular):
     """All items are rated by N_USERS."""
     indptr = np.array([0] * (N_USERS + 2) + [2])
     blocked = CsrPairs(indptr, np.array([0, 2], np.int32))
-    search = with_strangers(factors, popular, exclude=blocked)
+    search = with_unknown_users(factors, popular, NO_LIMITS | {"exclude": blocked})
     found = entries(search(np.array([N_USERS, N_USERS + 1]), 7))
     assert [item for row, item, *_ in found if not row] == list(range(7))
     assert [item for row, item, *_ in found if row] == [1, *range(3, 9)]

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from serving import Application, Command
 
+from recsys.ranking.lists import ListOptions
 from recsys.serve import create_app
 from recsys.serve.loading import load_responses
 from recsys.serve.responses import Responses
@@ -139,7 +140,7 @@ def test_a_moved_link_is_followed(saved, tmp_path):
     assert slot.current is not first
     assert slot.current.recommender.model.name == "ials"
     assert first.recommend(
-        [105], 3, {"cold_start": "error"}
+        [105], 3, ListOptions()
     )  # requests in flight finish on the old one
 
 

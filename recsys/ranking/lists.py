@@ -1,0 +1,147 @@
+"""Options of lists of recommendations, for Python, the command and the service.
+
+An option is declared once, here. `Recommender.recommend` has a keyword for each; the
+command and the service make theirs from the declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from recsys.data.ids import IdsLike
+    from recsys.filters import BlockLike
+
+ColdUser = Literal["error", "popular"]
+Kind = Literal["flag", "text", "share", "count", "choice", "ids"]
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """Description of an option for the command and the service.
+
+    A flag turns its default off, under another name. `service` is the name in requests; it
+    is empty for an option that the service lacks.
+    """
+
+    kind: Kind
+    help: str
+    metavar: str = ""
+    flag: str = ""
+    service: str = ""
+    choices: tuple[str, ...] = ()
+    max_length: int | None = None
+
+
+def _declared(default: Any, kind: Kind, help: str, **details: Any) -> Any:
+    declaration = Declaration(kind, help, **details)
+    return field(default=default, metadata={"declaration": declaration})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions:
+    """Options of a list of recommendations; see `Recommender.recommend`."""
+
+    items: IdsLike | None = _declared(
+        None, "ids", "File of items to choose from.", metavar="FILE"
+    )
+    block: BlockLike | None = _declared(
+        None,
+        "ids",
+        "File of items never to recommend, or of pairs of user and item.",
+        metavar="FILE",
+        service="exclude",
+    )
+    exclude_seen: bool = _declared(
+        True,
+        "flag",
+        "Also recommend items that the user has rated.",
+        flag="include_seen",
+        service="include_seen",
+    )
+    cold_start: ColdUser = _declared(
+        "error",
+        "choice",
+        "Response to unknown users: an error, or the most popular items.",
+        choices=("error", "popular"),
+        service="unknown",
+    )
+    where: str | pl.Expr | None = _declared(
+        None,
+        "text",
+        'SQL condition on items, such as "price < 30" or "new".',
+        metavar="CONDITION",
+        service="where",
+        max_length=1000,
+    )
+    where_user: str | pl.Expr | None = _declared(
+        None,
+        "text",
+        'SQL condition on users, such as "age < 30"; others get no recommendations.',
+        metavar="CONDITION",
+    )
+    diversity: float = _declared(
+        0.0,
+        "share",
+        "Weight of diversity against score, from 0 to 1.",
+        metavar="X",
+        service="diversity",
+    )
+    at_most: int | None = _declared(
+        None,
+        "count",
+        "Maximum number of items with the same value of --per.",
+        metavar="N",
+        service="at_most",
+    )
+    per: str | None = _declared(
+        None,
+        "text",
+        "Column of the item table for --at-most, such as genres.",
+        metavar="COLUMN",
+        service="per",
+        max_length=200,
+    )
+
+    def are_defaults(self) -> bool:
+        """Return whether no option differs from its default."""
+        for name, default in DEFAULTS.items():
+            value = getattr(self, name)
+            # Conditions and ids may be arrays or expressions, which do not compare.
+            if value is not default and (default is None or value != default):
+                return False
+        return True
+
+    @classmethod
+    def from_keywords(cls, keywords: Mapping[str, Any]) -> ListOptions:
+        """Return the options in keywords.
+
+        Raises
+        ------
+        TypeError
+            If an option does not exist.
+        """
+        unknown = keywords.keys() - DEFAULTS.keys()
+        if unknown:
+            raise TypeError(
+                f"recommend has the options {', '.join(DEFAULTS)}; "
+                f"got {', '.join(sorted(unknown))}."
+            )
+        return cls(**keywords)
+
+
+DEFAULTS: dict[str, Any] = {
+    option.name: option.default for option in fields(ListOptions)
+}
+"""Default of each option, by its name in Python."""
+
+
+def declarations() -> dict[str, Declaration]:
+    """Return the declaration of each option, by its name in Python."""
+    return {
+        option.name: option.metadata["declaration"] for option in fields(ListOptions)
+    }
