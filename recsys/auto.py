@@ -10,12 +10,13 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from recsys.accuracy import rmse
 from recsys.data.feedback import Feedback, judge_values
 from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
-from recsys.models.base import Model, OnStep
+from recsys.models.base import Model, OnStep, predicted_ratings
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.holdout import TOP, HeldOut, Lists, growing_blends
@@ -350,7 +351,10 @@ class Auto(Model):
     def _by_error(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of ratings with the lowest RMSE."""
         fold, models = next(self._trials(choice, folds))
-        errors = [fold.rmse(trial) for trial in models]
+        errors = [
+            rmse(predicted_ratings(trial, fold.test), fold.test.values)
+            for trial in models
+        ]
         best = 0
         for number, error in enumerate(errors):
             if error < errors[best] * (1 - _GAIN):

@@ -21,6 +21,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from lowrank import truncated_svd
+from recsys.accuracy import errors, ndcg, rmse
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError, check_choice
 from recsys.evaluation.splits import has_pairs
@@ -176,20 +177,17 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
     )
 
 
-@_metric(
+_metric(
     "rmse",
     "square root of the mean squared difference of predicted and actual rating",
     -1,
-)
-def rmse(predicted: Floats, actual: Floats) -> float:
-    """Return the root mean squared error over all ratings, ``sqrt(mean((p - x)^2))``."""
-    return float(np.sqrt(np.mean(np.square(_errors(predicted, actual)))))
+)(rmse)
 
 
 @_metric("mae", "mean absolute difference of predicted and actual rating", -1)
 def mae(predicted: Floats, actual: Floats) -> float:
     """Return the mean absolute error over all ratings, ``mean(|p - x|)``."""
-    return float(np.mean(np.abs(_errors(predicted, actual))))
+    return float(np.mean(np.abs(errors(predicted, actual))))
 
 
 _metric(
@@ -198,15 +196,6 @@ _metric(
 _metric(
     "rmse_cold", "rmse over test ratings of users or items without training ratings", -1
 )(rmse)
-
-
-def _errors(predicted: Floats, actual: Floats) -> Doubles:
-    if predicted.shape != actual.shape or not predicted.size:
-        raise DataError(
-            "predicted and actual must have the same, non-zero length; "
-            f"got shapes {predicted.shape} and {actual.shape}."
-        )
-    return np.subtract(predicted, actual, dtype=np.float64)
 
 
 def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
@@ -276,27 +265,11 @@ def reciprocal_rank(hits: Hits) -> Doubles:
     return np.asarray(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
 
 
-@_metric(
+_metric(
     "ndcg",
     "sum of 1 / log2(rank + 1) over relevant recommended items, divided by that sum over "
     "the ranks 1 to min(N, number of the user's relevant items)",
-)
-def ndcg(hits: Hits, n_relevant: Counts) -> Doubles:
-    """Return the normalised discounted cumulative gain at N with gains of 0 and 1.
-
-    References
-    ----------
-    Järvelin and Kekäläinen (2002), "Cumulated gain-based evaluation of IR techniques".
-
-    Examples
-    --------
-    >>> ndcg(np.array([[True, False, True]]), np.array([2]))
-    array([0.91972079])
-    """
-    n = hits.shape[1]
-    discounts = 1 / np.log2(np.arange(2, n + 2))
-    ideal = np.cumsum(discounts)[np.minimum(n, n_relevant) - 1]
-    return np.asarray(hits @ discounts / ideal)
+)(ndcg)
 
 
 @dataclass(frozen=True, slots=True)

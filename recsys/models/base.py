@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
+from recsys.accuracy import rmse
 from recsys.errors import DataError, NotFittedError
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories, csr_rows
@@ -82,12 +83,12 @@ class ValidationWatch:
     def __init__(self) -> None:
         self._best, self._since = math.inf, 0
 
-    def is_best(self, rmse: float | None) -> bool:
+    def is_best(self, error: float | None) -> bool:
         """Record a sweep's RMSE; return whether it is the best so far."""
-        if rmse is None:
+        if error is None:
             return True
-        better = rmse < self._best
-        self._best = min(rmse, self._best)
+        better = error < self._best
+        self._best = min(error, self._best)
         self._since = 0 if better else self._since + 1
         return better
 
@@ -109,8 +110,7 @@ def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
     """Return the RMSE of a model on held-out ratings, or None without such ratings."""
     if held_out is None:
         return None
-    predicted = predicted_ratings(model, held_out)
-    return float(np.sqrt(np.mean((predicted - held_out.values) ** 2, dtype=np.float64)))
+    return rmse(predicted_ratings(model, held_out), held_out.values)
 
 
 def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:

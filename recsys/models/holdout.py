@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.models.base import Model, predicted_ratings
+from lowrank import kernels
+from recsys.accuracy import ndcg
+from recsys.models.base import Model
 from recsys.models.parts import Floats, Indices
-from recsys.models.registry import make_model
 from recsys.topn import CsrPairs, top_n, user_ties
 
 if TYPE_CHECKING:
@@ -25,20 +26,17 @@ TOP = 20
 _MOST = 1_000_000  # maximum number of ratings in a comparison; larger data are sampled by user
 _MOST_INTERACTIONS = 3_000_000  # the same for interactions, where small samples mislead
 _PARTS = 10  # one tenth is held out
-_FEW, _PARTS_OF_FEW, _FOLDS = (
-    100_000,
-    5,
-    3,
-)  # up to 100,000 interactions: three of five folds
+_FEW = 100_000  # maximum number of interactions of which several folds are held out
+_PARTS_OF_FEW, _FOLDS = 5, 3  # of these, three of five folds in turn
 _USERS = 20_000  # maximum number of users with ranked lists
 _DEPTH = 100  # items of each model that are candidates for the lists of a blend
 _BLOCK = 2**22  # scores computed at a time: 16 MB
 _SAMPLE = 256  # sampled users for the scale of a model's scores
 _POINTS = 130  # maximum number of grid points for the weights
-_BAGS, _LEAST = (
-    200,
-    0.05,
-)  # number of bootstrap samples; smaller mean weights are set to 0
+_STEPS = 20, 10, 5, 4, 3, 2, 1  # numbers of grid steps from 0 to 1 that are tried
+_BAGS = 200  # number of bootstrap samples
+_LEAST_WEIGHT = 0.05  # smaller mean weights are set to 0
+_NEVER = np.float32(-1e30)  # score of padding; finite, since 0 * inf is NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +62,29 @@ class HeldOut:
         """Hold out one of `n_parts` random parts, sampling users with at most `most` ratings."""
         generator = np.random.default_rng(random_state)
         order = generator.permutation(ratings.n_users)
-        total = np.diff(ratings.indptr)[order].cumsum()
-        chosen = np.zeros(ratings.n_users, np.bool_)
-        chosen[order[: max(1, np.searchsorted(total, most, "right"))]] = True
-        used = chosen[ratings.user_index_of_nonzeros()]
-        held_out = generator.integers(n_parts, size=ratings.n_ratings) == part
-        return cls(ratings.take(used & ~held_out), ratings.take(used & held_out))
+        totals = np.diff(ratings.indptr)[order].cumsum()
+        n_sampled = max(1, int(np.searchsorted(totals, most, "right")))
+        is_sampled = np.zeros(ratings.n_users, np.bool_)
+        is_sampled[order[:n_sampled]] = True
+        is_used = is_sampled[ratings.user_index_of_nonzeros()]
+        is_test = generator.integers(n_parts, size=ratings.n_ratings) == part
+        return cls(ratings.take(is_used & ~is_test), ratings.take(is_used & is_test))
 
     @classmethod
     def folds(cls, ratings: Ratings, random_state: int) -> list[HeldOut]:
         """Hold out a tenth, or three fifths in turn for few interactions; omit empty folds."""
-        few = ratings.implicit and ratings.n_ratings <= _FEW
         most = _MOST_INTERACTIONS if ratings.implicit else _MOST
-        n_parts, count = (_PARTS_OF_FEW, _FOLDS) if few else (_PARTS, 1)
-        found = [
-            cls.of(ratings, random_state, most, n_parts, part) for part in range(count)
-        ]
-        return [each for each in found if len(each._users)]
+        n_parts, n_folds = _PARTS, 1
+        if ratings.implicit and ratings.n_ratings <= _FEW:
+            n_parts, n_folds = _PARTS_OF_FEW, _FOLDS
+        folds = []
+        for part in range(n_folds):
+            fold = cls.of(ratings, random_state, most, n_parts, part)
+            if len(fold._users):
+                folds.append(fold)
+        return folds
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Ratings]:
         return iter((self.train, self.test))
 
     @staticmethod
@@ -98,15 +100,13 @@ class HeldOut:
         """
         for fold in folds:
             fitted = []
-            for each in models:
-                on_fit(each)
-                fitted.append(
-                    make_model(each.name, **each.get_params()).fit(fold.train)
-                )
+            for model in models:
+                on_fit(model)
+                fitted.append(type(model)(**model.get_params()).fit(fold.train))
             yield fold, fitted
             models = [
-                make_model(each.name, **each.get_params() | each._found_params())
-                for each in fitted
+                type(model)(**model.get_params() | model._found_params())
+                for model in fitted
             ]
 
     @property
@@ -114,51 +114,38 @@ class HeldOut:
         has_both = (np.diff(self.test.indptr) > 0) & (np.diff(self.train.indptr) > 0)
         return np.flatnonzero(has_both)
 
-    def rmse(self, model: Model) -> float:
-        """Return the RMSE of a model on the held-out ratings."""
-        predicted = predicted_ratings(model, self.test)
-        return float(
-            np.sqrt(np.mean((predicted - self.test.values) ** 2, dtype=np.float64))
-        )
-
     def lists(self, models: Sequence[Model]) -> Lists:
         """Return the fitted models' scores of the best items of each user by any model.
 
         Held-out items are relevant; for ratings with values, only those not below the mean.
         """
-        users = self._users
-        users = users[
-            :: -(-len(users) // _USERS) or 1
-        ].copy()  # contiguous, for the kernels
-        n_items, exclude = (
-            self.train.n_items,
-            CsrPairs(self.train.indptr, self.train.indices),
-        )
+        step = max(1, -(-len(self._users) // _USERS))
+        users = self._users[::step].copy()  # contiguous, for the kernels
+        n_items = self.train.n_items
+        exclude = CsrPairs(self.train.indptr, self.train.indices)
         ties = user_ties(self.train.items.hashes, self.train.users.hashes[users])
-        best = [
-            top.rows * n_items + top.items
-            for each in models
-            for top in top_n(each, users, _DEPTH, exclude=exclude, ties=ties)
-        ]
-        pairs = np.unique(np.concatenate(best))
-        rows, items = np.divmod(pairs, n_items)
+        listed = []
+        for model in models:
+            best = top_n(model, users, _DEPTH, exclude=exclude, ties=ties)
+            listed += [top.rows * n_items + top.items for top in best]
+        rows, items = np.divmod(np.unique(np.concatenate(listed)), n_items)
         order = np.lexsort((ties.places(rows, items), rows))
-        pairs, items = pairs[order], items[order]
+        items = items[order]
         counts = np.bincount(rows, minlength=len(users))
-        places = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
+        columns = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
         scores = np.full((len(models), len(users), counts.max(initial=1)), _NEVER)
-        for own, each in zip(scores, models, strict=True):
-            own[rows, places] = each.predict(users[rows], items) / score_scale(each)
+        for number, model in enumerate(models):
+            predicted = model.predict(users[rows], items)
+            scores[number, rows, columns] = predicted / score_scale(model)
         test = self.test.matrix[users].tocoo()
-        good = test.data >= (0 if self.test.implicit else self.test.values.mean())
-        found = test.coords[0].astype(np.int64) * n_items + test.coords[1]
+        least = 0 if self.test.implicit else self.test.values.mean()
+        is_good = test.data >= least
+        good_rows = test.coords[0][is_good]
+        good_pairs = good_rows.astype(np.int64) * n_items + test.coords[1][is_good]
         relevant = np.zeros(scores.shape[1:], np.bool_)
-        relevant[rows, places] = np.isin(pairs, found[good])
-        n_relevant = np.bincount(test.coords[0][good], minlength=len(users))
+        relevant[rows, columns] = np.isin(rows * n_items + items, good_pairs)
+        n_relevant = np.bincount(good_rows, minlength=len(users))
         return Lists(scores, relevant, n_relevant, min(TOP, max(1, n_items // 5)))
-
-
-_NEVER = np.float32(-1e30)  # score of padding; finite, since 0 * inf is NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,66 +175,65 @@ class Lists:
     def joined(cls, parts: Sequence[Lists]) -> Lists:
         """Concatenate the lists of several groups of users."""
         width = max(part.relevant.shape[1] for part in parts)
+        scores = [_padded(part.scores, width, _NEVER) for part in parts]
+        relevant = [_padded(part.relevant, width, False) for part in parts]
+        counts = [part.counts for part in parts]
         return cls(
-            np.concatenate(
-                [_padded(part.scores, width, _NEVER) for part in parts], axis=1
-            ),
-            np.concatenate([_padded(part.relevant, width, False) for part in parts]),
-            np.concatenate([part.counts for part in parts]),
+            np.concatenate(scores, axis=1),
+            np.concatenate(relevant),
+            np.concatenate(counts),
             parts[0].top,
         )
 
     def ndcg(self, weights: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Return the NDCG of each user with relevant items, ranking by weighted sums of scores."""
-        with_any = np.flatnonzero(self.counts)
-        total = np.zeros((len(with_any), self.relevant.shape[1]), np.float32)
-        for m in np.flatnonzero(weights):
-            total -= np.float32(weights[m]) * self.scores[m, with_any]
-        top = min(self.top, total.shape[1])
-        best = np.argpartition(total, top - 1, axis=1)[:, :top]
-        cut = np.take_along_axis(total, best, axis=1).max(
-            axis=1, initial=-np.inf, keepdims=True
-        )
-        tied = np.count_nonzero(total <= cut, axis=1) > top
-        best[tied] = np.argsort(total[tied], axis=1, kind="stable")[:, :top]
+        users = np.flatnonzero(self.counts)
+        negated = np.zeros((len(users), self.relevant.shape[1]), np.float32)
+        for number in np.flatnonzero(weights):
+            negated -= np.float32(weights[number]) * self.scores[number, users]
+        n = min(self.top, negated.shape[1])
+        best = np.argpartition(negated, n - 1, axis=1)[:, :n]
+        best_scores = np.take_along_axis(negated, best, axis=1)
+        last = best_scores.max(axis=1, initial=-np.inf, keepdims=True)
+        # A partition chooses any of the items that tie for the last place.
+        is_tied = np.count_nonzero(negated <= last, axis=1) > n
+        best[is_tied] = np.argsort(negated[is_tied], axis=1, kind="stable")[:, :n]
         best.sort(axis=1)  # so that equal scores stay in their order
-        order = np.argsort(
-            np.take_along_axis(total, best, axis=1), axis=1, kind="stable"
-        )
+        best_scores = np.take_along_axis(negated, best, axis=1)
+        order = np.argsort(best_scores, axis=1, kind="stable")
         best = np.take_along_axis(best, order, axis=1)
-        hits = np.take_along_axis(self.relevant[with_any], best, axis=1)
-        discounts = 1 / np.log2(np.arange(2, self.top + 2))
-        ideal = discounts.cumsum()[np.minimum(self.counts[with_any], self.top) - 1]
-        found: NDArray[np.float64] = hits @ discounts[:top] / ideal
-        return found
+        hits = np.take_along_axis(self.relevant[users], best, axis=1)
+        return ndcg(_padded(hits, self.top, False), self.counts[users])
 
 
-def growing_blends(
-    lists: Lists, first: int
-) -> Iterator[tuple[list[int], NDArray[np.float64], NDArray[np.float64]]]:
+class WeightedLists(NamedTuple):
+    """Models of a blend by number, their weights, and the NDCG of each list."""
+
+    members: list[int]
+    weights: NDArray[np.float64]
+    heights: NDArray[np.float64]
+
+
+def growing_blends(lists: Lists, first: int) -> Iterator[WeightedLists]:
     """Yield blends that start from the model `first` and grow by one model at a time.
 
     Each step adds the model with the largest gain in NDCG, or the first model (in order of ranking
-    time) within one standard error of it. A blend is yielded as its models, their weights and the
-    NDCG of each list.
+    time) within one standard error of it.
     """
     members = [first]
     while len(members) < len(lists.scores):
-        tried = []
+        blends = []
         for other in sorted({*range(len(lists.scores))} - {*members}):
-            some = sorted([*members, other])
-            tried.append(
-                (some, *best_weights(replace(lists, scores=lists.scores[some])))
-            )
-        best = max((each[2] for each in tried), key=np.mean)
-        near = (
-            x
-            for x in tried
-            if (best - x[2]).mean() <= (best - x[2]).std() / len(best) ** 0.5
-        )
-        found = next(near)
-        members = found[0]
-        yield found
+            numbers = sorted([*members, other])
+            chosen = replace(lists, scores=lists.scores[numbers])
+            blends.append(WeightedLists(numbers, *best_weights(chosen)))
+        highest = max((blend.heights for blend in blends), key=np.mean)
+        for blend in blends:
+            loss = highest - blend.heights
+            if loss.mean() <= loss.std() / len(highest) ** 0.5:
+                break
+        members = blend.members
+        yield blend
 
 
 def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -257,52 +243,56 @@ def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]
     of the users, which reduces their variance. The NDCG of each half of the lists with relevant
     items is computed with weights chosen on the other half.
     """
-    n = len(lists.scores)
-    steps = next(
-        each for each in (20, 10, 5, 4, 3, 2, 1) if comb(n + each - 1, each) <= _POINTS
-    )
-    bars = combinations(
-        range(n + steps - 1), n - 1
-    )  # stars and bars: all weights of sum 1
-    counts = [np.diff([-1, *each, n + steps - 1]) - 1 for each in bars]
-    grid = np.array(counts[::-1]) / steps
-    heights = np.stack([lists.ndcg(each) for each in grid])
+    grid = _weight_grid(len(lists.scores))
+    heights = np.stack([lists.ndcg(weights) for weights in grid])
     n_lists = heights.shape[1]
     if not n_lists:
-        return np.full(n, 1 / n), np.zeros(0)
+        return np.full(grid.shape[1], 1 / grid.shape[1]), np.zeros(0)
+    first, second = slice(0, None, 2), slice(int(n_lists > 1), None, 2)
+    validated = np.empty(n_lists)
+    validated[second] = lists.ndcg(_bagged(grid, heights[:, first]))[second]
+    validated[first] = lists.ndcg(_bagged(grid, heights[:, second]))[first]
+    return _bagged(grid, heights), validated
 
-    def chosen(places: slice) -> NDArray[np.float64]:
-        some = heights[:, places]
-        size = some.shape[1]
-        draws = np.random.default_rng(0).multinomial(
-            size, np.full(size, 1 / size), _BAGS
-        )
-        weights: NDArray[np.float64] = grid[(some @ draws.T).argmax(axis=0)].mean(
-            axis=0
-        )
-        weights[weights < _LEAST] = 0
-        weights /= weights.sum()
-        return weights
 
-    halves = slice(0, None, 2), slice(n_lists > 1, None, 2)
-    found = np.empty(n_lists)
-    for half, other in zip(halves, halves[::-1], strict=True):
-        found[other] = lists.ndcg(chosen(half))[other]
-    return chosen(slice(None)), found
+def _weight_grid(n: int) -> NDArray[np.float64]:
+    """Return all weights of n models that are multiples of a step, with sum 1."""
+    for n_steps in _STEPS:
+        if comb(n + n_steps - 1, n_steps) <= _POINTS:
+            break
+    # Stars and bars: the gaps between n - 1 bars among the steps are the weights.
+    size = n + n_steps - 1
+    gaps = [np.diff([-1, *bars, size]) - 1 for bars in combinations(range(size), n - 1)]
+    return np.array(gaps[::-1]) / n_steps
+
+
+def _bagged(
+    grid: NDArray[np.float64], heights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the mean of the best weights for bootstrap samples of the lists."""
+    size = heights.shape[1]
+    shares = np.full(size, 1 / size)
+    draws = np.random.default_rng(0).multinomial(size, shares, _BAGS)
+    best = (heights @ draws.T).argmax(axis=0)
+    weights: NDArray[np.float64] = grid[best].mean(axis=0)
+    weights[weights < _LEAST_WEIGHT] = 0
+    weights /= weights.sum()
+    return weights
 
 
 def score_scale(model: Model) -> float:
     """Return the standard deviation of a user's scores, as root mean square over sampled users."""
-    users = np.arange(model.n_users)
-    users = users[:: -(-len(users) // _SAMPLE) or 1]
-    size, squares = max(1, _BLOCK // max(1, model.n_items)), 0.0
-    for start in range(0, len(users), size):
-        scores = model.scores(users[start : start + size])
+    step = max(1, -(-model.n_users // _SAMPLE))
+    users = np.arange(0, model.n_users, step)
+    squares = 0.0
+    for block in kernels.pieces(len(users), max(1, _BLOCK // max(1, model.n_items))):
+        scores = model.scores(users[block])
         squares += float(scores.var(axis=1, dtype=np.float64).sum())
     scale = float(np.sqrt(squares / max(1, len(users))))
     return scale if 0 < scale < np.inf else 1.0
 
 
-def _padded(array: NDArray[Any], width: int, value: Any) -> NDArray[Any]:
-    missing = [(0, 0)] * (array.ndim - 1) + [(0, width - array.shape[-1])]
-    return np.pad(array, missing, constant_values=value)
+def _padded(values: NDArray[Any], width: int, filler: Any) -> NDArray[Any]:
+    """Return an array with its last axis filled up to a width."""
+    missing = [(0, 0)] * (values.ndim - 1) + [(0, width - values.shape[-1])]
+    return np.pad(values, missing, constant_values=filler)

@@ -22,6 +22,7 @@ from lowrank.completion.links import Terms
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import Ties, mixed
+from recsys.accuracy import ndcg
 from recsys.models.base import (
     FactorModel,
     FoldingModel,
@@ -49,32 +50,29 @@ if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
 
-# Search for the penalties:
-INTERACTIONS = (
-    1_000_000  # maximum number of interactions; larger data are sampled by user
-)
+# Search for the penalties.
+INTERACTIONS = 1_000_000
+"""Maximum number of interactions of the search; larger data are sampled by user."""
+
 _FOLDS = 5  # one fold is held out
 _REPEATED = (
     30_000  # below this number of interactions, several folds are held out in turn
 )
 _TOP = 20  # length of the ranked lists
 _FACTORS, _SWEEPS = 32, 6  # size of each fit
-_MORE_FACTORS = (
-    128  # number of factors of the last fits, enough to see what still more would need
-)
+# Factors of the last fits: enough to see the penalty that still more factors would need.
+_MORE_FACTORS = 128
 _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
 _STEP = 10**0.25  # factor between neighbouring values
 _TRIALS = 30  # maximum number of fits
 
-_MANY_INTERACTIONS = 3_000_000  # number above which fits with 256 factors take too long
-_MANY_ROWS, _SHORT = (
-    10_000,
-    50,
-)  # numbers of users and items, and interactions, for 512 factors
+# Number of interactions above which fits with 256 factors take too long.
+_MANY_INTERACTIONS = 3_000_000
+# Numbers of users and items, and of interactions of each, for 512 factors.
+_MANY_ROWS, _SHORT = 10_000, 50
 
-Place = tuple[
-    int, int
-]  # grid position: steps of unobserved_weight and of regularization
+GridPoint = tuple[int, int]
+"""Steps of unobserved_weight and of regularization."""
 
 
 class Penalties(NamedTuple):
@@ -412,10 +410,12 @@ class IALS(FoldingModel, FactorModel):
 
     def _options(self, penalties: Penalties | None = None) -> dict[str, Any]:
         """Return the keyword arguments that fits and fold-ins share."""
-        others = {"count_power": self.count_power, "threads": self.threads}
-        return (
-            penalties or Penalties(self.pair_weight, self.penalty)
-        )._asdict() | others
+        penalties = penalties or Penalties(self.pair_weight, self.penalty)
+        return {
+            **penalties._asdict(),
+            "count_power": self.count_power,
+            "threads": self.threads,
+        }
 
     def chosen_penalties(
         self,
@@ -433,25 +433,37 @@ class IALS(FoldingModel, FactorModel):
         n, m = n_rows or weights.shape[0], weights.shape[1]
         density = weights.nnz / math.prod(weights.shape)
 
-        def penalties(place: Place) -> Penalties:
-            weight = given.unobserved_weight or _FIRST_WEIGHT * _STEP ** place[0]
+        def penalties_at(point: GridPoint) -> Penalties:
+            weight = given.unobserved_weight or _FIRST_WEIGHT * _STEP ** point[0]
             # A step of the weight alone leaves the mean penalties of users and items unchanged.
-            mean = _FIRST_PENALTY * _STEP ** place[1] / math.sqrt(n * m)
+            mean = _FIRST_PENALTY * _STEP ** point[1] / math.sqrt(n * m)
             return Penalties(weight, given.regularization or mean / (density + weight))
 
-        steps = [(0, 1), (0, -1)] * (not given[1]) + [(1, 0), (-1, 0)] * (not given[0])
-        more = min(self.factors or _MORE_FACTORS, _MORE_FACTORS, n, m)
-        few, best, heights = min(_FACTORS, more), (0, 0), dict[Place, float]()
+        steps: list[GridPoint] = []
+        if not given.regularization:
+            steps += [(0, 1), (0, -1)]
+        if not given.unobserved_weight:
+            steps += [(1, 0), (-1, 0)]
+        most_factors = min(self.factors or _MORE_FACTORS, _MORE_FACTORS, n, m)
+        n_factors = min(_FACTORS, most_factors)
+        heights: dict[GridPoint, float] = {}
+        best = (0, 0)
         for size in (2, 1):
-            taken = [(size * i, size * j) for i, j in steps]
             best = _climbed(
-                best, taken, lambda each: trial.ndcg(penalties(each), few), heights
+                best,
+                [(size * i, size * j) for i, j in steps],
+                lambda point: trial.ndcg(penalties_at(point), n_factors),
+                heights,
             )
-        if few < more and not given[1]:  # more factors may need a larger penalty
+        if n_factors < most_factors and not given.regularization:
+            # More factors may need a larger penalty.
             best = _climbed(
-                best, steps[:1], lambda each: trial.ndcg(penalties(each), more), {}
+                best,
+                steps[:1],
+                lambda point: trial.ndcg(penalties_at(point), most_factors),
+                {},
             )
-        return penalties(best)
+        return penalties_at(best)
 
 
 def default_factors(
@@ -478,19 +490,22 @@ def default_factors(
 
 
 def _climbed(
-    place: Place,
-    steps: list[Place],
-    height: Callable[[Place], float],
-    heights: dict[Place, float],
-) -> Place:
+    start: GridPoint,
+    steps: list[GridPoint],
+    height: Callable[[GridPoint], float],
+    heights: dict[GridPoint, float],
+) -> GridPoint:
     """Return a local maximum of `height` by hill climbing; `heights` caches the values."""
+    point = start
     while True:
-        near = [place, *((place[0] + i, place[1] + j) for i, j in steps)]
-        heights |= {each: height(each) for each in near if each not in heights}
+        neighbors = [(point[0] + i, point[1] + j) for i, j in steps]
+        for neighbor in (point, *neighbors):
+            if neighbor not in heights:
+                heights[neighbor] = height(neighbor)
         highest = max(heights, key=heights.__getitem__)
-        if highest == place or len(heights) > _TRIALS:
+        if highest == point or len(heights) > _TRIALS:
             return highest
-        place = highest
+        point = highest
 
 
 @dataclass(frozen=True, eq=False)
@@ -507,47 +522,55 @@ class _Trial:
 
         generator = np.random.default_rng(model.random_state)
         order = generator.permutation(weights.shape[0])
-        size = np.searchsorted(
-            np.diff(weights.indptr)[order].cumsum(), INTERACTIONS, "right"
-        )
-        sample = weights[np.sort(order[: max(size, 1)])].tocoo()
-        number = generator.integers(_FOLDS, size=sample.nnz)
-        count = min(_FOLDS, 1 + _REPEATED // max(sample.nnz, 1))
+        totals = np.diff(weights.indptr)[order].cumsum()
+        n_sampled = max(1, int(np.searchsorted(totals, INTERACTIONS, "right")))
+        sample = weights[np.sort(order[:n_sampled])].tocoo()
+        fold_of = generator.integers(_FOLDS, size=sample.nnz)
+        n_folds = min(_FOLDS, 1 + _REPEATED // max(sample.nnz, 1))
 
         def part(chosen: NDArray[np.bool_]) -> csr_array[np.float32]:
-            places = sample.coords[0][chosen], sample.coords[1][chosen]
-            return csr_array((sample.data[chosen], places), shape=sample.shape)
+            rows, columns = sample.coords
+            coords = rows[chosen], columns[chosen]
+            return csr_array((sample.data[chosen], coords), shape=sample.shape)
 
-        folds = [(part(number != fold), part(number == fold)) for fold in range(count)]
-        return cls([pair for pair in folds if all(each.nnz for each in pair)], model)
+        folds = []
+        for fold in range(n_folds):
+            train, test = part(fold_of != fold), part(fold_of == fold)
+            if train.nnz and test.nnz:
+                folds.append((train, test))
+        return cls(folds, model)
 
     def ndcg(self, penalties: Penalties, factors: int) -> float:
         """Return the NDCG@20 of short fits, summed over folds and averaged over users."""
-        options = self.model._options(penalties) | {
-            "random_state": self.model.random_state
-        }
-        total = 0.0
-        for train, held_out in self.folds:
-            *_, last = islice(implicit_sweeps(train, factors, **options), _SWEEPS)
-            counts, n_items = np.diff(held_out.indptr), train.shape[1]
-            users = np.flatnonzero(counts)
-            seen = kernels.Seen(users, *kernels.csr_arrays(train)[:2])
-            n = max(1, min(_TOP, n_items // 5))  # shorter lists for small catalogues
-            hashes = [
-                mixed(np.arange(n, dtype=np.uint64)) for n in (n_items, train.shape[0])
-            ]
-            ties = Ties(hashes[0], mixed(hashes[1][users]))
-            found = top_k(
-                last.row_factors[users], last.column_factors, n, seen=seen, ties=ties
-            )
-            relevant = held_out.tocoo()
-            keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]
-            items = found.items
-            hits = np.isin(users[:, None] * n_items + items, keys) & (items >= 0)
-            discounts = 1 / np.log2(np.arange(2, n + 2))
-            best = discounts.cumsum()[np.minimum(counts[users], n) - 1]
-            mean = float(np.sum(hits @ discounts[: items.shape[1]] / best)) / max(
-                len(users), 1
-            )
-            total += mean
-        return total
+        return sum(self._ndcg(*fold, penalties, factors) for fold in self.folds)
+
+    def _ndcg(
+        self,
+        train: csr_array[np.float32],
+        test: csr_array[np.float32],
+        penalties: Penalties,
+        factors: int,
+    ) -> float:
+        sweeps = implicit_sweeps(
+            train,
+            factors,
+            random_state=self.model.random_state,
+            **self.model._options(penalties),
+        )
+        *_, last = islice(sweeps, _SWEEPS)
+        n_users, n_items = train.shape
+        n_relevant = np.diff(test.indptr)
+        users = np.flatnonzero(n_relevant)
+        user_hashes = mixed(np.arange(n_users, dtype=np.uint64))
+        item_hashes = mixed(np.arange(n_items, dtype=np.uint64))
+        top = top_k(
+            last.row_factors[users],
+            last.column_factors,
+            max(1, min(_TOP, n_items // 5)),  # shorter lists for small catalogues
+            seen=kernels.Seen(users, *kernels.csr_arrays(train)[:2]),
+            ties=Ties(item_hashes, mixed(user_hashes[users])),
+        )
+        relevant = test.tocoo()
+        keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]
+        hits = np.isin(users[:, None] * n_items + top.items, keys) & (top.items >= 0)
+        return float(np.sum(ndcg(hits, n_relevant[users]))) / max(len(users), 1)
