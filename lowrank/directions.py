@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator
     from lowrank.samples import Samples
     from lowrank.svd import SVD
+    from lowrank.weighting import WeightedSamples
 
     Centering = Literal["exact", "drop", "none"]
 
@@ -34,6 +35,7 @@ _CANCELS = {"float32": 1e-2, "float64": 1e-6}
 _ERROR_OF_REST, _FINEST, _MOST_REFINEMENTS = 1e-3, 1e-14, 3
 _COLUMNS = 256  # columns whose remainders are computed at once
 _MOST_COLUMNS = 2048  # columns whose remainders are computed at all
+_NULL = 30  # size of a zero singular value, in machine epsilons of the largest
 _SQUARABLE = 1e-3  # share of the largest value whose square in float64 has 10 digits
 
 
@@ -48,7 +50,7 @@ class Solver:
 
     def svd(self, samples: Samples, k: int, row: Float64Array) -> SVD:
         """Return the k largest triplets of Y - 1 row', in the precision that they need."""
-        return unrounded_svd(
+        svd = unrounded_svd(
             samples,
             k,
             method=self.method,
@@ -56,6 +58,27 @@ class Solver:
             center=row if row.any() else None,
             random_state=self.random_state,
         )
+        return _with_fixed_null_space(svd)
+
+
+def _with_fixed_null_space(svd: SVD) -> SVD:
+    """Return triplets whose directions without variance depend on the other directions only.
+
+    Any basis of the null space would do. This one is the same for repeated rows and for their
+    weights: the part of fixed random vectors outside of the other directions.
+    """
+    s, Vt = svd.s, svd.Vt
+    if Vt.dtype != np.float64 or not s.size or s[0] == 0:
+        return svd
+    rank = int(np.count_nonzero(s > _NULL * np.finfo(np.float64).eps * s[0]))
+    if rank == s.size:
+        return svd
+    others = np.random.default_rng(0).standard_normal((Vt.shape[1], s.size - rank))
+    for _ in range(2):
+        others -= Vt[:rank].T @ (Vt[:rank] @ others)
+    basis = np.linalg.qr(others)[0].T
+    _, _, basis = with_signs(np.ones((1, len(basis))), s[rank:], basis)
+    return replace(svd, Vt=np.vstack([Vt[:rank], basis]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,19 +159,7 @@ def directions_about(
     if exponent:
         samples, svd = samples.scaled(2.0**-exponent), svd._scaled(-exponent)
         means, row = means * 2.0**-exponent, row * 2.0**-exponent
-    distortion = squares_outside(samples, row, svd.Vt, svd.s)
-    for _ in range(_MOST_REFINEMENTS):
-        errors = float((svd.residuals**2).sum())
-        if errors <= _ERROR_OF_REST * distortion or distortion == 0:
-            break
-        # What inaccurate directions leave counts as variance of the others.
-        finer = math.sqrt(_ERROR_OF_REST * distortion / errors) / 2
-        shares = np.divide(svd.residuals, svd.s, out=np.zeros((2, k)), where=svd.s > 0)
-        finer *= float(shares.max())
-        if finer < _FINEST:
-            break
-        svd = replace(solver, tol=finer).svd(samples, k, row)
-        distortion = squares_outside(samples, row, svd.Vt, svd.s)
+    svd, distortion = _refined(samples, row, svd, solver)
     values = svd.s.astype(np.float64)
     divisor = samples.shape[0] - solver.ddof
     variances = values**2 / divisor if centred else _variances_of_scores(svd, divisor)
@@ -175,6 +186,73 @@ def directions_about(
         squares=squares,
         n_samples=samples.shape[0],
         n_rows=samples.shape[0],
+        exponent=exponent,
+    )
+
+
+def _refined(
+    samples: Samples, row: Float64Array, svd: SVD, solver: Solver
+) -> tuple[SVD, float]:
+    """Return triplets whose errors are small next to what they leave, and the squares of that."""
+    distortion = squares_outside(samples, row, svd.Vt, svd.s)
+    for _ in range(_MOST_REFINEMENTS):
+        errors = float((svd.residuals**2).sum())
+        if errors <= _ERROR_OF_REST * distortion or distortion == 0:
+            break
+        # What inaccurate directions leave counts as variance of the others.
+        finer = math.sqrt(_ERROR_OF_REST * distortion / errors) / 2
+        shares = np.divide(
+            svd.residuals, svd.s, out=np.zeros((2, svd.s.size)), where=svd.s > 0
+        )
+        finer *= float(shares.max())
+        if finer < _FINEST:
+            break
+        svd = replace(solver, tol=finer).svd(samples, svd.s.size, row)
+        distortion = squares_outside(samples, row, svd.Vt, svd.s)
+    return svd, distortion
+
+
+def weighted_directions(
+    samples: WeightedSamples, k: int, solver: Solver
+) -> PrincipalDirections:
+    """Return the k directions of largest weighted variance, as `directions_about`."""
+    matrix, means, row = samples.matrix, samples.means, samples.row
+    zeros = np.zeros(matrix.shape[1])
+    squares = samples.squares
+    svd = solver.svd(matrix, k, zeros)
+    exponent = _squarable_exponent(svd)
+    if exponent:
+        unit = 2.0**-exponent
+        matrix, svd = matrix.scaled(unit), svd._scaled(-exponent)
+        means, row, squares = means * unit, row * unit, squares * unit * unit
+    svd, distortion = _refined(matrix, zeros, svd, solver)
+    values = svd.s.astype(np.float64)
+    total = float(matrix.column_squares(zeros).sum())
+    sums, unexplained = values**2, distortion
+    if not samples.centred:  # about the means, by the rank-one difference
+        along = svd.Vt.astype(np.float64) @ means
+        length = float(means @ means)
+        sums = np.maximum(sums - samples.total * along**2, 0.0)
+        total = max(total - samples.total * length, 0.0)
+        unexplained = max(
+            distortion - samples.total * (length - float(along @ along)), 0.0
+        )
+    return PrincipalDirections(
+        components=svd.Vt,
+        singular_values=values,
+        variances=sums / (samples.total - solver.ddof),
+        row=row,
+        alignment=None,
+        centering="exact" if samples.centred else "none",
+        negligible=rounding_limits(squares, matrix.shape, matrix.dtype, svd.s, svd.Vt),
+        total=total,
+        distortion=distortion,
+        unexplained=unexplained,
+        means=means,
+        squares=squares,
+        n_samples=samples.total,
+        # Weights that are numbers of repetitions count as rows.
+        n_rows=max(matrix.shape[0], math.floor(samples.total)),
         exponent=exponent,
     )
 

@@ -16,6 +16,7 @@ from sklearn.base import (
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from lowrank.blocks import RowBlocks
 from lowrank.directions import (
     PrincipalDirections,
     Solver,
@@ -23,8 +24,14 @@ from lowrank.directions import (
     directions_after_the_first,
     joined_directions,
     no_directions,
+    weighted_directions,
 )
-from lowrank.errors import ArgumentError, check_choice, check_positive
+from lowrank.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    check_choice,
+    check_positive,
+)
 from lowrank.operators import DenseOperator, safe_exponent
 from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
@@ -38,8 +45,15 @@ from lowrank.samples import (
     validated_samples,
 )
 from lowrank.solvers import SOLVERS
+from lowrank.weighting import (
+    WeightedSamples,
+    checked_weights,
+    weighted_scale,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike
 
     from lowrank.arguments import MatrixLike, RandomStateLike
@@ -199,7 +213,9 @@ class PCA(
     tol: float | None = None
     random_state: RandomStateLike = 0
 
-    def fit(self, X: MatrixLike, y: object = None) -> Self:
+    def fit(
+        self, X: MatrixLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Find the components.
 
         Parameters
@@ -208,6 +224,11 @@ class PCA(
             Training data. Computations are float32 for float32 data, and float64 otherwise.
             RowBlocks, and a numpy.memmap above 1 GB, are read block by block.
         y : ignored
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the samples, finite and not negative: a weight of 2 stands for a sample
+            twice, a weight of 0 for none, and the divisor of variances is their sum minus `ddof`.
+            Sparse data are then centred exactly unless `center` is False. Not for RowBlocks and
+            rules for `n_components`.
 
         Raises
         ------
@@ -221,12 +242,14 @@ class PCA(
         ConvergenceWarning
             As `lowrank.truncated_svd`.
         """
-        self._fit(X)
+        self._fit(X, sample_weight)
         return self
 
-    def fit_transform(self, X: MatrixLike, y: object = None) -> FloatArray:
+    def fit_transform(
+        self, X: MatrixLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> FloatArray:
         """Find the components and return the scores of X, equal to those of `transform`."""
-        return self._scores(self._fit(X))
+        return self._scores(self._fit(X, sample_weight))
 
     @available_if(_can_follow_batches)  # type: ignore[untyped-decorator]
     def partial_fit(
@@ -348,13 +371,16 @@ class PCA(
         samples += self.mean_
         return samples
 
-    def _fit(self, X: MatrixLike) -> Samples:
+    def _fit(self, X: MatrixLike, sample_weight: ArrayLike | None = None) -> Samples:
         """Set the fitted attributes, and return the preprocessed samples."""
         data = validated_samples(self, X, accept_sparse="csr")
         centering = self._checked_center()
         check_choice(self.method, ("auto", *SOLVERS))
         samples = samples_of(data, self.center_samples)
         require_samples(samples.shape[0], self.ddof)
+        if sample_weight is not None:
+            weights = checked_weights(sample_weight, samples.shape[0], "sample_weight")
+            return self._fit_weighted(samples, weights, centering)
         scale, is_constant = None, np.zeros(samples.shape[1], bool)
         if self.standardize:
             scale, is_constant = column_scale(samples, self.ddof)
@@ -366,9 +392,63 @@ class PCA(
         if isinstance(wanted, int):
             directions = self._directions(fitted, wanted, centering)
         else:
-            directions = self._directions_for_fraction(fitted, wanted, centering)
+            if centering == "auto":  # the cost of dropping is known for one number only
+                centering = "exact"
+            directions = self._directions_for_fraction(
+                fitted,
+                wanted,
+                fitted.shape[0] - self.ddof,
+                lambda k: self._directions(fitted, k, centering),
+            )
         if fitted is not samples:
             directions = directions.with_means(samples.column_means())
+        self._keep(directions, samples.dtype, scale)
+        self._so_far = directions
+        return samples
+
+    def _fit_weighted(
+        self, samples: Samples, weights: Float64Array, centering: str
+    ) -> Samples:
+        """Set the fitted attributes for weighted samples, and return all, preprocessed."""
+        if centering == "drop":
+            raise ArgumentError(
+                "center must be 'auto', 'exact' or False with sample_weight; got 'drop'."
+            )
+        if isinstance(samples, RowBlocks):
+            raise ArgumentTypeError(
+                "X must be an array or a sparse matrix with sample_weight; got RowBlocks."
+            )
+        total = float(weights.sum())
+        if total <= self.ddof:
+            raise ArgumentError(
+                f"sample_weight must add up to more than ddof={self.ddof}; got {total:g}."
+            )
+        is_centred = centering != "none"
+        weighted = WeightedSamples.of(samples, weights, centred=is_centred)
+        scale, means = None, weighted.means
+        if self.standardize:
+            scale, is_constant = weighted_scale(samples, weights, self.ddof)
+            samples = samples.scaled(1 / scale)
+            means = means / scale
+            weighted = weighted.scaled(np.where(is_constant, 0.0, 1 / scale))
+        if isinstance(self.n_components, str):
+            raise ArgumentError(
+                "n_components must be an integer, a fraction or None with sample_weight; got "
+                f"{self.n_components!r}."
+            )
+        wanted = self._wanted(weighted.matrix)
+        solver = Solver(self.ddof, self.method, self.tol, self.random_state)
+        if isinstance(wanted, int):
+            directions = weighted_directions(weighted, wanted, solver)
+        else:
+            directions = self._directions_for_fraction(
+                weighted.matrix,
+                wanted,
+                total - self.ddof,
+                lambda k: weighted_directions(weighted, k, solver),
+            )
+        if scale is not None:
+            directions = directions.with_means(means)
         self._keep(directions, samples.dtype, scale)
         self._so_far = directions
         return samples
@@ -431,20 +511,19 @@ class PCA(
         return dropped.directions
 
     def _directions_for_fraction(
-        self, samples: Samples, fraction: float, centering: str
+        self,
+        samples: Samples,
+        fraction: float,
+        divisor: float,
+        directions_of: Callable[[int], PrincipalDirections],
     ) -> PrincipalDirections:
         """Return the smallest number of principal directions with this share of the variance."""
         largest = min(samples.shape)
         whole = isinstance(samples, DenseOperator) and largest <= _FULL_SPECTRUM
         k = largest if whole else min(_FIRST_GUESS, largest)
         rounding = 4 * float(np.finfo(samples.dtype).eps)
-        divisor = samples.shape[0] - self.ddof
-        if (
-            centering == "auto"
-        ):  # what dropping costs is known for one number of directions only
-            centering = "exact"
         while True:
-            directions = self._directions(samples, k, centering)
+            directions = directions_of(k)
             total = directions.total / divisor
             carried = np.cumsum(directions.variances)
             needed = 1 + int(

@@ -43,9 +43,10 @@ _SQUARED = 500  # the exponent of entries whose sums of squares might overflow o
 
 
 class RowCentredSamples(MatrixOperator):
-    """Sparse rows minus their means, Y = S - offsets weights', as a rank-one correction.
+    """Sparse rows minus their means, Y = S - offsets weights', as a low-rank correction.
 
-    `offsets` has shape (n,). `weights` has shape (m,) and is 1 unless columns are scaled.
+    `offsets` has shape (n, r) and `weights` (m, r); one-dimensional arrays are columns. For the
+    means of rows, r is 1, and the weights are 1 unless columns are scaled.
     """
 
     is_sparse = True
@@ -54,7 +55,8 @@ class RowCentredSamples(MatrixOperator):
         self._sparse = SparseOperator(csr)
         super().__init__(self._sparse.shape, csr.dtype)
         self.entries = self._sparse.entries
-        self._offsets, self._weights = offsets, weights
+        self._offsets = offsets.reshape(len(offsets), -1)
+        self._weights = weights.reshape(len(weights), -1)
 
     @property
     def peak(self) -> float:
@@ -63,21 +65,24 @@ class RowCentredSamples(MatrixOperator):
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column, shape (m,)."""
-        means: Float64Array = (
-            self._sparse.column_means() - self._weights * self._offsets.mean()
-        )
-        return means
+        subtracted: Float64Array = self._weights @ self._offsets.mean(axis=0)
+        return self._sparse.column_means() - subtracted
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of Y - 1 row', shape (m,)."""
-        o, w, centre = self._offsets, self._weights, float(self._offsets.mean())
-        without = w**2 * ((o - centre) ** 2).sum() + len(o) * (w * centre + row) ** 2
+        centre = self._offsets.mean(axis=0)
+        about = self._offsets - centre
+        without = np.einsum(
+            "jr,rs,js->j", self._weights, about.T @ about, self._weights
+        )
+        without += self.shape[0] * (self._weights @ centre + row) ** 2
         return self._with_entries(without, row, self._sparse.csr.indices)
 
     def row_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
-        o, w = self._offsets, self._weights
-        without = o**2 * (w @ w) + 2 * o * (w @ row) + row @ row
+        gram = self._weights.T @ self._weights
+        without = np.einsum("ir,rs,is->i", self._offsets, gram, self._offsets)
+        without += 2 * self._offsets @ (self._weights.T @ row) + row @ row
         return self._with_entries(without, row, _row_of_entry(self._sparse.csr))
 
     def _with_entries(
@@ -85,15 +90,39 @@ class RowCentredSamples(MatrixOperator):
     ) -> Float64Array:
         """Return sums of squares by row or column, given the sums for a matrix without entries."""
         csr, length = self._sparse.csr, len(without)
+        rows = _row_of_entry(csr)
         subtracted = row[csr.indices]
-        subtracted += self._offsets[_row_of_entry(csr)] * self._weights[csr.indices]
+        for offsets, weights in zip(self._offsets.T, self._weights.T, strict=True):
+            subtracted += offsets[rows] * weights[csr.indices]
         stored = _sums(places, (csr.data - subtracted) ** 2, length)
         return stored + np.maximum(without - _sums(places, subtracted**2, length), 0.0)
 
     def scaled(self, factor: float | Float64Array) -> RowCentredSamples:
         """Return Y with its entries, or each column, multiplied by a factor."""
         csr = self._sparse.scaled(factor).csr
-        return RowCentredSamples(csr, self._offsets, self._weights * factor)
+        factors = np.broadcast_to(factor, len(self._weights))
+        return RowCentredSamples(csr, self._offsets, self._weights * factors[:, None])
+
+    def take(self, rows: NDArray[np.intp]) -> RowCentredSamples:
+        """Return some of the rows."""
+        return RowCentredSamples(
+            self._sparse.csr[rows], self._offsets[rows], self._weights
+        )
+
+    def weighted(self, roots: Float64Array, row: Float64Array) -> RowCentredSamples:
+        """Return diag(roots) (Y - 1 row')."""
+        offsets = np.column_stack([self._offsets, np.ones(len(roots))])
+        return RowCentredSamples(
+            rows_times(self._sparse.csr, roots),
+            offsets * roots[:, None],
+            np.column_stack([self._weights, row]),
+        )
+
+    def weighted_means(self, weights: Float64Array) -> Float64Array:
+        """Return the mean of each column with weights of the rows that add up to 1."""
+        entries = weights[_row_of_entry(self._sparse.csr)] * self._sparse.csr.data
+        sums = _sums(self._sparse.csr.indices, entries, self.shape[1])
+        return sums - self._weights @ (weights @ self._offsets)
 
     @property
     def subtracted(self) -> float:
@@ -105,20 +134,24 @@ class RowCentredSamples(MatrixOperator):
         return RowCentredSamples(self._sparse.wide().csr, self._offsets, self._weights)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        correction: FloatArray = np.outer(self._offsets, self._weights @ X).astype(
-            self.dtype
-        )
-        return self._sparse.matmat(X) - correction
+        correction: FloatArray = self._offsets @ (self._weights.T @ X)
+        product: FloatArray = self._sparse.matmat(X) - correction.astype(self.dtype)
+        return product
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        correction: FloatArray = np.outer(self._weights, self._offsets @ Y).astype(
-            self.dtype
-        )
-        return self._sparse.rmatmat(Y) - correction
+        correction: FloatArray = self._weights @ (self._offsets.T @ Y)
+        product: FloatArray = self._sparse.rmatmat(Y) - correction.astype(self.dtype)
+        return product
 
     def _toarray(self) -> FloatArray:
-        difference = self._sparse.toarray() - np.outer(self._offsets, self._weights)
+        difference = self._sparse.toarray() - self._offsets @ self._weights.T
         return difference.astype(self.dtype, copy=False)
+
+
+def rows_times(csr: Any, factors: Float64Array) -> Any:
+    """Return a CSR matrix with each row multiplied by a factor."""
+    data = (csr.data * np.repeat(factors, np.diff(csr.indptr))).astype(csr.dtype)
+    return sparse.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
 
 
 Samples = DenseOperator | SparseOperator | RowCentredSamples | RowBlocks
@@ -233,9 +266,17 @@ def column_scale(samples: Samples, ddof: int) -> tuple[Float64Array, NDArray[np.
         samples = samples.scaled(1 / unit)
     deviation = np.sqrt(samples.column_squares(samples.column_means()) / (count - ddof))
     size = np.sqrt(samples.column_squares(np.zeros(samples.shape[1])) / count)
-    eps = float(np.finfo(samples.dtype).eps)
-    is_constant: NDArray[np.bool_] = deviation <= _CONSTANT * eps * size
-    rounded = np.where(is_constant, 1.0, deviation * unit).astype(samples.dtype)
+    return rounded_scale(deviation, size, samples.dtype, unit)
+
+
+def rounded_scale(
+    deviation: Float64Array, size: Float64Array, dtype: np.dtype[Any], unit: float = 1.0
+) -> tuple[Float64Array, NDArray[np.bool_]]:
+    """Return the scale of columns from their deviations and root mean squares, in units."""
+    is_constant: NDArray[np.bool_] = (
+        deviation <= _CONSTANT * float(np.finfo(dtype).eps) * size
+    )
+    rounded = np.where(is_constant, 1.0, deviation * unit).astype(dtype)
     scale: Any = rounded.astype(np.float64)
     return scale, is_constant
 

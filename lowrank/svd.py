@@ -23,6 +23,7 @@ from lowrank.operators import (
 from lowrank.solvers import COMPILED, HALF_ACCURATE, LAPACK_OF_ALL, SOLVERS, next_method
 from lowrank.solvers.lanczos import loses
 from lowrank.solvers.lapack import lapack_svd
+from lowrank.weighting import weighted_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -306,6 +307,7 @@ def truncated_svd(
     method: str = "auto",
     tol: float | None = None,
     center: ArrayLike | bool | None = None,
+    row_weights: ArrayLike | None = None,
     random_state: RandomStateLike = 0,
 ) -> SVD:
     """Compute the k largest singular triplets of a matrix and their accuracy.
@@ -337,6 +339,10 @@ def truncated_svd(
         True subtracts the column means; an array is subtracted from each row of A. For sparse input
         and LinearOperators each product is corrected, without a dense copy. A dense array is
         centred block by block if its Gram matrix is computed, and otherwise copied.
+    row_weights : array-like of shape (n,), optional
+        Weights w of the rows of an array or a sparse matrix, finite and not negative. What is
+        decomposed is then diag(w)^(1/2) A, so that a weight of 2 stands for a row twice: s and Vt
+        are the same. True for `center` subtracts the weighted means first.
     random_state : int, Generator, RandomState or None
         Seed of the start vectors. The same seed gives the same bits for every sparse format of a
         matrix, and with "lanczos" and "randomized" on any number of threads. None gives a different
@@ -376,6 +382,8 @@ def truncated_svd(
     >>> bool((result.residuals <= 1e-8 * result.s).all())
     True
     """
+    if row_weights is not None:
+        A, center = weighted_matrix(A, row_weights, center), None
     problem = validated(A, k, method, tol, center, random_state)
     return _solved(problem, stacklevel=3)._rounded(problem.matrix.dtype)
 
