@@ -26,7 +26,7 @@ _READ = (
         "--encoding",
     ),
     *("--implicit", "--duplicates", "--no-features", "--time-format", "--as-of"),
-    "--scale",
+    *("--scale", "--weight-col"),
 )
 """Options for reading that also apply to Spark."""
 _TABLES = ("--features", "--item-table", "--user-table")
@@ -68,7 +68,7 @@ def fit_on_spark(
             out,
             model=fitting.model,
             columns=columns,
-            duplicates=reader.duplicates or "last",
+            duplicates=reader.duplicates,
             test_fraction=holdout,
             overwrite=force,
             on_step=lambda step: note(describe(step)),
@@ -148,6 +148,9 @@ def evaluate_on_spark(
         f"{counted(counts['users_evaluated'], 'user')}; "
         f"{counted(counts['unknown_ratings'], 'test rating')} of unknown users or items left out"
     )
+    if counts["known_pairs"]:
+        known = counted(counts["known_pairs"], "test pair")
+        note(f"{known} left out that the training part has")
     row = {"model": model} | {
         name: metric.value for name, metric in result.metrics.items()
     }
@@ -199,7 +202,7 @@ def _columns(reader: ReaderOptions) -> Any:
                 else "prepare the data before"
             )
             raise CommandError(f"{flag} does not apply to --engine spark; {advice}.")
-    roles = ("user", "item", "rating", "timestamp")
+    roles = ("user", "item", "rating", "timestamp", "weight")
     names = {role: getattr(reader, f"{role}_col") for role in roles}
     return Request(
         **names,

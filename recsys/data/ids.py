@@ -48,9 +48,8 @@ _INT64_LIMIT = 2**63
 # Larger floats are not all of the whole numbers, so that different ids may have become one.
 _EXACT_FLOAT64 = 2**53
 _EXACT_FLOATS: dict[object, int] = {pl.Float32: 2**24, pl.Float16: 2**11}
-_ROUNDED = (
-    r"^-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,}$"  # as spreadsheets write long numbers
-)
+ROUNDED_ID = r"^-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,}$"
+"""Pattern of a long number as a spreadsheet writes it, rounded."""
 _INEXACT = r"^-?[1-9][0-9]{15,}\.0+$"
 _TABLE_PAYS_FROM = (
     100_000  # number of queries for which a table is faster than a binary search
@@ -445,7 +444,7 @@ def is_bad_id(series: pl.Series) -> pl.Series:
     """Return which values of a column cannot be ids; `id_problem` says why."""
     dtype = series.dtype
     if dtype == pl.String:
-        rounded = series.str.contains(_ROUNDED)
+        rounded = series.str.contains(ROUNDED_ID)
         inexact = series.str.contains(_INEXACT)
         if inexact.any():
             numbers = series.str.replace(r"\.0+$", "").cast(pl.Float64, strict=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from recsys.data.columns import Request
 from recsys.errors import DataError
-from recsys.spark.reading import read_ratings
+from recsys.spark.reading import RatingsTable, read_ratings
 from recsys.spark.results import SparkModel
 from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
 from recsys.spark.topn import top_items
@@ -39,7 +39,8 @@ class SparkEvaluation:
     metrics : dict of str to Metric
         rmse, mae (unless the feedback is implicit), precision@n, recall@n, ndcg@n.
     counts : dict of str to int
-        test_ratings, users_evaluated, unknown_ratings (of users or items not in the model).
+        test_ratings, users_evaluated, unknown_ratings (of users or items not in the model) and
+        known_pairs (left out because the training data have them).
     remarks : tuple of str
         Test rows that were left out because of their times, and the like.
     """
@@ -80,7 +81,7 @@ def evaluate(
     Raises
     ------
     DataError
-        If n is below 1, no test rating has a known user and item, some test ratings are also
+        If n is below 1, no test rating has a known user and item, all test ratings are also
         training ratings, or none is relevant.
     EngineError
         If Spark is missing, cannot be reached or fails.
@@ -94,9 +95,11 @@ def evaluate(
         begin("reading")
         table = read_ratings(spark, test, columns or Request())
         users, items = (fitted.table(spark, side) for side in ("users", "items"))
-        pairs, unknown = _known_pairs(table.frame, users, items)
+        pairs, unknown = _known_pairs(table, users, items)
         try:
-            count = _checked_count(pairs, users)
+            known_pairs = pairs
+            pairs, count, n_known = _new_pairs(known_pairs, users)
+            known_pairs.unpersist()
             metrics: dict[str, Metric] = {}
             if not fitted.implicit:
                 begin("predicting")
@@ -130,17 +133,22 @@ def evaluate(
             pairs.unpersist()
     counts = {"test_ratings": count, "users_evaluated": metrics[f"ndcg@{n}"].count}
     return SparkEvaluation(
-        metrics, counts | {"unknown_ratings": unknown}, table.remarks
+        metrics,
+        counts | {"unknown_ratings": unknown, "known_pairs": n_known},
+        table.remarks,
     )
 
 
 def _known_pairs(
-    test: DataFrame, users: DataFrame, items: DataFrame
+    test: RatingsTable, users: DataFrame, items: DataFrame
 ) -> tuple[DataFrame, int]:
-    """Return test ratings by index, duplicates as their mean, and the number of unknown ones."""
+    """Return test ratings by index, and the number of unknown ones.
+
+    Duplicates have their mean; weights are added, and sums of zero or less are left out.
+    """
     from pyspark.sql import functions as sql
 
-    coded = test
+    coded = test.frame
     for ids, side in ((users, "user"), (items, "item")):
         known = ids.select(sql.col("id").cast("string").alias(side), "index")
         coded = coded.withColumn(side, sql.col(side).cast("string")).join(
@@ -148,25 +156,31 @@ def _known_pairs(
         )
         coded = coded.drop(side).withColumnRenamed("index", side)
     known = coded.dropna(subset=["user", "item"])
-    merged = known.groupBy("user", "item").agg(sql.avg("value").alias("value"))
+    value = (sql.sum if test.weighted else sql.avg)("value")
+    merged = known.groupBy("user", "item").agg(value.alias("value"))
+    if test.weighted:
+        merged = merged.where("value > 0")
     return merged.cache(), coded.count() - known.count()
 
 
-def _checked_count(pairs: DataFrame, users: DataFrame) -> int:
-    """Check that there are test ratings, and none are training ratings; return their number."""
+def _new_pairs(pairs: DataFrame, users: DataFrame) -> tuple[DataFrame, int, int]:
+    """Return the test ratings that are not in the training data, their number and the others'."""
     from pyspark.sql import functions as sql
 
-    count: int = pairs.count()
-    if not count:
+    total: int = pairs.count()
+    if not total:
         raise DataError("No test rating has both a user and an item of the model.")
     seen = users.select(
         sql.col("index").alias("user"), sql.explode("others").alias("item")
     )
-    common = pairs.join(seen, ["user", "item"], "left_semi").count()
-    if common:
-        reason = "are also training ratings of the model; test on ratings that it was not fitted to"
-        raise DataError(f"{common:,} of the test ratings {reason}.")
-    return count
+    new = pairs.join(seen, ["user", "item"], "left_anti").cache()
+    count: int = new.count()
+    if not count:
+        raise DataError(
+            f"All {total:,} test ratings are also training ratings of the model; test on "
+            "ratings that it was not fitted to."
+        )
+    return new, count, total - count
 
 
 def rating_errors(

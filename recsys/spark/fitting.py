@@ -24,6 +24,7 @@ from lowrank.spark import arrow
 from recsys import __version__
 from recsys.data.age import iso_time
 from recsys.data.columns import Request
+from recsys.data.rows import check_policy
 from recsys.errors import DataError
 from recsys.models.als import ALS
 from recsys.models.base import Step
@@ -70,7 +71,7 @@ def fit(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     columns: Request | None = None,
-    duplicates: str = "last",
+    duplicates: str | None = None,
     test_fraction: float | None = None,
     overwrite: bool = False,
     broadcast_limit: int = BROADCAST_LIMIT,
@@ -93,8 +94,9 @@ def fit(
         As for `spark_session`.
     columns : Request, optional
         Names of columns, if they are not the usual ones.
-    duplicates : {"last", "first", "mean", "sum", "error"}
-        Rating of a repeated pair of user and item; "last" and "first" need timestamps.
+    duplicates : {"last", "first", "mean", "sum", "error"}, optional
+        Rating of a repeated pair of user and item; "last" and "first" need timestamps. By default
+        the last, and the sum of weights.
     test_fraction : float, optional
         Share of the ratings to hold out and to evaluate the model on.
     overwrite : bool
@@ -123,10 +125,7 @@ def fit(
     share, start = test_fraction or 0.0, time.perf_counter()
     if test_fraction is not None and not 0 < share < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
-    if duplicates not in ("last", "first", "mean", "sum", "error"):
-        raise DataError(
-            f"duplicates must be last, first, mean, sum or error; got {duplicates!r}."
-        )
+    check_policy(duplicates)
     with (
         spark_session(master, conf) as spark,
         reported(spark, say) as begin,
@@ -138,7 +137,10 @@ def fit(
         table = read_ratings(spark, ratings, request)
         name, settings = _chosen_model(model, parameters, implicit=table.implicit)
         options = {"test_fraction": share, "random_state": settings["random_state"]}
-        coded = encode(table.frame, scratch, duplicates=duplicates, **options)
+        policy = duplicates or ("sum" if table.weighted else "last")
+        coded = encode(
+            table.frame, scratch, duplicates=policy, weighted=table.weighted, **options
+        )
         settings["factors"] = settings["factors"] or default_factors(
             coded.n_users, coded.n_items, coded.n_ratings
         )

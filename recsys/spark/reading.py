@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,9 @@ import numpy as np
 
 from recsys.data.columns import Request, choose_columns
 from recsys.data.feedback import Feedback, judge
+from recsys.data.ids import MISSING_IDS, ROUNDED_ID, id_problem
 from recsys.data.rows import check_as_of
+from recsys.data.split_parts import reading_of_parts
 from recsys.errors import DataError
 from recsys.spark.results import Place, written
 from recsys.spark.times import timed
@@ -34,14 +36,16 @@ _RATINGS_PER_BLOCK = 1_000_000
 
 
 class RatingsTable(NamedTuple):
-    """Columns user, item (bigint or string), value (float; 1 if implicit) and optionally time.
+    """Columns user, item (bigint or string), value and optionally time.
 
-    `remarks` tell of rows that are left out because of their times, and the like.
+    The value is a float: a rating, a weight if `weighted`, else 1. `remarks` tell of rows that are
+    left out because of their times, and the like.
     """
 
     frame: DataFrame
     implicit: bool
     remarks: tuple[str, ...] = ()
+    weighted: bool = False
 
 
 def read_ratings(
@@ -59,6 +63,8 @@ def read_ratings(
     """
     if not isinstance(path, str):
         return checked_ratings(path, request, "the table")
+    if request.weight is None and request.rating is None and not request.implicit:
+        request = replace(request, weight=reading_of_parts([path]).get("weight"))
     place = Place(spark, path)
     if not place.exists():
         raise DataError(f"There is no file or folder {path} that Spark can see.")
@@ -74,8 +80,41 @@ def read_ratings(
     reader = spark.read.options(
         header=True, inferSchema=True, mode="FAILFAST", encoding=encoding
     )
-    frame = reader.csv(place.uri, sep=request.sep or ("\t" if kind == "tsv" else ","))
+    separator = request.sep or ("\t" if kind == "tsv" else ",")
+    frame = reader.csv(place.uri, sep=separator)
+    texts = reader.options(inferSchema=False).csv(place.uri, sep=separator)
+    _check_rounded_ids(frame, texts, request, path)
     return checked_ratings(frame, request, path)
+
+
+def _check_rounded_ids(
+    frame: DataFrame, texts: DataFrame, request: Request, path: str
+) -> None:
+    """Check the texts of ids that Spark takes for floats, such as 1.23457E+11.
+
+    Raises
+    ------
+    DataError
+        If a spreadsheet may have rounded an id.
+    """
+    from pyspark.sql import functions as sql
+
+    numbered = texts.toDF(*map(str, range(len(texts.columns))))
+    for role, place in choose_columns(frame.columns, request, path).items():
+        name, kind = frame.dtypes[place]
+        if role not in ("user", "item") or kind not in _EXACT:
+            continue
+        column = sql.trim(sql.col(str(place)))
+        text = numbered.agg(_first_rounded(column)).first()[0]
+        if text is not None:
+            raise DataError(f"The column {name!r}: {id_problem(text, role)}")
+
+
+def _first_rounded(texts: Column) -> Column:
+    """Return one of the texts that are numbers as a spreadsheet rounds them, or null."""
+    from pyspark.sql import functions as sql
+
+    return sql.max(sql.when(texts.rlike(ROUNDED_ID), texts))
 
 
 def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTable:
@@ -88,10 +127,6 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     """
     from pyspark.sql import functions as sql
 
-    if request.weight is not None:
-        raise DataError(
-            f"{path}: Spark uses no weights (--weight-col); fit on one machine."
-        )
     roles = choose_columns(frame.columns, request, path)
     check_as_of(request.rules, roles)
     names = {role: frame.columns[place] for role, place in roles.items()}
@@ -121,17 +156,27 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
         sql.col("value"),
     )
     wrong = {role: sql.col(role).isNull() for role in ("user", "item")}
+    rounded = []
+    for role in wrong:
+        if kinds[role] == "string":
+            wrong[role] |= sql.col(role).isin(*MISSING_IDS)
+        rounded.append(_first_rounded(sql.col(role).cast("string")))
     wrong["rating"] = (
         value.isNull() | sql.isnan(value) | (sql.abs(value) == float("inf"))
     )
     scale = request.rules.scale
+    if scale is not None and request.weight is not None:
+        raise DataError("scale applies to ratings, and these data have no ratings.")
     if scale is not None and "rating" in roles:
         wrong["rating"] |= (value < scale[0]) | (value > scale[1])
-    rows, *counts = table.agg(
-        sql.count("*"), *map(sql.count_if, wrong.values())
+    rows, user, item, *counts = table.agg(
+        sql.count("*"), *rounded, *map(sql.count_if, wrong.values())
     ).first()
     if not rows:
         raise DataError("There are no ratings: the data have no rows.")
+    for role, text in (("user", user), ("item", item)):
+        if text is not None:
+            raise DataError(f"The column {names[role]!r}: {id_problem(text, role)}")
     for role, count in zip(wrong, counts, strict=True):
         if count:
             needed = "an integer or text as id"
@@ -153,6 +198,8 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
         )
     if "rating" not in roles:
         return RatingsTable(table, True, remarks)
+    if request.weight is not None:
+        return RatingsTable(table, True, remarks, weighted=True)
     feedback = judged(table, rows, names["rating"])
     if request.rules.scale is None and feedback.kind == "counts":
         table = table.where(value > 0).withColumn("value", sql.lit(1.0).cast("float"))
@@ -205,10 +252,12 @@ def encode(
     duplicates: str,
     test_fraction: float,
     random_state: int,
+    weighted: bool = False,
 ) -> Encoded:
     """Index users and items, merge duplicates, and hold out ratings.
 
-    The choice of held-out ratings depends only on user, item and `random_state`.
+    The choice of held-out ratings depends only on user, item and `random_state`. Of weights, pairs
+    at zero or below, such as returned purchases, are left out.
 
     Raises
     ------
@@ -231,6 +280,8 @@ def encode(
     merged = _merged(table, duplicates).withColumn(
         "held", draw < round(test_fraction * _STEPS)
     )
+    if weighted:
+        merged = merged.where("value > 0 OR undecided")
     pairs = written(merged, scratch.child("pairs"))
     value = sql.col("value").cast("double")
     moments = (sql.avg(value), sql.stddev_pop(value), sql.min(value), sql.max(value))
@@ -245,6 +296,8 @@ def encode(
             "order that decides which one to use; choose mean or sum, or last or first if there "
             "is a column of timestamps."
         )
+    if not found:
+        raise DataError("No pair has a weight above 0, so nothing can be fitted.")
     if False not in found:
         raise DataError(
             "No ratings remain to fit to: all are held out; lower test_fraction."

@@ -172,7 +172,7 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
             {"columns": Request(implicit=True), "model": "als"},
             "needs ratings with values, but",
         ),
-        ({"duplicates": "any"}, "duplicates must be last, .*; got 'any'"),
+        ({"duplicates": "any"}, "duplicates must be one of last, .*; got 'any'"),
     ],
 )
 def test_what_cannot_be_is_rejected_and_leaves_nothing(

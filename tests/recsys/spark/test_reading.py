@@ -3,9 +3,11 @@
 import re
 from datetime import UTC, datetime
 
+import polars as pl
 import pytest
 
 from recsys.data.columns import Request
+from recsys.data.ratings import Ratings
 from recsys.data.rows import RowRules
 from recsys.errors import DataError
 
@@ -246,11 +248,67 @@ def test_counts_are_interactions_on_spark_too(spark, name):
     assert not graded.implicit
     with pytest.raises(DataError, match="must have a grade of the scale"):
         checked(frame, rules=RowRules.of(scale=(1, 5)))
-    with pytest.raises(DataError, match="Spark uses no weights"):
-        checked(frame, weight=name)
+    weighted = checked(frame, weight=name)
+    assert (weighted.implicit, weighted.weighted) == (True, True)
+    assert weighted.frame.groupBy("value").count().count() == 5
+    with pytest.raises(DataError, match="scale applies to ratings"):
+        checked(frame, weight=name, rules=RowRules.of(scale=(1, 5)))
 
 
 def checked(frame, **options):
     from recsys.spark.reading import checked_ratings
 
     return checked_ratings(frame, Request(**options), "the table")
+
+
+@pytest.mark.parametrize("others", ["1", "17.0", "ann"])
+def test_ids_that_a_spreadsheet_has_rounded_are_named(spark, tmp_path, others):
+    from recsys.spark.reading import read_ratings
+
+    rows = [f"{others},5,3.0", "1.23457E+11,5,4.0"]
+    (tmp_path / "r.csv").write_text("\n".join(["user,item,rating", *rows]))
+    with pytest.raises(
+        DataError, match=r"'user': user id '1.23457E\+11' .*spreadsheet"
+    ):
+        read_ratings(spark, str(tmp_path / "r.csv"), Request())
+
+
+def test_floats_of_other_forms_are_ids(spark, tmp_path):
+    from recsys.spark.reading import read_ratings
+
+    (tmp_path / "r.csv").write_text("user,item,rating\n17.0,5,3.0\n18,5,4.0\n")
+    found = read_ratings(spark, str(tmp_path / "r.csv"), Request()).frame
+    assert [row[0] for row in found.sort("user").collect()] == [17, 18]
+
+
+def test_weights_are_added_and_returns_are_subtracted(spark, tmp_path):
+    from recsys.spark.reading import encode
+    from recsys.spark.results import Place
+
+    rows = [
+        (1, 7, 2.0, 1),
+        (1, 7, 3.0, 2),
+        (1, 8, 1.0, 1),
+        (1, 8, -1.0, 3),
+        (2, 7, 0.5, 1),
+    ]
+    frame = spark.createDataFrame(rows, "user int, item int, bought double, time int")
+    table = checked(frame, weight="bought")
+    options = {"test_fraction": 0.0, "random_state": 0, "weighted": True}
+    scratch = Place(spark, str(tmp_path / "scratch"))
+    coded = encode(table.frame, scratch, duplicates="sum", **options)
+    assert coded.n_ratings == 2
+    assert {row["values"][0] for row in coded.by_user.collect()} == {5.0, 0.5}
+
+
+def test_parts_of_a_split_have_weights_on_spark_too(spark, tmp_path):
+    from recsys.evaluation import save_split, time_split
+    from recsys.spark.reading import read_ratings
+
+    rows = {"user": [1, 2, 3, 1], "item": [1, 1, 1, 2], "n": [1, 2, 3, 4]}
+    times = pl.Series([1, 2, 3, 4]) + 1_700_000_000
+    frame = pl.DataFrame(rows).with_columns(time=times)
+    save_split(time_split(Ratings.from_frame(frame, weight="n"), 0.25), tmp_path / "p")
+    found = read_ratings(spark, str(tmp_path / "p" / "train.csv"), Request())
+    assert found.weighted
+    assert sorted(row["value"] for row in found.frame.collect()) == [1, 2, 3]

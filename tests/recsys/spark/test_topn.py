@@ -197,10 +197,20 @@ def ranking_by_hand(opened, test, relevant_from):
 def test_rejects_training_ratings_as_test(spark, case):
     from recsys.spark import evaluate
 
-    with pytest.raises(
-        DataError, match="of the test ratings are also training ratings of the model"
-    ):
+    with pytest.raises(DataError, match=r"All .* test ratings are also training"):
         evaluate(str(case.path), str(case.train_file))
+
+
+def test_leaves_out_test_pairs_that_the_training_part_has(spark, case, tmp_path):
+    from recsys.spark import evaluate
+
+    known = case.train.to_frame().head(50)
+    both = pl.concat([case.test.to_frame(), known], how="diagonal_relaxed")
+    both.write_csv(tmp_path / "both.csv")
+    alone = evaluate(str(case.path), str(case.test_file))
+    found = evaluate(str(case.path), str(tmp_path / "both.csv"))
+    assert found.counts == alone.counts | {"known_pairs": 50}
+    assert found.metrics["ndcg@10"].value == alone.metrics["ndcg@10"].value
 
 
 def test_what_cannot_be_measured(spark, case, tmp_path):
