@@ -18,19 +18,20 @@ from recsys import folding, predictions
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
-from recsys.data.ratings import Ratings, check_process, compact
+from recsys.data.ratings import Ratings, check_process
 from recsys.data.times import Moment
 from recsys.errors import DataError, NotFittedError, check_choice
 from recsys.filters import BlockLike
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
-from recsys.models.base import Model, OnStep, Step
+from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
-from recsys.models.registry import fitted_model, make_model, request_of
+from recsys.models.registry import make_model
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.ranking.lists import ColdUser, ListOptions
 from recsys.readers import as_ratings
+from recsys.refit import fit_model
 from recsys.reranking import prepare_lists
 from recsys.schema import Saved, load_model
 from recsys.storage import save_model
@@ -198,7 +199,9 @@ class Recommender:
             raise DataError(f"validation must {expected}; got {validation.shape}.")
         if features is not False and (data.item_table or data.user_table):
             data = self._with_features(data, features, unrated=validation is None)
-        return self._fit(data, on_step, validation=validation)
+        fitted = fit_model(self.model, data, on_step, validation=validation)
+        self.model, self.provenance = fitted.model, fitted.provenance
+        return self._restored(fitted.ratings, fitted.training)
 
     def _with_features(
         self, ratings: Ratings, features: bool | Sequence[str], *, unrated: bool
@@ -214,19 +217,23 @@ class Recommender:
 
         return with_usual_features(planned, features, unrated=unrated)
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, **settings: Any) -> Self:
-        request = request_of(self.model)
-        options = {} if ratings.source is None else dict(ratings.source.options)
-        ratings = compact(ratings)
-        self.model, ratings, training = fitted_model(
-            self.model, ratings, on_step, **settings
-        )
-        if ratings.feedback is not None:
-            options |= ratings.feedback.options
-        if ratings.scale is not None:
-            options["scale"] = list(ratings.scale)
-        self.provenance = Provenance(reading=options, request=request)
-        return self._restored(ratings, training)
+    @property
+    def fitted(self) -> Saved:
+        """The model with its ratings, training summary and provenance.
+
+        Raises
+        ------
+        NotFittedError
+        """
+        return Saved(self.model, self.ratings, self.training, self.provenance)
+
+    @classmethod
+    def _of(cls, fitted: Saved, *, is_named: bool) -> Self:
+        """Return a recommender with a fitted model."""
+        recommender = cls(fitted.model)
+        recommender._is_named = is_named
+        recommender.provenance = fitted.provenance
+        return recommender._restored(fitted.ratings, fitted.training)
 
     def _restored(
         self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings
@@ -278,20 +285,14 @@ class Recommender:
                 dict.fromkeys((*self.provenance.keep_columns, *keep_columns))
             ),
         )
-        save_model(
-            Saved(self.model, self.ratings, self.training, provenance),
-            path,
-            overwrite=overwrite,
-        )
+        saved = replace(self.fitted, provenance=provenance)
+        save_model(saved, path, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
         """Load a saved model; see `recsys.schema.load_model`."""
         check_process()
-        saved = load_model(path, verify=verify)
-        recommender = cls(saved.model)
-        recommender._is_named, recommender.provenance = True, saved.provenance
-        return recommender._restored(saved.ratings, saved.training)
+        return cls._of(load_model(path, verify=verify), is_named=True)
 
     def with_tables(
         self,
@@ -423,10 +424,10 @@ class Recommender:
         new = (
             None
             if ratings is None
-            else as_ratings(ratings, reading_of(self), as_of=as_of)
+            else as_ratings(ratings, reading_of(self.fitted), as_of=as_of)
         )
-        return updated(
-            self,
+        fitted = updated(
+            self.fitted,
             new,
             window=window,
             forget=forget,
@@ -434,6 +435,7 @@ class Recommender:
             as_of=as_of,
             on_step=on_step,
         )
+        return self._of(fitted, is_named=self._is_named)
 
     def recommend(
         self,
@@ -723,9 +725,8 @@ class Recommender:
         )
         all_pairs: Any = pairs if item is None else [(pairs, item)]
         popular = folded._popular if cold_start == "popular" else None
-        fitted = Saved(folded.model, folded.ratings, folded.training)
         predicted = predictions.predicted_pairs(
-            fitted, all_pairs, cold_start, popular, std=std
+            folded.fitted, all_pairs, cold_start, popular, std=std
         )
         return predicted if item is None or std else float(predicted["prediction"][0])
 
@@ -741,8 +742,7 @@ class Recommender:
         The model must predict ratings, and the ratings must be explicit. By default all users and
         items are used; repeated ids are used once. `missing_only` omits rated pairs.
         """
-        fitted = Saved(self.model, self.ratings, self.training)
-        return predictions.imputed(fitted, users, items, missing_only=missing_only)
+        return predictions.imputed(self.fitted, users, items, missing_only=missing_only)
 
     def explain(self, user: IdLike, item: IdLike, n: int | None = None) -> pl.DataFrame:
         """Explain the score of an item for a user as a sum over the user's ratings.

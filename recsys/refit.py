@@ -7,9 +7,9 @@ bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,34 +22,47 @@ from recsys.data.feedback import judge
 from recsys.data.ids import integers_if_whole
 from recsys.data.ratings import (
     Ratings,
+    compact,
     has_items,
     has_ratings,
     restricted,
     with_collected,
 )
 from recsys.data.rows import Policy, marks_unrated
-from recsys.models.base import Step
-from recsys.models.registry import requested_model
-
-if TYPE_CHECKING:
-    from recsys.recommender import Recommender
-
-R = TypeVar("R", bound="Recommender")
+from recsys.models.base import Model, OnStep
+from recsys.models.registry import fitted_model, request_of, requested_model
+from recsys.provenance import Provenance
+from recsys.schema import Saved
 
 
-def refitted(
-    recommender: R, ratings: Ratings, on_step: Callable[[Step], None] | None
-) -> R:
-    """Return a recommender with the model that was requested for another, fitted to ratings."""
-    request = recommender.provenance.request
+def fit_model(
+    model: Model, ratings: Ratings, on_step: OnStep, **settings: Any
+) -> Saved:
+    """Fit a model to ratings, and record how it was requested and how they were read."""
+    request = request_of(model)
+    reading = {} if ratings.source is None else dict(ratings.source.options)
+    model, ratings, training = fitted_model(
+        model, compact(ratings), on_step, **settings
+    )
+    if ratings.feedback is not None:
+        reading |= ratings.feedback.options
+    if ratings.scale is not None:
+        reading["scale"] = list(ratings.scale)
+    provenance = Provenance(reading=reading, request=request)
+    return Saved(model, ratings, training, provenance)
+
+
+def refitted(fitted: Saved, ratings: Ratings, on_step: OnStep) -> Saved:
+    """Fit the model that was requested for `fitted` to other ratings."""
+    request = fitted.provenance.request
     if request is not None:
         model = requested_model(request)
     else:
-        model = type(recommender.model)(**recommender.model.get_params())
+        model = type(fitted.model)(**fitted.model.get_params())
     ratings = with_ids_read_again(without_unrated(ratings))
-    ratings = judged_again(ratings, recommender.provenance.reading)
+    ratings = judged_again(ratings, fitted.provenance.reading)
     ratings = model._plan(with_tables_typed_again(ratings))
-    return type(recommender)(model)._fit(encoded_again(ratings), on_step)
+    return fit_model(model, encoded_again(ratings), on_step)
 
 
 def without_unrated(ratings: Ratings) -> Ratings:

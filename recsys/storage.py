@@ -52,13 +52,13 @@ from recsys import schema
 from recsys.addresses import Location, located
 from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
 from recsys.data.features import Features
+from recsys.data.identity import fingerprint, period_of
 from recsys.data.ids import joined_texts
 from recsys.data.ratings import Ratings
 from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
 from recsys.models.registry import MODELS, model_class
-from recsys.provenance import fingerprint, period_of
 from recsys.saved_arrays import (
     FORMAT_VERSION,
     MANIFEST,

@@ -8,9 +8,8 @@ users. Of models of all pairs, such as ials, these are all users.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,19 +23,14 @@ from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import folded_in
-from recsys.models.base import FactorModel, FoldingModel, Model, Step
+from recsys.models.base import FactorModel, FoldingModel, Model, OnStep
 from recsys.models.blend import Blend
 from recsys.models.histories import Histories
 from recsys.models.item_item import HistoryModel
 from recsys.models.parts import Indices
-from recsys.provenance import AS_OF
+from recsys.provenance import AS_OF, Provenance
 from recsys.refit import refitted
-
-if TYPE_CHECKING:
-    from recsys.provenance import Provenance
-    from recsys.recommender import Recommender
-
-R = TypeVar("R", bound="Recommender")
+from recsys.schema import Saved
 
 _SHARE = 0.2  # of the ratings of a fit, after as many new ones all are fitted again
 _NOT_VALIDATED = (
@@ -46,11 +40,11 @@ _NOT_VALIDATED = (
 _HALVINGS = 1.0  # of weights since a fit, after which all are fitted again
 
 
-def reading_of(recommender: Recommender) -> dict[str, Any]:
+def reading_of(fitted: Saved) -> dict[str, Any]:
     """Return what `recsys.read_ratings` is to know of a model when it reads ratings for it."""
-    ratings = recommender.ratings
+    ratings = fitted.ratings
     ids = {"users": ratings.users, "items": ratings.items}
-    return {**recommender.provenance.reading, **ids, "implicit": ratings.implicit}
+    return {**fitted.provenance.reading, **ids, "implicit": ratings.implicit}
 
 
 @dataclass(frozen=True)
@@ -116,7 +110,7 @@ class Plan:
 
 
 def planned(
-    recommender: Recommender,
+    fitted: Saved,
     new: Ratings | None,
     *,
     window: str | float | None = None,
@@ -125,26 +119,24 @@ def planned(
     as_of: Moment | None = None,
 ) -> Plan:
     """Return the plan of an update without carrying it out; see `Recommender.update`."""
-    old, origin = recommender.ratings, recommender.provenance
+    old, origin = fitted.ratings, fitted.provenance
     if window is None:
         window = origin.reading.get("window")
     reading: dict[str, Any] = {} if window is None else {"window": window}
     wider = None
     if new is not None:
         old, new = like_old(new, old, origin.reading)
-        wider = wider_range(new, old, recommender.training)
+        wider = wider_range(new, old, fitted.training)
         reading |= {} if new.source is None else new.source.options
-        if (
-            recommender.ratings.implicit and not old.implicit
-        ):  # equal values are grades now
+        if fitted.ratings.implicit and not old.implicit:  # equal values are grades now
             reading |= {"feedback": "grades", "common": None}
     _check_times(old, new, as_of)
     now = present(as_of)
     change = change_of(old, new, window=window, forget=forget, now=now)
     if change.after.seconds is not None:
         reading[AS_OF] = iso_time(now)
-    aged = recommender.training.get("aged", 0.0) + _half_lives(old, change.after)
-    reason = reason_to_refit(recommender, change, new, refit, aged, wider)
+    aged = fitted.training.get("aged", 0.0) + _half_lives(old, change.after)
+    reason = reason_to_refit(fitted, change, new, refit, aged, wider)
     plan = Plan(change, reading, aged, reason, origin.source, forget is not None, wider)
     plan = replace(plan, untimed=_lost_times(old, new))
     if forget is None:
@@ -194,47 +186,48 @@ def _source_name(ratings: Ratings, origin: Provenance) -> str:
 
 
 def updated(
-    recommender: R,
+    fitted: Saved,
     new: Ratings | None,
     *,
     window: str | float | None,
     forget: IdsLike | None,
     refit: bool | None,
     as_of: Moment | None,
-    on_step: Callable[[Step], None] | None,
-) -> R:
-    """Return a recommender with changed ratings; see `Recommender.update`."""
-    start, origin = time.perf_counter(), recommender.provenance
-    plan = planned(
-        recommender, new, window=window, forget=forget, refit=refit, as_of=as_of
-    )
-    change, reading, aged, reason = plan.change, plan.reading, plan.aged, plan.reason
-    if reason is None:
-        result = type(recommender)(folded(recommender.model, change))
-        counts = _counts(recommender, change) | (
-            {"aged": round(aged, 6)} if aged else {}
-        )
-        result._restored(change.after, recommender.training | counts)
-        result.training["seconds"] = round(time.perf_counter() - start, 3)
-        n_new, solved = change.n_new, (len(change.changed_users), len(change.outdated))
-        parts = [
-            counted(n, noun) + (f" ({n_added:,} new)" if n_added else "")
-            for n, noun, n_added in zip(solved, ("user", "item"), n_new, strict=True)
-            if n
-        ] or ["nothing"]
-        finding = f"folded in {' and '.join(parts)}, without a new fit"
+    on_step: OnStep,
+) -> Saved:
+    """Return a fitted model with changed ratings; see `Recommender.update`."""
+    start = time.perf_counter()
+    plan = planned(fitted, new, window=window, forget=forget, refit=refit, as_of=as_of)
+    change = plan.change
+    if plan.reason is None:
+        model, ratings = folded(fitted.model, change), change.after
+        training = fitted.training | _counts(fitted, change)
+        if plan.aged:
+            training["aged"] = round(plan.aged, 6)
+        training["seconds"] = round(time.perf_counter() - start, 3)
+        finding = f"folded in {_folded_in(change)}, without a new fit"
     else:
-        result = refitted(recommender, change.after, on_step)
-        finding = f"fitted again: {reason}"
-        if (
-            recommender.model._keeps_best_sweep
-            and recommender.training.get("validation_rmse") is not None
-        ):
-            finding += f"; {_NOT_VALIDATED}"
-    result.training |= {"changes": plan.description, "update": finding}
-    result._is_named = recommender._is_named
-    result.provenance = replace(origin.child(reading), source=plan.source)
-    return result
+        refit_result = refitted(fitted, change.after, on_step)
+        model, ratings = refit_result.model, refit_result.ratings
+        training = refit_result.training
+        finding = f"fitted again: {plan.reason}"
+    training |= {"changes": plan.description, "update": finding}
+    provenance = fitted.provenance.child(plan.reading)
+    return Saved(model, ratings, training, replace(provenance, source=plan.source))
+
+
+def _folded_in(change: Change) -> str:
+    """Return the numbers of users and items that are folded in, in words."""
+    n_solved = len(change.changed_users), len(change.outdated)
+    parts = []
+    for n, noun, n_added in zip(n_solved, ("user", "item"), change.n_new, strict=True):
+        if not n:
+            continue
+        part = counted(n, noun)
+        if n_added:
+            part += f" ({n_added:,} new)"
+        parts.append(part)
+    return " and ".join(parts) or "nothing"
 
 
 def faded_users(ratings: Ratings) -> int:
@@ -257,9 +250,9 @@ def _half_lives(old: Ratings, after: Ratings) -> float:
     return max(0.0, float(after.seconds.max() - old.seconds.max()) / half_life)
 
 
-def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
+def _counts(fitted: Saved, change: Change) -> dict[str, Any]:
     """Return the entries of the summary of the fit that a fold-in changes."""
-    training, after = recommender.training, change.after
+    training, after = fitted.training, change.after
     folded_before = training.get("folded", 0)
     n_changed = change.n_added + change.n_removed
     summary = {
@@ -274,7 +267,7 @@ def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
 
 
 def reason_to_refit(
-    recommender: Recommender,
+    fitted: Saved,
     change: Change,
     new: Ratings | None,
     refit: bool | None,
@@ -297,14 +290,14 @@ def reason_to_refit(
         return "as requested"
     if change.is_empty:
         return None
-    unable = wider or _inability(recommender.model, change)
+    unable = wider or _inability(fitted.model, change)
     if refit is False:
         if unable:
             raise DataError(f"The model must be fitted again: {unable}.")
         return None
     if unable:
         return unable
-    folded_before = recommender.training.get("folded", 0)
+    folded_before = fitted.training.get("folded", 0)
     share = (
         folded_before + change.n_added + change.n_removed
     ) / change.before.n_ratings

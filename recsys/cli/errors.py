@@ -7,16 +7,14 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import dataclass
+from typing import NoReturn
 
 import click
 
 from lowrank.errors import LowRankError
 from recsys.errors import RecsysError
 from recsys.messages import system_reason
-
-if TYPE_CHECKING:
-    from recsys.cli.group import State
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141
@@ -25,6 +23,15 @@ TERMINATED = 143
 _interrupts: list[
     int
 ] = []  # received SIGINT: libraries may swallow or replace the exception
+
+
+@dataclass
+class State:
+    """Options that may precede or follow the verb, and the words of the command line."""
+
+    quiet: bool = False
+    debug: bool = False
+    words: tuple[str, ...] = ()
 
 
 class CommandError(RecsysError):

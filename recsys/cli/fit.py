@@ -277,7 +277,7 @@ def _say_plan(
     new = _new_ratings(old, ratings, reader)
     forgotten = _users_to_forget(old, new, changes)
     plan = planned(
-        old,
+        old.fitted,
         new,
         window=changes.window,
         forget=forgotten.in_model or None,
@@ -301,7 +301,9 @@ def _new_ratings(
 
     if not ratings:
         return None
-    return inputs.load_ratings(ratings, reader, reading_of(old)).as_interactions()
+    return inputs.load_ratings(
+        ratings, reader, reading_of(old.fitted)
+    ).as_interactions()
 
 
 def _update(

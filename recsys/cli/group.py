@@ -6,7 +6,6 @@ import os
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,6 @@ _HIDDEN = "hidden"
 _SECRETS = re.compile(
     "KEY|PASS|SECRET|TOKEN"
 )  # in names of variables, such as of --api-key-env
-
-
-@dataclass
-class State:
-    """Options that may precede or follow the verb, and the words of the command line."""
-
-    quiet: bool = False
-    debug: bool = False
-    words: tuple[str, ...] = ()
 
 
 class Verb(click.Command):

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import click
 
 from recsys.cli import errors
-from recsys.cli.group import PREFIX, Group, State, Verb
+from recsys.cli.errors import State
+from recsys.cli.group import PREFIX, Group, Verb
 from recsys.cli.options import common_options
 
 COMPLETION_VARIABLE = "_RECSYS_COMPLETE"

@@ -14,7 +14,8 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from recsys.addresses import Location
-from recsys.cli.group import EVERYWHERE, Command, Option, Place, State
+from recsys.cli.errors import State
+from recsys.cli.group import EVERYWHERE, Command, Option, Place
 from recsys.cli.output import FORMATS, SUFFIXES, Output
 from recsys.messages import did_you_mean
 from recsys.models.registry import MODELS, similar_names

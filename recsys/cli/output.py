@@ -19,8 +19,7 @@ import click
 
 from recsys.addresses import Location
 from recsys.atomic import unfinished_directory, unfinished_file
-from recsys.cli.errors import CommandError
-from recsys.cli.group import State
+from recsys.cli.errors import CommandError, State
 from recsys.messages import counted, is_full, system_error, system_reason, wrapped
 
 if TYPE_CHECKING:

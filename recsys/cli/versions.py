@@ -13,8 +13,8 @@ from recsys import evaluation  # which imports nothing yet
 from recsys.addresses import shown
 from recsys.cli import inputs
 from recsys.cli import options as cli
-from recsys.cli.errors import CommandError, require
-from recsys.cli.group import Group, State
+from recsys.cli.errors import CommandError, State, require
+from recsys.cli.group import Group
 from recsys.cli.output import (
     Activity,
     Output,

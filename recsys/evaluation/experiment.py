@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lowrank.kernels import pieces
 from lowrank.kernels.topk import Ties
+from recsys.data.identity import fingerprint
 from recsys.data.ratings import Ratings, has_items
 from recsys.errors import DataError, check_whole
 from recsys.evaluation.metrics import (
@@ -43,7 +44,6 @@ from recsys.models.histories import Histories
 from recsys.models.parts import Indices
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import clip_to_range
-from recsys.provenance import fingerprint
 from recsys.ranking.lists import ListOptions
 from recsys.recommender import Recommender
 from recsys.reranking import best_items

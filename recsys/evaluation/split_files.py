@@ -10,6 +10,9 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from recsys.data.identity import (
+    fingerprint as fingerprint,  # re-exported by the package
+)
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings, has_items, has_ratings
 from recsys.data.split_parts import SPLIT_MANIFEST
@@ -25,7 +28,6 @@ from recsys.evaluation.splits import (
     has_pairs,
     without_pairs_of,
 )
-from recsys.provenance import fingerprint as fingerprint  # re-exported by the package
 from recsys.readers import as_ratings, read_ratings
 from recsys.storage import read_split_manifest, read_undisturbed, split_files
 from recsys.storage import save_split as save_split

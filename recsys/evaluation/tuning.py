@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from recsys.atomic import exclusive
+from recsys.data.identity import fingerprint
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError, check_choice
 from recsys.evaluation.experiment import (
@@ -31,7 +32,6 @@ from recsys.messages import counted
 from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.parameters import Range
 from recsys.models.registry import make_model, model_class, parameters
-from recsys.provenance import fingerprint
 from recsys.readers import as_ratings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from processes import running
 
 from recsys.cli import errors
-from recsys.cli.group import State
+from recsys.cli.errors import State
 from recsys.errors import DataError, UnknownIdError
 
 
