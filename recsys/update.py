@@ -211,6 +211,9 @@ def updated(
         model, ratings = refit_result.model, refit_result.ratings
         training = refit_result.training
         finding = f"fitted again: {plan.reason}"
+        chose_sweep = fitted.training.get("validation_rmse") is not None
+        if fitted.model._keeps_best_sweep and chose_sweep:
+            finding += f"; {_NOT_VALIDATED}"
     training |= {"changes": plan.description, "update": finding}
     provenance = fitted.provenance.child(plan.reading)
     return Saved(model, ratings, training, replace(provenance, source=plan.source))

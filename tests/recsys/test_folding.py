@@ -325,8 +325,8 @@ def test_the_last_rating_in_time_counts_in_whichever_order_they_arrive():
     later = new.with_columns(timestamp=pl.lit(10))
     updated = recommender.update(Ratings.from_frame(later)).ratings
     assert updated.to_frame().rows() == [(1, 1, 5.0, 10), (2, 1, 5.0, 9)]
-    timeless = recommender.update(Ratings.from_frame(new.drop("timestamp"))).ratings
-    assert timeless.timestamps is None
+    with pytest.raises(DataError, match="The new events have no times"):
+        recommender.update(Ratings.from_frame(new.drop("timestamp")))
 
 
 def test_implicit_stays_implicit(counts):
