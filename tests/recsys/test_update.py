@@ -74,10 +74,11 @@ def test_a_change_has_old_and_new_events_without_removed_ones(old, new, days, us
             [t for (u, _), (_, t) in new.items() if u not in forget]
             + [t for _, t in old.values()]
         )
-    newest = dict(old)
-    for pair, rest in (new or {}).items():
-        if pair not in old or rest[1] >= old[pair][1]:
-            newest[pair] = rest
+    newest = old | {
+        pair: rest
+        for pair, rest in (new or {}).items()
+        if pair not in old or rest[1] >= old[pair][1]
+    }
     expected = {
         pair: [*rest]
         for pair, rest in newest.items()
