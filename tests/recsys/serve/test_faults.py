@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import pytest
 from serving import Application, Command
@@ -384,18 +385,20 @@ def test_a_request_without_its_key_is_answered_before_its_body(saved):
 
 def test_work_stops_when_its_answer_has_timed_out(saved, monkeypatch):
     n_pieces = 0
+    reasons = Responses._reasons
 
-    def slow_piece(*_: object) -> None:
+    def slow_piece(*arguments: Any) -> Any:
         nonlocal n_pieces
         n_pieces += 1
         time.sleep(0.05)
+        return reasons(*arguments)
 
-    monkeypatch.setattr(Responses, "_explain", slow_piece)
+    monkeypatch.setattr(Responses, "_reasons", slow_piece)
     app = create_app(str(saved["als"]), limits=Limits(seconds=0.2), host="127.0.0.1")
     with Application(app) as service:
         service.ready()
         reply = service.post(
-            "/v1/recommend", {"users": list(range(100, 160)), "explain": True}
+            "/v1/recommend", {"users": list(range(100, 160)), "n": 1, "explain": True}
         )
         assert (reply.status, reply.json["type"]) == (503, "/docs#timeout")
         service.sleep(0.2)
