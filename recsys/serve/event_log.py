@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -24,9 +26,7 @@ try:
 except ImportError:  # missing on Windows, where a single process writes
     fcntl = None  # type: ignore[assignment]
 
-_PIECE = 2**16  # bytes to read at a time in search of the last line
-_LATER = 0.5  # seconds after which recommendations are written to the log
-_KEPT = 2**26  # bytes that may wait for a slow disk; further lines are lost
+_MAX_WAITING = 2**26  # bytes that may wait for a slow disk; further lines are lost
 
 _log = logging.getLogger("recsys.serve")
 
@@ -46,9 +46,9 @@ def append_lines(path: Path, lines: bytes, *, durable: bool) -> None:
     with _locked(path) as descriptor:
         size = _end_last_line(descriptor, path)
         try:
-            rest = memoryview(lines)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            unwritten = memoryview(lines)
+            while unwritten:
+                unwritten = unwritten[os.write(descriptor, unwritten) :]
             if durable:
                 os.fsync(descriptor)
         except OSError:
@@ -96,13 +96,10 @@ def _end_last_line(descriptor: int, path: Path) -> int:
 
 def _unended_line(descriptor: int, size: int) -> bytes:
     """Return the bytes after the last line end."""
-    last, start = b"", size
-    while start and b"\n" not in last:
-        length = min(start, max(_PIECE, len(last)))
-        start -= length
-        os.lseek(descriptor, start, os.SEEK_SET)
-        last = os.read(descriptor, length) + last
-    return last[last.rfind(b"\n") + 1 :]
+    if not size:
+        return b""
+    with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as contents:
+        return contents[contents.rfind(b"\n") + 1 :]
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -144,18 +141,42 @@ def check_journal(path: Path, keys: Sequence[str], noun: str) -> None:
         )
 
 
-class EventLog:
-    """Log of events as JSON lines, which are acknowledged after they are written to disk.
+class LineLog:
+    """Log of JSON lines; lines that wait for the disk share one write.
 
-    Requests that wait for the disk share one write.
+    `delay` is the time in seconds in which further lines may join a write. `on_loss` is
+    called with the number of entries that could not be written.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        durable: bool,
+        delay: float = 0.0,
+        on_loss: Callable[[int], None] | None = None,
+    ) -> None:
         self.path = Path(path)
-        self._writer = ThreadPoolExecutor(1, "recsys-events")
-        self._waiting: list[bytes] = []
-        self._written: Future[None]
+        self._durable = durable
+        self._delay = delay
+        self._on_loss = on_loss
+        self._writer = ThreadPoolExecutor(1, "recsys-log")
         self._lock = threading.Lock()
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._written: Future[None] = Future()
+
+    def append(self, lines: bytes) -> Future[None]:
+        """Write lines later; the future ends when they are written, all of them or none.
+
+        It raises a `ProblemError` if they cannot be written.
+        """
+        with self._lock:
+            self._waiting.append(lines)
+            self._size += len(lines)
+            if len(self._waiting) == 1:
+                self._written = self._writer.submit(self._write)
+            return self._written
 
     async def store(self, lines: bytes) -> None:
         """Write lines, and return when they are on disk.
@@ -165,78 +186,37 @@ class EventLog:
         ProblemError
             If they cannot be written; the log then contains none of them.
         """
-        with self._lock:
-            self._waiting.append(lines)
-            if len(self._waiting) == 1:
-                self._written = self._writer.submit(self._write)
-            written = self._written
-        await asyncio.shield(
-            asyncio.wrap_future(written)
-        )  # the write is shared, so do not cancel it
+        written = asyncio.wrap_future(self.append(lines))
+        await asyncio.shield(written)  # the write is shared, so do not cancel it
+
+    def add_with_time(self, answer: bytes) -> None:
+        """Log an answer, a JSON object, with the time; it is lost if the disk is too slow."""
+        if self._size > _MAX_WAITING:
+            self._lose(1)
+            return
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        time_text = now.replace("+00:00", "Z").encode()
+        self.append(b'{"time":"%s",%s\n' % (time_text, answer[1:]))
 
     def _write(self) -> None:
+        time.sleep(self._delay)
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            waiting = self._waiting
+            self._waiting = []
+            self._size = 0
         try:
-            append_lines(self.path, b"".join(waiting), durable=True)
+            append_lines(self.path, b"".join(waiting), durable=self._durable)
         except OSError as error:
             _log.error("%s cannot be written: %s", self.path, error.strerror)
+            self._lose(len(waiting))
             reason = (error.strerror or "it cannot be written").lower()
-            raise ProblemError(
-                "not-stored", f"The events are not stored: {reason}."
-            ) from None
+            sentence = f"The events are not stored: {reason}."
+            raise ProblemError("not-stored", sentence) from None
+
+    def _lose(self, count: int) -> None:
+        if self._on_loss is not None:
+            self._on_loss(count)
 
     def close(self) -> None:
         """Write the remaining lines, and stop."""
-        self._writer.shutdown(wait=True)
-
-
-class RequestLog:
-    """Log of recommendations as JSON lines, written in batches with a short delay.
-
-    `on_loss` is called with the number of lines that could not be written.
-    """
-
-    def __init__(self, path: str, on_loss: Callable[[int], None]) -> None:
-        self.path = Path(path)
-        self._on_loss = on_loss
-        self._lines: list[bytes] = []
-        self._size = 0
-        self._writer = ThreadPoolExecutor(1, "recsys-log")
-        self._planned: asyncio.TimerHandle | None = None
-        self._writing: Future[None] | None = None
-
-    def add(self, answer: bytes) -> None:
-        """Log an answer, a JSON object, with the time."""
-        if self._size > _KEPT:
-            self._on_loss(1)
-            return
-        now = (
-            datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        )
-        self._lines.append(b'{"time":"%s",%s\n' % (now.encode(), answer[1:]))
-        self._size += len(answer)
-        if self._planned is None:
-            self._planned = asyncio.get_running_loop().call_later(_LATER, self._flush)
-
-    def _flush(self) -> None:
-        self._planned = None
-        if self._writing is not None and not self._writing.done():  # a slow disk
-            self._planned = asyncio.get_running_loop().call_later(_LATER, self._flush)
-            return
-        lines, self._lines, self._size = self._lines, [], 0
-        self._writing = self._writer.submit(self._write, lines)
-
-    def _write(self, lines: list[bytes]) -> None:
-        try:
-            append_lines(self.path, b"".join(lines), durable=False)
-        except OSError as error:
-            _log.error("%s cannot be written: %s", self.path, error.strerror)
-            self._on_loss(len(lines))
-
-    def close(self) -> None:
-        """Write the remaining lines, and stop."""
-        if self._planned is not None:
-            self._planned.cancel()
-        self._writer.submit(self._write, self._lines)
         self._writer.shutdown(wait=True)

@@ -88,7 +88,7 @@ class Lists:
         if variant is not None:
             body = b'{"variant":"%s",%s' % (variant.encode(), body[1:])
         if self._service.log is not None:
-            self._service.log.add(body)
+            self._service.log.add_with_time(body)
         return body
 
     def _similar(self, item: str, n: int) -> PendingList | None:

@@ -19,7 +19,7 @@ from recsys.schema import INDEX_FORMAT, format_of
 from recsys.serve.access import Access
 from recsys.serve.catalogue import Id, Json
 from recsys.serve.deadline import call_until
-from recsys.serve.event_log import EventLog, RequestLog
+from recsys.serve.event_log import LineLog
 from recsys.serve.loading import IndexResponses, load_responses, load_search
 from recsys.serve.metrics import Counters
 from recsys.serve.problems import ProblemError
@@ -32,6 +32,7 @@ T = TypeVar("T")
 Variant: TypeAlias = Literal["a", "b"]
 
 _MAX_ROWS = 100_000  # items in all lists of a request: some 20 MB
+_LOG_DELAY = 0.5  # seconds after which recommendations are written to the log
 _THREADS = 2  # few suffice, since most of the work is compiled code
 _log = logging.getLogger("recsys.serve")
 
@@ -59,12 +60,17 @@ class Service:
         if self.index is not None:
             self.slots["index"] = self.index
         self.counters = Counters(self.slots)
-        self.events: EventLog | None = None
+        self.events: LineLog | None = None
         if settings.events is not None:
-            self.events = EventLog(settings.events)
-        self.log: RequestLog | None = None
+            self.events = LineLog(settings.events, durable=True)
+        self.log: LineLog | None = None
         if settings.log is not None:
-            self.log = RequestLog(settings.log, self.counters.lost.inc)
+            self.log = LineLog(
+                settings.log,
+                durable=False,
+                delay=_LOG_DELAY,
+                on_loss=self.counters.lost.inc,
+            )
         self._pool = ThreadPoolExecutor(_THREADS, "recsys-answer")
         self._loader = ThreadPoolExecutor(1, "recsys-load")
         self._n_pending = 0
@@ -198,7 +204,7 @@ class Service:
             if answer["policy"] == "popular":
                 self.counters.unknown_users.inc()
             if self.log is not None:
-                self.log.add(msgspec.json.encode(answer))
+                self.log.add_with_time(msgspec.json.encode(answer))
         return answers
 
     async def store(self, events: list[Json]) -> None:
