@@ -110,6 +110,10 @@ class Choice:
         ]
         candidates: list[Candidate] = []
         for candidate in complete or self.candidates:
+            if candidate.params.get("linked") and of_candidates[candidate.model].get(
+                "nonnegative"
+            ):
+                continue  # a model has one or the other
             with_them = Candidate(
                 candidate.model, candidate.params | dict(of_candidates[candidate.model])
             )

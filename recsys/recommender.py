@@ -35,6 +35,7 @@ from recsys.refit import fit_model
 from recsys.reranking import prepare_lists
 from recsys.schema import Saved, load_model
 from recsys.storage import save_model
+from recsys.topics import Topics
 from recsys.topn import Cosine, CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.update import reading_of, updated
 from recsys.user_columns import check_columns
@@ -744,10 +745,43 @@ class Recommender:
         """
         return predictions.imputed(self.fitted, users, items, missing_only=missing_only)
 
-    def explain(self, user: IdLike, item: IdLike, n: int | None = None) -> pl.DataFrame:
+    def topics(self, n: int = 10) -> pl.DataFrame:
+        """List the n items with the largest weights in each topic.
+
+        The topics are the factors of a model with ``nonnegative=True``. The weight of an item with
+        n ratings is the mean contribution of the topic to its scores, times n / (n + 10). Topics
+        are numbered from 1, the strongest one first.
+
+        Returns
+        -------
+        polars DataFrame
+            Columns topic, item, rank (from 1), weight (Float32), and title if there are any. Items
+            of weight zero are left out.
+
+        Raises
+        ------
+        DataError
+            If the factors of the model may be negative.
+        """
+        return self._topics.frame(n)
+
+    @cached_property
+    def _topics(self) -> Topics:
+        return Topics(self.model, self._counts_from.get("item", self.ratings))
+
+    def explain(
+        self,
+        user: IdLike,
+        item: IdLike,
+        n: int | None = None,
+        *,
+        by: Literal["ratings", "topics"] = "ratings",
+    ) -> pl.DataFrame:
         """Explain the score of an item for a user as a sum over the user's ratings.
 
         With n, only the n contributions largest in absolute value and the sum of the others remain.
+        With ``by="topics"``, the score is a sum over the topics of a model with non-negative
+        factors instead (see `topics`).
 
         Returns
         -------
@@ -755,7 +789,9 @@ class Recommender:
             Columns part ("base", "popularity", "item", "feature" or "others"), item, rating (not
             for implicit feedback), feature (such as "genres = Horror", if any), contribution
             (Float32), title if there are any. "base" is the score without the user's ratings,
-            "popularity" the discount for few ratings. They add up to the score, not clipped.
+            "popularity" the discount for few ratings. They add up to the score, not clipped. By
+            topics, the columns are part ("popularity", "topic" or "others"), topic, contribution,
+            and items: the first items of the topic.
 
         Raises
         ------
@@ -766,6 +802,11 @@ class Recommender:
             raise DataError(
                 "Scores of folded-in items cannot be explained; update(ratings) adds the items."
             )
+        check_choice("by", by, ("ratings", "topics"))
+        if by == "topics":
+            row = int(self.ratings.users.index([user])[0])
+            column = int(self.ratings.items.index([item])[0])
+            return self._topics.explained(row, column, n)
         counted_ratings = self.ratings, self._counts_from.get("item", self.ratings)
         return predictions.explained(
             self.model, *counted_ratings, user, item, n, self._titles

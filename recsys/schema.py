@@ -17,7 +17,6 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
-from traceback import clear_frames
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -675,29 +674,15 @@ def format_of(path: str | Path) -> str | None:
 
 
 @contextmanager
-def closed_on_error() -> Iterator[None]:
-    """Let the frames of an error forget their variables, so that memory maps are closed."""
-    try:
-        yield
-    except Exception as error:
-        clear_frames(error.__traceback__)
-        raise
-
-
-@contextmanager
 def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
     """Convert all errors of reading a saved directory to one type.
-
-    The memory maps of what was read so far are closed: the tracebacks of errors would keep them
-    open, and a service that rejects one model after the other would run out of files.
 
     Raises
     ------
     ModelFileError
     """
     try:
-        with closed_on_error():
-            yield
+        yield
     except ModelFileError:
         raise
     except OSError as error:

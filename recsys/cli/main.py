@@ -32,6 +32,9 @@ VERBS = {
         "recsys.cli.recommend:explain",
         "Explain a score by the ratings and features behind it.",
     ),
+    "topics": Verb(
+        "recsys.cli.recommend:topics", "List the items of each topic of a model."
+    ),
     "update": Verb(
         "recsys.cli.fit:update",
         "Add new ratings to a model, or remove old ones or users.",

@@ -324,7 +324,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 _CONTROLS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
 _CONTROLS += [0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _PLAIN = dict.fromkeys(_CONTROLS, "\ufffd")
-_WRAPPED = ("description", "use", "value")  # columns that are read in full
+_WRAPPED = ("description", "use", "value", "items")  # columns that are read in full
 
 
 def render(frame: pl.DataFrame | Shortlist) -> str:

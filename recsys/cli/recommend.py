@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
@@ -20,10 +20,12 @@ from recsys.ranking.lists import ColdUser, ListOptions
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    import polars as pl
+
     from recsys.data.ids import Ids
     from recsys.recommender import ColdPair, Recommender
 
-
+_NOTED_TOPICS = 3  # topics that a note on an explanation names
 _ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}
 _USERS = cli.declared(
     "ID", "User, or several separated by commas.", "--user", "-u", multiple=True
@@ -320,6 +322,7 @@ def similar(
         "recsys explain model --user 42 --item 318",
         'recsys explain model --user 42 --title "Toy Story" -n 5 --json',
         'recsys explain model --user-features "age=30, job=student" --item 318',
+        "recsys explain model --user 42 --item 318 --by topics",
     ],
     one_of={"--item": ("item",), "--title": ("title",)},
     required="Choose the item",
@@ -339,6 +342,12 @@ def explain(
         "ID", "Item whose score to explain.", "--item", "-i"
     ),
     title: str | None = cli.declared("TEXT", "Title of the item, or part of it."),
+    by: Literal["ratings", "topics"] = cli.declared(
+        "",
+        "Explain by the ratings of the user, or by the topics of a model with nonnegative=true.",
+        type=click.Choice(["ratings", "topics"]),
+        default="ratings",
+    ),
     n: int = cli.length("contributions to show"),
 ) -> None:
     """Explain a score by the ratings and features behind it.
@@ -348,10 +357,12 @@ def explain(
     with few ratings. Then come the rated items and the features with the largest contributions, and
     the sum of the others. The contributions add up to the score, which is not clipped. The columns
     are part, item, rating and contribution; feature if there are any; and title if titles are
-    known. A new user is described as in `recsys recommend`.
+    known. A new user is described as in `recsys recommend`. With --by topics, the score is a sum
+    over topics (see `recsys topics`), and the columns are part, topic, contribution and items.
     """
     from recsys.data.ids import as_written
     from recsys.folding import NEW_USER
+    from recsys.models.nonnegative import has_topics
 
     fits = bool(described) == (user is None)
     require(
@@ -367,12 +378,65 @@ def explain(
         chosen = as_written(str(item), ratings.items)
     else:
         chosen = inputs.find_title(ratings, title)
-    frame = recommender.explain(user, chosen, n)
+    frame = recommender.explain(user, chosen, n, by=by)
     pair = {
         "user": ratings.users.like([user])[0],
         "item": ratings.items.like([chosen])[0],
     }
     output.write(frame, command="explain", model=recommender.model.name, **pair)
+    if by == "ratings" and has_topics(recommender.model):
+        note_topics(recommender.explain(user, chosen, by="topics"))
+
+
+def note_topics(explanation: pl.DataFrame) -> None:
+    """Report the topics with the largest contributions to a score."""
+    topics = explanation.filter(explanation["part"] == "topic")
+    total = topics["contribution"].sum()
+    for row in topics.head(_NOTED_TOPICS).iter_rows(named=True):
+        share = row["contribution"] / total
+        note(f"topic {row['topic']} has {share:.0%} of the score: {row['items']}")
+
+
+@cli.command(
+    "topics",
+    examples=[
+        "recsys topics model",
+        "recsys topics model -n 5 --json",
+        "recsys topics ratings.csv --model als -p nonnegative=true --factors 20",
+    ],
+)
+@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@cli.output_options
+@source_options
+def topics(
+    source: Source,
+    output: Output,
+    n: int = cli.length("items of each topic"),
+) -> None:
+    """List the items of each topic of a model.
+
+    The input is a saved model, or ratings to fit a model to: als or ials with -p nonnegative=true,
+    whose factors are topics, the strongest one first. The weight of an item is the mean
+    contribution of the topic to its scores, damped for items with few ratings. The columns are
+    topic, item, rank, weight, and title if titles are known. A table on a terminal has one line for
+    each topic.
+    """
+    import polars as pl
+
+    recommender = source.open()
+    frame = recommender.topics(n)
+    name = "title" if "title" in frame.columns else "item"
+    lines = frame.group_by("topic", maintain_order=True).agg(
+        pl.col(name).cast(pl.String).fill_null(pl.col("item").cast(pl.String))
+    )
+    lines = lines.select("topic", pl.col(name).list.join("; ").alias("items"))
+    is_table = output.resolved_format == "table"
+    output.write(
+        lines if is_table else frame,
+        command="topics",
+        model=recommender.model.name,
+        n=n,
+    )
 
 
 @cli.command(

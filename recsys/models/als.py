@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowrank import kernels
 from lowrank.completion import linked_als, links
 from lowrank.completion.als import AlsSweep, als_sweeps, solve_rows
 from lowrank.completion.cold_start import mean_covariance
 from lowrank.kernels import CsrArrays, Stored, at_most
+from recsys.errors import DataError
 from recsys.models.base import OnStep, Step, ValidationWatch, validation_rmse
 from recsys.models.histories import Histories, csr_rows
+from recsys.models.nonnegative import inverse_on, strongest_first
 from recsys.models.parameters import (
     model,
     overflow_error,
@@ -30,6 +33,11 @@ from recsys.models.vector_model import AxisPrior, Priors, VectorModel
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
+_CHECKED = 2**20  # ratings per block when checking, which copies them
+# Penalty of non-negative factors in units of the regularization. Without biases it shrinks whole
+# ratings, and shrinks all alike if it grows with their number.
+_PART_PENALTY = 1 / 13
+
 
 @model
 class ALS(VectorModel):
@@ -39,11 +47,18 @@ class ALS(VectorModel):
     ratings scaled to standard deviation 1. With features of items or users (`with_features`), the
     vectors are shrunk towards a prediction from the features instead of zero.
 
+    With `nonnegative`, a rating is predicted as a sum of parts, ``a_u . m_i``, and no number in the
+    factors is negative: each factor is a topic of items (see `recsys.Recommender.topics`). There is
+    no mean, no bias and no use of features, and ratings must not be negative. The penalty then
+    shrinks ratings instead of their differences from biases. It is
+    ``regularization / 13 * n**(2 * count_power)``, by default 0.1 for each rating.
+
     References
     ----------
     Zhou, Wilkinson, Schreiber and Pan (2008), "Large-scale parallel collaborative filtering for
     the Netflix prize", section 3. Koren, Bell and Volinsky (2009), "Matrix factorization
-    techniques for recommender systems".
+    techniques for recommender systems". Kim and Park (2011), "Fast nonnegative matrix
+    factorization: an active-set-like method and comparisons".
     """
 
     name = "als"
@@ -71,6 +86,9 @@ class ALS(VectorModel):
     link_penalty: float = parameter(
         10.0, "Ridge penalty on the implicit-feedback (who rated what) term."
     )
+    nonnegative: bool = parameter(
+        False, "Predict ratings by sums of non-negative parts (topics), without biases."
+    )
     iterations: int = parameter(20, "Maximum number of sweeps (users, then items).")
     tol: float = parameter(
         1e-4,
@@ -80,12 +98,21 @@ class ALS(VectorModel):
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
+    @property
+    def uses_features(self) -> bool:  # type: ignore[override]
+        """True unless the factors are non-negative."""
+        return not self.nonnegative
+
     def _fit(
         self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
     ) -> None:
+        if self.nonnegative:
+            self._check_parts(ratings)
         sweeps = self._sweeps(ratings)
         self._take_best(sweeps, on_step, validation)
         del sweeps  # frees the transpose of the ratings
+        if self.nonnegative:
+            self.item_factors = strongest_first(self.item_factors)
         # Solve the users again, so that folding in a training user returns the same vector.
         histories = Histories.of(ratings)
         if self.priors is None:  # without links and features
@@ -126,6 +153,22 @@ class ALS(VectorModel):
 
     def _sweeps(self, ratings: Ratings) -> Generator[AlsSweep]:
         matrix = ratings.coded or ratings.matrix
+        if self.nonnegative:
+            regularization, count_power = self._penalty
+            mean, deviation = ratings.mean_and_std()
+            scale = (
+                math.hypot(mean, deviation) or 1.0
+            )  # the unit of sweeps without biases
+            return als_sweeps(
+                matrix,
+                self.factors,
+                regularization=regularization * self.rating_std / scale,
+                count_power=count_power,
+                biases=False,
+                nonnegative=True,
+                random_state=self.random_state,
+                threads=self.threads,
+            )
         if not self.linked and ratings.user_features is ratings.item_features is None:
             return als_sweeps(
                 matrix,
@@ -170,9 +213,17 @@ class ALS(VectorModel):
             weights=prior.features,
         )
 
+    @property
+    def _penalty(self) -> tuple[float, float]:
+        """The ridge penalty of a row with one rating, and the power of its count."""
+        if self.nonnegative:
+            return self.regularization * _PART_PENALTY, 2 * self.count_power
+        return self.regularization, self.count_power
+
     def _precision(self, dtype: type) -> NDArray[np.floating]:
+        regularization, _ = self._penalty
         return links.ridge_precision(
-            self.factors, self.regularization, self.rating_std, dtype
+            self.factors, regularization, self.rating_std, dtype
         )
 
     def _prior(self, side: str) -> links.RowPrior:
@@ -180,8 +231,9 @@ class ALS(VectorModel):
         if self.priors is not None:
             return super()._prior(side)
         d = self.factors + 1
+        _, count_power = self._penalty
         return links.RowPrior(
-            np.zeros(d), self._precision(float), np.zeros((0, d)), self.count_power
+            np.zeros(d), self._precision(float), np.zeros((0, d)), count_power
         )
 
     def _plain_rows(self, side: str, entries: Stored) -> tuple[Floats, Floats]:
@@ -189,16 +241,58 @@ class ALS(VectorModel):
         factors, bias = self.item_factors, self.item_bias
         if side == "item":
             factors, bias = self.user_factors, self.user_bias
+        regularization, count_power = self._penalty
         return solve_rows(
             entries,
             factors,
             bias,
             mean=self.global_mean,
-            regularization=self.regularization,
+            regularization=regularization,
             scale=self.rating_std,
-            count_power=self.count_power,
+            count_power=count_power,
+            biases=not self.nonnegative,
+            nonnegative=self.nonnegative,
             threads=self.threads,
         )
+
+    def _row_terms(
+        self, side: str, entries: CsrArrays, features: CsrArrays | None
+    ) -> links.Terms:
+        """Return the vector of a user or item as a sum over its entries and features."""
+        if not self.nonnegative:
+            return super()._row_terms(side, entries, features)
+        source = self._source
+        factors = source.item_factors if side == "user" else source.user_factors
+        rated = factors[entries.indices].astype(np.float64)
+        regularization, count_power = self._penalty
+        n = max(len(rated), 1)
+        penalty = regularization * self.rating_std * n**count_power
+        system = rated.T @ rated + penalty * np.eye(self.factors)
+        solution, _ = source._plain_rows(side, entries)
+        inverse = inverse_on(system, solution[0] > 0)
+        parts = np.zeros((len(rated), self.factors + 1))  # without a bias, the last
+        parts[:, :-1] = (rated * entries.data[:, None]) @ inverse
+        none = np.zeros((0, self.factors + 1))
+        return links.Terms(np.zeros(self.factors + 1), parts, none)
+
+    def _check_parts(self, ratings: Ratings) -> None:
+        """Check that ratings can be fitted by non-negative factors."""
+        if self.linked:
+            raise DataError(
+                "als fits either linked or nonnegative factors; leave one of them out."
+            )
+        for block in kernels.pieces(ratings.nnz, _CHECKED):
+            values = ratings.values_at(block)
+            if values.min() < 0:
+                position = block.start + int(np.argmax(values < 0))
+                user = np.searchsorted(ratings.indptr, position, "right") - 1
+                item = ratings.indices[position]
+                raise DataError(
+                    "als with nonnegative=True needs ratings that are not negative; got "
+                    f"{ratings.values_at(slice(position, position + 1))[0]:g} of user "
+                    f"{ratings.users.values[int(user)]!r} for item "
+                    f"{ratings.items.values[int(item)]!r}."
+                )
 
     def _solved_rows(
         self, side: str, histories: Histories, features: CsrArrays | None

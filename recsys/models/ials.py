@@ -34,6 +34,7 @@ from recsys.models.base import (
 from recsys.models.feature_priors import AxisFeaturePrior, FeaturePriors, widened
 from recsys.models.histories import Context, Explanation, Histories, csr_rows, row_of
 from recsys.models.item_item import weight_unit, weighted_matrix
+from recsys.models.nonnegative import inverse_on, strongest_first
 from recsys.models.parameters import (
     fitted,
     model,
@@ -66,6 +67,8 @@ _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
 _STEP = 10**0.25  # factor between neighbouring values
 _TRIALS = 30  # maximum number of fits
 
+# Number of non-negative factors: more take much time, and are hard to read.
+_TOPICS = 64
 # Number of interactions above which fits with 256 factors take too long.
 _MANY_INTERACTIONS = 3_000_000
 # Numbers of users and items, and of interactions of each, for 512 factors.
@@ -101,6 +104,9 @@ class IALS(FoldingModel, FactorModel):
     features, a ridge regression of the factors (see `lowrank.completion.implicit`). Features alone
     determine an item or user without interactions, whose pairs are left out of the fit.
 
+    With `nonnegative`, no number in the factors is negative: each factor is a topic of items (see
+    `recsys.Recommender.topics`), and scores are sums over topics. Features are then not used.
+
     Attributes
     ----------
     penalty, pair_weight : float
@@ -120,14 +126,13 @@ class IALS(FoldingModel, FactorModel):
         "Interactions of many users and items: latent factors, any size, any threads."
     )
     predicts_ratings = False
-    uses_features = True
     _needs_values = False
     _scores_between_sweeps = True
 
     factors: int | None = parameter(
         None,
-        "Number of latent factors; by default 256, 128 for more than 3 million interactions, and "
-        "512 for many users and items with few interactions each.",
+        "Number of latent factors; by default 256, 128 for more than 3 million interactions, "
+        "512 for many users and items with few interactions each, and 64 with nonnegative.",
         low=16,
         high=512,
         log=True,
@@ -144,6 +149,9 @@ class IALS(FoldingModel, FactorModel):
         low=0.0,
         high=1.0,
     )
+    nonnegative: bool = parameter(
+        False, "Keep the factors non-negative, so that each is a topic of items."
+    )
     iterations: int = parameter(16, "Maximum number of sweeps (users, then items).")
     tol: float = parameter(
         1e-3,
@@ -159,6 +167,11 @@ class IALS(FoldingModel, FactorModel):
     features: FeaturePriors | None = part(FeaturePriors)
 
     _first_item_factors: ClassVar[Floats | None] = None
+
+    @property
+    def uses_features(self) -> bool:  # type: ignore[override]
+        """True unless the factors are non-negative."""
+        return not self.nonnegative
 
     def _fit_like(
         self,
@@ -186,12 +199,18 @@ class IALS(FoldingModel, FactorModel):
         self.global_mean = 0.0
         self.user_bias = np.zeros(ratings.n_users, np.float32)
         self.item_bias = np.zeros(ratings.n_items, np.float32)
-        users = csr_rows(ratings.user_features)
-        items = csr_rows(ratings.item_features)
+        users = items = None
+        if self.uses_features:
+            users = csr_rows(ratings.user_features)
+            items = csr_rows(ratings.item_features)
         has_features = users is not None or items is not None
-        k = self.factors or default_factors(
-            *ratings.shape, ratings.n_ratings, dual=not has_features
-        )
+        k = self.factors
+        if k is None and self.nonnegative:
+            k = min(*ratings.shape, _TOPICS)
+        elif k is None:
+            k = default_factors(
+                *ratings.shape, ratings.n_ratings, dual=not has_features
+            )
         sweeps = implicit_sweeps(
             weights,
             k,
@@ -205,6 +224,8 @@ class IALS(FoldingModel, FactorModel):
         if has_features:
             counts = np.bincount(ratings.indices, minlength=ratings.n_items)
             self._set_features(sweep, users, items, histories.counts, counts)
+        elif self.nonnegative:
+            self.item_factors = strongest_first(self.item_factors)
         else:  # so that users are fast to fold in
             self.item_factors = in_principal_axes(self.item_factors)
         # Solve the users again, so that folding in a training user returns the same vector.
@@ -334,6 +355,9 @@ class IALS(FoldingModel, FactorModel):
             (rated.T * weights) @ rated + self.pair_weight * gram + penalty * np.eye(k)
         )
         inverse = np.linalg.inv(normal)
+        if self.nonnegative:
+            solution = self._source._solved(side, entries, None)[f"{side}_factors"]
+            inverse = inverse_on(normal, solution[0] > 0)
         right = rated * weights[:, None]
         return Terms(
             penalty * mean @ inverse, right @ inverse, penalty * predicted @ inverse
@@ -414,6 +438,7 @@ class IALS(FoldingModel, FactorModel):
         return {
             **penalties._asdict(),
             "count_power": self.count_power,
+            "nonnegative": self.nonnegative,
             "threads": self.threads,
         }
 
@@ -444,7 +469,8 @@ class IALS(FoldingModel, FactorModel):
             steps += [(0, 1), (0, -1)]
         if not given.unobserved_weight:
             steps += [(1, 0), (-1, 0)]
-        most_factors = min(self.factors or _MORE_FACTORS, _MORE_FACTORS, n, m)
+        usual = _TOPICS if self.nonnegative else _MORE_FACTORS
+        most_factors = min(self.factors or usual, _MORE_FACTORS, n, m)
         n_factors = min(_FACTORS, most_factors)
         heights: dict[GridPoint, float] = {}
         best = (0, 0)

@@ -5,7 +5,8 @@ There are two forms. In a ridge regression, the vector x of a user solves
     (sum_i w_i y_i y_i' + C_i + P) x = sum_i (w_i t_i y_i - c_i) + P m
 
 for the rated items i with vectors y_i, weights w_i, targets t_i and covariances C_i, and
-the prior of the user with mean m and precision P. In a sum, the score of an item is a sum
+the prior of the user with mean m and precision P. The first entries of x may have to be
+non-negative, with the others zero. In a sum, the score of an item is a sum
 of item-item weights over the history. `page/arithmetic.js` computes both, and so does
 `form_scores`, to check a form against its model before use. A page has the lists of other
 models, computed in advance.
@@ -27,6 +28,7 @@ from recsys.models.blend import Blend
 from recsys.models.histories import Histories
 from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel
+from recsys.models.nonnegative import has_topics
 from recsys.models.parts import Floats, Indices
 from recsys.models.vector_model import VectorModel
 
@@ -127,6 +129,8 @@ def _ridge_of_ratings(
     }
     if columns.covariance.shape[1]:
         form["covariance"] = columns.covariance
+    if has_topics(model):
+        form["nonnegative"] = model.factors  # without the bias, which is zero
     if prior.mean.any():
         form["prior"] = prior.mean
     if len(prior.link):
@@ -161,6 +165,8 @@ def _ridge_of_interactions(
         "unit": float(model.unit),
         "others": float(model.pair_weight) * n_observed,
     }
+    if has_topics(model):
+        form["nonnegative"] = len(gram)
     is_observed = model.known("item")[items]
     if not is_observed.all():
         form["observed"] = is_observed.astype(np.uint8)
@@ -274,7 +280,7 @@ def _scores_of_ratings(
     if "link" in form:
         links = form["link"][items].sum(axis=0, dtype=np.float64)
         right += precision @ links / np.sqrt(n)
-    x = np.linalg.solve(system, right)
+    x = _solution(form, system, right)
     scores: Doubles = form["mean"] + vectors[:, -1] + vectors[:, :-1] @ x[:-1] + x[-1]
     return scores
 
@@ -291,8 +297,21 @@ def _scores_of_interactions(
     precision = total ** form["power"] * form["precision"].astype(np.float64)
     system = (design.T * weights) @ design + form["gram"] + precision
     right = weights @ design + precision @ _prior(form, user)
-    scores: Doubles = vectors @ np.linalg.solve(system, right)
+    scores: Doubles = vectors @ _solution(form, system, right)
     return scores
+
+
+def _solution(form: Form, system: Doubles, right: Doubles) -> Doubles:
+    """Return the vector of a user, not negative if the form says so."""
+    n = form.get("nonnegative")
+    if n is None:
+        return np.asarray(np.linalg.solve(system, right), np.float64)
+    from scipy.optimize import nnls  # slow to import
+
+    factor = np.linalg.cholesky(system[:n, :n])
+    x = np.zeros(len(right))
+    x[:n], _ = nnls(factor.T, np.linalg.solve(factor, right[:n]))
+    return x
 
 
 def _prior(form: Form, user: int) -> Doubles:

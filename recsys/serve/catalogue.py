@@ -13,6 +13,7 @@ from recsys.changes import plausible_range
 from recsys.data.ids import Ids
 from recsys.models.abilities import HasItemVectors
 from recsys.models.base import FactorModel
+from recsys.models.nonnegative import has_topics
 from recsys.models.parts import Indices
 from recsys.predictions import unsupported
 from recsys.recommender import Recommender
@@ -31,6 +32,7 @@ _EXACT = 2**53  # from here on, a browser rounds integers
 _DIGITS = 7  # significant digits of a number in single precision
 _LARGEST = float(np.finfo(np.float32).max)
 _LONGEST_SEARCH = 200  # maximum number of characters of a query
+_TOPIC_ITEMS = 10  # number of items of a topic
 _ENDS = 3  # number of items named at each end of an axis
 
 
@@ -238,6 +240,7 @@ class Catalogue:
 
         For factor models, they are those of the product of user and item factors; for spectral,
         those of the normalised interactions; for a blend, those of its first model that has any.
+        If the factors are not negative, also the topics.
 
         Raises
         ------
@@ -251,7 +254,22 @@ class Catalogue:
             )
             raise ProblemError("not-available", reason)
         kept = np.sort(values.astype(np.float64))[::-1].tolist()
-        return {"values": kept, "rank": len(kept), "model": self.name}
+        answer: Json = {"values": kept, "rank": len(kept), "model": self.name}
+        if has_topics(model):
+            answer["topics"] = self._topics()
+        return answer
+
+    def _topics(self) -> list[Json]:
+        """Return the items with the largest weights in each topic."""
+        topics = self.recommender._topics
+        answer = []
+        for topic in range(topics.weights.shape[1]):
+            items = topics.top_items(topic, _TOPIC_ITEMS)
+            weights = numbers(topics.weights[items, topic])
+            named = zip(self.names(items), weights, strict=True)
+            rows = [name | {"weight": weight} for name, weight in named]
+            answer.append({"topic": topic + 1, "items": rows})
+        return answer
 
 
 def id_texts(ids: Ids, indices: NDArray[Any]) -> list[str]:

@@ -217,12 +217,31 @@ class MapBody(_Body):
     model: str
 
 
+class TopicItem(NamedItem):
+    """Item of a topic."""
+
+    weight: Finite = Field(
+        description="Mean contribution of the topic to the scores of the item, damped for items "
+        "with few ratings."
+    )
+
+
+class TopicBody(_Body):
+    """Topic, a factor of a model with non-negative factors, with its first items."""
+
+    topic: Place
+    items: list[TopicItem]
+
+
 class SpectrumBody(_Body):
     """Singular values of the model, in descending order, and their number."""
 
     values: list[Finite]
     rank: Count
     model: str
+    topics: list[TopicBody] | None = Field(
+        None, description="Topics of a model with non-negative factors."
+    )
 
 
 class ModelBody(_Body):

@@ -192,6 +192,10 @@ def _chosen_model(
     settings = make_model(name, **{"iterations": _ITERATIONS, **given}).get_params()
     if settings.get("linked"):
         raise DataError("The als model has no links on Spark; leave out linked.")
+    if settings["nonnegative"]:
+        raise DataError(
+            f"The {name} model has no non-negative factors on Spark; leave out nonnegative."
+        )
     return name, settings
 
 

@@ -98,6 +98,7 @@ def test_given_parameters_narrow_the_choice():
     assert given({"factors": 3}, {"factors": 3}) == ["als", "als linked", "bayes"]
     assert given({"tol": 0.1}, {}) == ["als", "als linked"]
     assert given({"linked": True}, {}) == ["als linked"]
+    assert given({"nonnegative": True}, {}) == ["als nonnegative"]
     assert given({}, {"samples": 4}) == ["bayes"]
 
 

@@ -6,6 +6,8 @@
 // the page, their ratings, and the position of a user whose features are used, or -1.
 "use strict";
 
+const MOST_SWEEPS = 10000;
+
 // The Cholesky factor of a symmetric positive definite matrix, row by row, in place.
 function cholesky(A, d) {
   for (let i = 0; i < d; i++) {
@@ -87,6 +89,33 @@ function observation(form, item, value, d) {
   return { design, weight: 1, target };
 }
 
+// The vector x with non-negative entries, the first n, that minimises x'Ax / 2 - b'x, by coordinate
+// descent. The other entries are zero.
+function nonnegativeSolution(A, b, n, d) {
+  const x = new Float64Array(d);
+  let largest = 0, change = 1;
+  for (let sweep = 0; sweep < MOST_SWEEPS && change > 1e-9 * largest; sweep++) {
+    change = 0;
+    for (let i = 0; i < n; i++) {
+      const value = Math.max(x[i] + (b[i] - dot(row(A, i, d), x, d)) / A[i * d + i], 0);
+      change = Math.max(change, Math.abs(value - x[i]));
+      largest = Math.max(largest, value);
+      x[i] = value;
+    }
+  }
+  return x;
+}
+
+// Make equations have the solution zero where the non-negative solution is zero.
+function restrict(system, right, terms, n, d) {
+  nonnegativeSolution(system, right, n, d).forEach((value, i) => {
+    if (value > 0) return;
+    for (let j = 0; j < d; j++) system[i * d + j] = system[j * d + i] = Number(i === j);
+    right[i] = 0;
+    terms.forEach((term) => { term[i] = 0; });
+  });
+}
+
 // A ridge regression on the vectors of the rated items.
 function ridge(form, history) {
   const [n, d] = form.vectors.shape, vectors = form.vectors.data;
@@ -108,6 +137,7 @@ function ridge(form, history) {
     term.forEach((value, k) => { right[k] += value; });
     return term;
   });
+  if (form.nonnegative) restrict(system, right, terms, form.nonnegative, d);
   cholesky(system, d);
   const user = solved(system, right, d);
   // Interactions have no biases: the last entries of vectors are like the others.

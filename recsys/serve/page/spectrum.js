@@ -1,4 +1,4 @@
-// The view of singular values, with their shares of the sum of squares.
+// The view of singular values, with their shares of the sum of squares, and of topics.
 "use strict";
 
 const BOX = { left: 48, right: 44, top: 16, bottom: 42 };
@@ -10,12 +10,22 @@ const spectrumView = {
     const parts = await Promise.all(app.variants.map(async (variant, at) => {
       try {
         if (!app.can("spectrum", variant)) throw new Error("The model has no factors, and so no singular values.");
-        return this.chart(await app.source.spectrum(variant), app.names[at]);
+        const spectrum = await app.source.spectrum(variant), chart = this.chart(spectrum, app.names[at]);
+        return spectrum.topics ? [this.topics(spectrum.topics, app.names[at]), chart] : chart;
       } catch (error) {
         return h("div", { class: "panel" }, h("h2", {}, `Spectrum of ${app.names[at]}`), h("p", { class: "muted" }, error.message));
       }
     }));
-    $("spectrum").replaceChildren(...parts);
+    $("spectrum").replaceChildren(...parts.flat());
+  },
+
+  // The first items of each topic.
+  topics(topics, name) {
+    const rows = topics.map(({ items }) => h("li", {}, items.map(titleOf).join("; ") || "no items"));
+    return h("div", { class: "panel" },
+      h("h2", {}, `Topics of ${name}`),
+      h("p", {}, "Each factor is a topic, the strongest one first, with the items to which it contributes most."),
+      h("ol", { class: "topics" }, ...rows));
   },
 
   chart({ values, rank }, name) {

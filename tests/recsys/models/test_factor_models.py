@@ -15,6 +15,7 @@ from recsys.recommender import Recommender
 KINDS = {
     "als": ("als", {"factors": 6}),
     "als-linked": ("als", {"factors": 6, "linked": True}),
+    "als-nonnegative": ("als", {"factors": 6, "nonnegative": True}),
     "bayes": ("bayes", {"factors": 6}),
     "bayes-plain": ("bayes", {"factors": 6, "linked": False}),
 }
@@ -36,7 +37,7 @@ def make_ratings(n=80, m=50, noise=0.4, density=0.3, seed=0):
     )
     table[rng.random((n, m)) > density] = np.nan
     table[-1] = table[:, -1] = np.nan
-    return Ratings.from_matrix(table.astype(np.float32))
+    return Ratings.from_matrix(table.clip(0).astype(np.float32))
 
 
 def histories_of(ratings):

@@ -451,6 +451,20 @@ def test_tabs_move_with_arrows_and_the_spectrum_has_a_table(visit, static, fitte
     assert page.locator("figure rect").count() == 4
 
 
+def test_a_model_with_non_negative_factors_shows_its_topics(visit, static, films):
+    recommender = Recommender("als", factors=4, nonnegative=True).fit(films)
+    page = visit(static(recommender))
+    like(page, "film 3, ")
+    listed(page)
+    expected = recommender.recommend(history={103: 5})["title"].to_list()
+    assert page.locator(".list .title").all_inner_texts() == expected
+    page.get_by_role("tab", name="Spectrum").click()
+    page.get_by_role("heading", name="Topics of als").wait_for()
+    topics = recommender.topics(10).group_by("topic", maintain_order=True)
+    texts = ["; ".join(items["title"]) for _, items in topics]
+    assert page.locator(".topics li").all_inner_texts() == texts
+
+
 def test_two_models_stand_side_by_side(visit, static, fitted, films):
     other = Recommender("bias").fit(films)
     page = visit(static(fitted, other))

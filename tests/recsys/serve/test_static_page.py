@@ -116,10 +116,20 @@ def test_other_models_have_lists_computed_in_advance(name, ratings):
     [
         ("als", {"factors": 3}),
         ("als", {"factors": 3, "linked": True}),
+        ("als", {"factors": 5, "nonnegative": True}),
         ("bayes", {"factors": 3, "iterations": 4}),
         ("bias", {}),
         ("popular", {}),
         ("ials", {"factors": 3, "regularization": 0.1, "unobserved_weight": 0.1}),
+        (
+            "ials",
+            {
+                "factors": 5,
+                "regularization": 0.1,
+                "unobserved_weight": 0.1,
+                "nonnegative": True,
+            },
+        ),
         ("ease", {"regularization": 5.0}),
         ("sparse-ease", {"regularization": 5.0, "factors": 5}),
         ("spectral", {"factors": 3}),

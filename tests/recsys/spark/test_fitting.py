@@ -163,6 +163,7 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
         ({"model": "bayes"}, "On Spark the models are als and ials; got 'bayes'"),
         ({"factors": 0}, "factors must be at least 1; got 0"),
         ({"linked": True}, "The als model has no links on Spark"),
+        ({"nonnegative": True}, "The als model has no non-negative factors on Spark"),
         (
             {"nonsense": 1},
             "The als model has no parameter 'nonsense'; it has factors, ",

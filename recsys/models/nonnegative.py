@@ -1,0 +1,54 @@
+"""Factors that are not negative: each is a topic, to which users and items belong by weights."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.models.base import FactorModel, Model
+from recsys.models.parts import Floats, Indices
+
+_SUPPORT = 10  # number of ratings at which the weight of an item in a topic is halved
+
+
+def has_topics(model: Model) -> bool:
+    """Return whether the factors of a model are not negative, so that each is a topic."""
+    return isinstance(model, FactorModel) and bool(getattr(model, "nonnegative", False))
+
+
+def strongest_first(factors: Floats) -> Floats:
+    """Return factors with their columns in descending order of length."""
+    squares = np.einsum("ij,ij->j", factors, factors, dtype=np.float64)
+    return np.ascontiguousarray(factors[:, np.argsort(-squares, kind="stable")])
+
+
+def topic_weights(model: FactorModel, counts: NDArray[np.int64]) -> Floats:
+    """Return the weight of each item in each topic, shape (n_items, k).
+
+    The weight is the mean contribution of the topic to the scores of the item, over the fitted
+    users, multiplied by ``n / (n + 10)`` for an item with n ratings, as similarities are.
+    """
+    mean = model._source.user_vectors().mean(axis=0, dtype=np.float64)
+    confidence = counts / (counts + _SUPPORT)
+    weights: Floats = (model.item_vectors() * mean * confidence[:, None]).astype("f4")
+    return weights
+
+
+def topic_shares(model: FactorModel, user: int, items: Indices) -> Floats:
+    """Return the contribution of each topic to the scores of items, shape (n_items, k)."""
+    shares: Floats = model.item_vectors()[items] * model.user_vectors()[user]
+    return shares
+
+
+def inverse_on(
+    system: NDArray[np.float64], support: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the inverse of the rows and columns of a support, and zeros elsewhere.
+
+    A non-negative solution is the solution of the normal equations of its positive entries. On
+    these it is a sum over ratings, as an unconstrained solution is.
+    """
+    inverse = np.zeros_like(system)
+    chosen = np.ix_(support, support)
+    inverse[chosen] = np.linalg.inv(system[chosen])
+    return inverse
