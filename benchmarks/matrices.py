@@ -11,7 +11,15 @@ from measuring import datasets
 
 from recsys.readers import read_ratings
 
-__all__ = ["cranfield", "decaying", "degree_normalised", "gowalla", "movielens_shaped"]
+__all__ = [
+    "cranfield",
+    "cranfield_counts",
+    "decaying",
+    "degree_normalised",
+    "gowalla",
+    "movielens_shaped",
+    "rating_counts",
+]
 
 
 def gowalla() -> sp.csr_array:

@@ -84,7 +84,7 @@ class NMF(
         it times the root mean square of the known entries, and for each row and column times the
         square root of its number of known entries. With many missing entries, it keeps rows with
         few known ones from following their noise.
-    tol : float, default 1e-6
+    tol : float, default 1e-7
         The fit ends after a sweep that lowers the objective by at most this share of it.
     max_iter : int, default 1000
         Maximum number of sweeps.
@@ -132,7 +132,7 @@ class NMF(
     _: KW_ONLY
     unstored: str = "zero"
     regularization: float = 0.0
-    tol: float = 1e-6
+    tol: float = 1e-7
     max_iter: int = 1000
     random_state: RandomStateLike = 0
 

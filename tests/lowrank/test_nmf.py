@@ -267,6 +267,6 @@ def test_nothing_dense_is_made_of_a_large_sparse_matrix():
 
 def test_an_unreached_tolerance_is_a_warning():
     with pytest.warns(
-        ConvergenceWarning, match="has not converged to tol=1.0e-06 after max_iter=3"
+        ConvergenceWarning, match="has not converged to tol=1.0e-07 after max_iter=3"
     ):
         NMF(2, max_iter=3).fit(counts())
