@@ -44,6 +44,7 @@ FULL = {
     "Truncated SVD of the Gowalla training matrix": "svd.py --repeats 3 gowalla normalised",
     "Truncated SVD with AVX2": "LOWRANK_KERNELS=avx2 svd.py --repeats 3 gowalla",
     "Truncated SVD and PCA of other matrices": "svd.py --repeats 3 cranfield dense 25m",
+    "Non-negative factors of counts": "nmf.py --threads 1",
     "Tables with columns of very different units": "scales.py",
     "A matrix larger than memory": "blocks.py",
     "Kernels under the roofline": "roofline.py",
@@ -64,7 +65,7 @@ FULL = {
     "Features of items on ml-latest-small": "features.py --first 70",
 }
 ON_REAL_DATA = {
-    *("svd.py", "roofline.py", "serve.py", "serve_http.py", "metrics.py"),
+    *("svd.py", "nmf.py", "roofline.py", "serve.py", "serve_http.py", "metrics.py"),
     *("lsi.py", "ratings.py", "topn.py", "features.py"),
 }
 MEASURED = (
