@@ -24,6 +24,9 @@ from lowrank.completion.completion import chosen_rank
 from lowrank.completion.observed import check_not_negative, observed_entries
 from lowrank.errors import check_choice, check_positive
 from lowrank.nonnegative import (
+    FIRST_STEP,
+    LONGER,
+    SHORTER,
     Penalties,
     best_fit,
     is_sparse,
@@ -270,6 +273,7 @@ class NMF(
             fit.sweep()
 
     def _sweeps_of_known(self, known: csr_array, k: int, seed: int) -> Iterator[_State]:
+        """Extrapolate from sweep to sweep, and go back where the objective would rise."""
         sweeps = als_sweeps(
             known,
             k,
@@ -279,9 +283,26 @@ class NMF(
             random_state=seed,
         )
         objectives: list[float] = []
+        step = FIRST_STEP
+        previous = best = np.zeros((known.shape[1], k), known.dtype)
         for sweep in sweeps:
-            objectives.append(max(sweep.objective / 2, 0.0))
-            yield _State(sweep.factors.column_factors, objectives)
+            objective = max(sweep.objective / 2, 0.0)
+            following = sweep.factors.column_factors  # where the next sweep starts
+            is_plain = previous is best
+            if objectives and objective > objectives[-1]:
+                if not is_plain:
+                    previous = best
+                    following[:] = best
+                    step *= SHORTER
+                    continue
+                objective = objectives[-1]  # it rose by rounding
+            objectives.append(objective)
+            previous, best = best, following.copy()
+            yield _State(best, objectives)
+            if len(objectives) > 1:
+                following += following.dtype.type(step) * (best - previous)
+                np.maximum(following, 0, out=following)
+            step = min(1.0, step * LONGER)
 
     def _solved(self, data: Any) -> FloatArray:
         """Return the best factors of samples that are in the units of the fit."""

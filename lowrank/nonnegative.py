@@ -26,7 +26,10 @@ _PASSES = 2  # of coordinate descent after each product with the matrix
 # Sweeps after which the starts with the lowest objectives go on, and their number.
 _TRIALS = ((10, 2), (10, 1))
 _ROTATIONS = 2  # starts from random rotations
-_FIRST_STEP, _LONGER, _SHORTER = 0.5, 1.1, 0.5  # of the extrapolation
+
+
+FIRST_STEP, LONGER, SHORTER = 0.5, 1.1, 0.5
+"""Length of the extrapolation, and its factors where it was short enough, and too long."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,7 @@ class NonnegativeFit:
         self.row_factors, self.column_factors = W, H
         self.objectives: list[float] = []
         self._matrix = matrix
-        self._step = _FIRST_STEP
+        self._step = FIRST_STEP
         self._previous = W, H
 
     def sweep(self) -> float:
@@ -116,9 +119,9 @@ class NonnegativeFit:
         if self.objectives and objective > self.objectives[-1]:
             W, H = self.row_factors.copy(), self.column_factors.copy()
             objective = min(self._matrix.improve(W, H), self.objectives[-1])
-            self._step *= _SHORTER
+            self._step *= SHORTER
         else:
-            self._step = min(1.0, self._step * _LONGER)
+            self._step = min(1.0, self._step * LONGER)
         self._previous = self.row_factors, self.column_factors
         self.row_factors, self.column_factors = W, H
         self.objectives.append(max(objective, 0.0))
