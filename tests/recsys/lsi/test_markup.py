@@ -6,13 +6,15 @@ import json
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.feature_extraction.text import CountVectorizer
 
 from recsys.data.blocks import TextBlock
-from recsys.lsi import LSI, Documents
+from recsys.lsi import LSI, Documents, Eigenwords
 from recsys.lsi.markup import plain_text
 
 HTML = [
@@ -120,3 +122,20 @@ def test_features_of_items() -> None:
     plain, marked = (TextBlock.of(pl.Series("text", texts)) for texts in (words, html))
     assert marked.names == plain.names
     assert (marked.encode(html).rows != plain.encode(words).rows).nnz == 0
+
+
+def test_queries_transformed_texts_and_eigenwords() -> None:
+    lsi = LSI(2).fit(PLAIN)
+    np.testing.assert_array_equal(lsi.transform(HTML), lsi.transform(PLAIN))
+    queries = [lsi.query(texts[0], 3)["score"].to_list() for texts in (HTML, PLAIN)]
+    assert queries[0] == queries[1]
+    words = [Eigenwords(2).fit(texts * 5).terms_ for texts in (HTML, PLAIN)]
+    assert [*words[0]] == [*words[1]]
+
+
+def test_markup_is_removed_before_a_vectorizer_of_scikit_learn_sees_it() -> None:
+    plain, marked = (
+        LSI(2, weighting=CountVectorizer()).fit(texts) for texts in (PLAIN, HTML)
+    )
+    assert {*marked.terms_} == {*plain.terms_}
+    np.testing.assert_array_equal(marked.transform(HTML), plain.transform(PLAIN))
