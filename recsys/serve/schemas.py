@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictInt,
@@ -33,6 +34,19 @@ IdText = Annotated[
 ]
 """Id in an answer; a browser would round large numbers."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _not_a_truth(value: Any) -> Any:
+    """Reject true and false, which would be the grades 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError("a value is a number, not true or false")
+    return value
+
+
+Value = Annotated[
+    float, Field(allow_inf_nan=False), BeforeValidator(_not_a_truth, float)
+]
+"""Rating or weight in a request."""
 Place = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -288,7 +302,7 @@ class RatingBody(_Body):
     """Item that a new user has rated, or likes."""
 
     item: IdBody
-    value: Finite | None = Field(
+    value: Value | None = Field(
         None, description="Rating; by default the best one, or 1 for implicit feedback."
     )
     event: str | None = Field(
@@ -440,7 +454,7 @@ class EventBody(_Body):
 
     user: IdBody
     item: IdBody
-    value: Finite | None = None
+    value: Value | None = None
     event: str | None = Field(None, max_length=100, examples=["purchase"])
     timestamp: datetime | None = Field(
         None, description="Time of the event, by default of its arrival."

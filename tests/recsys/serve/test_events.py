@@ -64,6 +64,7 @@ def test_lines_are_appended_without_locks(tmp_path, monkeypatch):
             "Event 1: the model has integer user ids; 'ann' cannot be among them.",
         ),
         ({"value": None}, "Event 1: the model needs a rating, as the value."),
+        ({"value": True}, "a value is a number, not true or false"),
         ({"value": 9}, "Event 1: the value must be between 1 and 5; got 9."),
         ({"timestamp": "9999-12-31T23:59:59-23:00"}, "is out of range"),
         ({"timestamp": "yesterday"}, "events.0.timestamp"),
