@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,36 +224,46 @@ def ridge_fit(
     Simm et al. (2017), "Macau: scalable Bayesian factorization with high-dimensional side
     information using MCMC", section 3.
     """
-
-    def dots(X: Floats, Y: Floats) -> NDArray[np.float64]:
-        columns: NDArray[np.float64] = np.einsum("ij,ij->j", X, Y, dtype=np.float64)
-        return columns
-
-    def ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> Floats:
-        return np.divide(a, b, out=np.zeros_like(a), where=b > 0).astype(start.dtype)
-
-    w, rho, B = weight[:, None], np.asarray(ridge, start.dtype), start.copy()
-    diagonal = (design.squares(weight) if squares is None else squares) + rho
-    found = design.forward(B) if predictions is None else predictions.copy()
-    direction, size, scale = np.zeros_like(B), np.zeros(B.shape[1]), 0.0
-    if close:
-        scale = float(dots(B, diagonal * B).sum())
+    w = weight[:, None]
+    rho = np.asarray(ridge, start.dtype)
+    B = start.copy()
+    if squares is None:
+        squares = design.squares(weight)
+    diagonal = squares + rho
+    fitted = design.forward(B) if predictions is None else predictions.copy()
+    direction = np.zeros_like(B)
+    size = np.zeros(B.shape[1])
+    scale = float(_dots(B, diagonal * B).sum()) if close else 0.0
     for _ in range(steps):
-        residual = design.backward(w * (target - found))
+        residual = design.backward(w * (target - fitted))
         residual -= rho * B
-        scaled = residual / diagonal
-        before, size = size, dots(residual, scaled)
+        preconditioned = residual / diagonal
+        previous_size = size
+        size = _dots(residual, preconditioned)
         scale = scale or float(size.sum())
         if size.sum() <= close**2 * scale:
             break
-        direction *= np.minimum(ratio(size, before), _MOST_TURN)
-        direction += scaled
+        turn = _ratio(size, previous_size).astype(start.dtype)
+        direction *= np.minimum(turn, _MOST_TURN)
+        direction += preconditioned
         image = design.forward(direction)
-        curvature = dots(image, w * image) + dots(direction, rho * direction)
-        step = ratio(relaxation * dots(residual, direction), curvature)
+        curvature = _dots(image, w * image) + _dots(direction, rho * direction)
+        step = _ratio(relaxation * _dots(residual, direction), curvature)
+        step = step.astype(start.dtype)
         B += step * direction
-        found += step * image
-    return B, found
+        fitted += step * image
+    return B, fitted
+
+
+def _dots(X: Floats, Y: Floats) -> NDArray[np.float64]:
+    """Return the dot products of the columns."""
+    dots: NDArray[np.float64] = np.einsum("ij,ij->j", X, Y, dtype=np.float64)
+    return dots
+
+
+def _ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a / b, or zero where b is zero."""
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
 
 
 @dataclass(eq=False)
@@ -321,45 +331,50 @@ class FeatureRidge:
     def solve(self, target: Floats, start: Floats) -> Floats:
         """Return the coefficients of targets; iterations begin at `start`."""
         means = np.einsum("i,ij->j", self.weight, target, dtype=np.float64)
-        target = target - (means / self.weight.sum(dtype=np.float64)).astype(
-            target.dtype
-        )
+        means /= self.weight.sum(dtype=np.float64)
+        target = target - means.astype(target.dtype)
         if not self.is_exact:
-            fixed: dict[str, Any] = {"weight": self.weight, "ridge": self.ridge}
-            fixed |= {"squares": self.diagonal, "steps": _STEPS, "close": _CLOSE}
-            return ridge_fit(self.design, target, start=start, **fixed)[0]
+            coefficients, _ = ridge_fit(
+                self.design,
+                target,
+                ridge=self.ridge,
+                weight=self.weight,
+                start=start,
+                steps=_STEPS,
+                close=_CLOSE,
+                squares=self.diagonal,
+            )
+            return coefficients
         from scipy.linalg import cho_solve
 
         right = self.design.backward(self.weight[:, None] * target).astype(np.float64)
         with kernels.one_blas_thread():
-            found = cho_solve((self._root(), True), right)
-        return np.ascontiguousarray(found, target.dtype)
+            solved = cho_solve((self._root(), True), right)
+        return np.ascontiguousarray(solved, target.dtype)
 
     def drawn(self, n_draws: int = _DRAWS) -> Floats:
         """Return draws from N(0, Q), shape (n_features, n_draws), from a fixed seed."""
-        n, dtype = self.design.n_features, self.weight.dtype
-        rng = np.random.default_rng(n)
-        noise = rng.standard_normal((n, n_draws)).astype(dtype)
+        n_features, dtype = self.design.n_features, self.weight.dtype
+        rng = np.random.default_rng(n_features)
+        noise = rng.standard_normal((n_features, n_draws)).astype(dtype)
         if self.is_exact:
             from scipy.linalg import solve_triangular
 
             with kernels.one_blas_thread():
-                found = solve_triangular(self._root(), noise, trans="T", lower=True)
-            return np.ascontiguousarray(found, dtype)
-        # The solution of (F'WF + R) V = F'W W^-1/2 E1 + R^1/2 E2 for standard normal E.
-        others = rng.standard_normal((len(self.weight), n_draws)).astype(dtype)
+                draws = solve_triangular(self._root(), noise, trans="T", lower=True)
+            return np.ascontiguousarray(draws, dtype)
+        # For standard normal E, draws V solve (F'WF + R) V = F'W (W^-1/2 E1) + R (R^-1/2 E2).
+        # That is a ridge regression with prior means R^-1/2 E2.
+        prior_means = noise / np.sqrt(self.ridge)
+        row_noise = rng.standard_normal((len(self.weight), n_draws)).astype(dtype)
+        scale = np.zeros_like(self.weight)
+        np.divide(1, np.sqrt(self.weight), out=scale, where=self.weight > 0)
+        target = scale[:, None] * row_noise - self.design.forward(prior_means)
         start = self.draws
         if start is None or start.shape[1] != n_draws:
             start = np.zeros_like(noise)
-        self.draws = self.around(noise / np.sqrt(self.ridge), others, start)
+        self.draws = prior_means + self.solve(target, start - prior_means)
         return self.draws
-
-    def around(self, centre: Floats, noise: Floats, start: Floats) -> Floats:
-        """Return the coefficients of targets W^-1/2 `noise` under the prior mean `centre`."""
-        scale = np.zeros_like(self.weight)
-        np.divide(1, np.sqrt(self.weight), out=scale, where=self.weight > 0)
-        target = scale[:, None] * noise - self.design.forward(centre)
-        return centre + self.solve(target, start - centre)
 
     def learn(self, precision: Floats) -> None:
         r"""Update the penalties by a step of expectation maximisation of the evidence.

@@ -29,17 +29,10 @@ _FIRST_VARIANCE = 0.02  # starting variance of the drift, relative to that of th
 _LEAST_VARIANCE = 1e-5  # minimum, likewise; a smaller one is set to zero
 _MOST_VARIANCE = 0.8  # maximum, likewise
 _ROUNDS = 3  # rounds of fitting rows, then columns, each to the residuals of the other
-_FIRST_FACTORS = (
-    0.25,
-    0.5,
-    2.0,
-    4.0,
-    8.0,
-    16.0,
-)  # trials of variance and scale, first search
-_FACTORS = 0.5, 0.7, 1.4, 2.0  # trials of variance and scale, later searches
+# Trials of variance and scale, relative to the best so far: in the first search, and later.
+_FIRST_FACTORS = 0.25, 0.5, 2.0, 4.0, 8.0, 16.0
+_FACTORS = 0.5, 0.7, 1.4, 2.0
 _SPACING = 0.1  # distance of knots, in units of the time scale
-_OF_KNOTS = "times", "means", "variances"  # arrays of `Knots` with one number for each
 
 
 class Knots(NamedTuple):
@@ -74,63 +67,67 @@ class Knots(NamedTuple):
         correlated, which gives an upper bound on the variance.
         """
         if not len(self.times):
-            return np.zeros(len(rows), np.float32), np.full(
-                len(rows), self.variance, np.float32
-            )
-        first, end = self.starts[rows], self.starts[rows] + self.counts[rows]
-        after = self._place(first, end, times)
-        has_before, has_after = after > first, after < end
+            none = np.zeros(len(rows), np.float32)
+            return none, np.full(len(rows), self.variance, np.float32)
+        first = self.starts[rows]
+        end = first + self.counts[rows]
+        after = self._first_later(first, end, times)
+        has_before = after > first
+        has_after = after < end
         before = np.maximum(after - 1, 0)
         after = np.minimum(after, len(self.times) - 1)
-        left, right = (
-            np.exp(-np.abs(times - self.times[at]) / self.scale) * there
-            for at, there in ((before, has_before), (after, has_after))
-        )
-        rest = np.maximum(1 - (left * right) ** 2, 1e-12)
-        a, b = left * (1 - right**2) / rest, right * (1 - left**2) / rest
+        # Correlations with the knots before and after, 0 where there is none.
+        left = np.exp(-np.abs(times - self.times[before]) / self.scale) * has_before
+        right = np.exp(-np.abs(times - self.times[after]) / self.scale) * has_after
+        uncorrelated = np.maximum(1 - (left * right) ** 2, 1e-12)
+        a = left * (1 - right**2) / uncorrelated
+        b = right * (1 - left**2) / uncorrelated
         means = a * self.means[before] + b * self.means[after]
-        spread = a * np.sqrt(self.variances[before]) + b * np.sqrt(
-            self.variances[after]
-        )
-        bridge = self.variance * (1 - left**2) * (1 - right**2) / rest
+        spread = a * np.sqrt(self.variances[before])
+        spread += b * np.sqrt(self.variances[after])
+        bridge = self.variance * (1 - left**2) * (1 - right**2) / uncorrelated
         return means.astype(np.float32), (bridge + spread**2).astype(np.float32)
 
     def take(self, rows: Ints) -> Self:
         """Return the drifts of some rows, in the given order; a row of -1 has no knots."""
-        starts, counts = (
-            np.append(self.starts, 0)[rows],
-            np.append(self.counts, 0)[rows],
-        )
+        starts = np.append(self.starts, 0)[rows]
+        counts = np.append(self.counts, 0)[rows]
         first = np.cumsum(counts) - counts
         at = np.arange(counts.sum()) + np.repeat(starts - first, counts)
-        taken: Any = {name: getattr(self, name)[at] for name in _OF_KNOTS}
-        return self._replace(starts=first, counts=counts, **taken)
+        return self._replace(
+            starts=first,
+            counts=counts,
+            times=self.times[at],
+            means=self.means[at],
+            variances=self.variances[at],
+        )
 
     def replaced(self, rows: Ints, others: Knots) -> Self:
-        """Return the drifts with those of some rows replaced by `others`, and the same process."""
-        names = ("counts", *_OF_KNOTS)
-        joined: Any = {
-            each: np.append(getattr(self, each), getattr(others, each))
-            for each in names
-        }
-        starts = np.append(self.starts, others.starts + len(self.times))
-        both = self._replace(starts=starts, **joined)
+        """Return a copy in which some rows have the drifts of `others`."""
+        both = self._replace(
+            starts=np.append(self.starts, others.starts + len(self.times)),
+            counts=np.append(self.counts, others.counts),
+            times=np.append(self.times, others.times),
+            means=np.append(self.means, others.means),
+            variances=np.append(self.variances, others.variances),
+        )
         order = np.arange(len(self.starts))
         order[rows] = len(order) + np.arange(len(rows))
         return both.take(order)
 
-    def _place(
-        self, low: NDArray[np.int64], high: NDArray[np.int64], times: NDArray[np.int64]
+    def _first_later(
+        self,
+        low: NDArray[np.int64],
+        high: NDArray[np.int64],
+        times: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """Return the first position in each low:high whose knot is later than a time."""
         for _ in range(int(self.counts.max(initial=0)).bit_length()):
             middle = np.minimum((low + high) // 2, len(self.times) - 1)
-            later = self.times[middle] > times
-            open_ = low < high
-            low, high = (
-                np.where(open_ & ~later, middle + 1, low),
-                np.where(open_ & later, middle, high),
-            )
+            is_later = self.times[middle] > times
+            is_open = low < high
+            high = np.where(is_open & is_later, middle, high)
+            low = np.where(is_open & ~is_later, middle + 1, low)
         return low
 
 
@@ -182,25 +179,31 @@ class Drift:
         def evidence(variance: float, scale: float) -> float:
             if not 0 < variance <= _MOST_VARIANCE * total:
                 return -math.inf
-            arrays, noise = (self.indptr, self.gaps, data), total - variance
-            found = posteriors.drift_evidence(
-                *arrays, noise=noise, variance=variance, scale=scale
+            noise = total - variance
+            log_evidence = posteriors.drift_evidence(
+                self.indptr,
+                self.gaps,
+                data,
+                noise=noise,
+                variance=variance,
+                scale=scale,
             )
-            return found - 0.5 * len(data) * math.log(noise / total)
+            return log_evidence - 0.5 * len(data) * math.log(noise / total)
 
-        is_first = not self.variance
-        start = _FIRST_VARIANCE * total if is_first else self.variance
-        trials = [(start, scale) for scale in (scales if is_first else (self.scale,))]
-        best = max((evidence(*each), each) for each in trials)
-        for axis in (0, 1):
-            variance, scale = best[1]
-            for factor in _FIRST_FACTORS if is_first else _FACTORS:
-                each = (
-                    (variance * factor, scale)
-                    if axis == 0
-                    else (variance, scale * factor)
-                )
-                best = max(best, (evidence(*each), each))
+        factors = _FACTORS
+        trials = [(self.variance, self.scale)]
+        if not self.variance:  # the first search
+            factors = _FIRST_FACTORS
+            trials = [(_FIRST_VARIANCE * total, scale) for scale in scales]
+        best = max((evidence(*trial), trial) for trial in trials)
+        variance, scale = best[1]
+        for factor in factors:
+            trial = variance * factor, scale
+            best = max(best, (evidence(*trial), trial))
+        variance, scale = best[1]
+        for factor in factors:
+            trial = variance, scale * factor
+            best = max(best, (evidence(*trial), trial))
         height, (self.variance, self.scale) = best
         # A drift has two more parameters, variance and scale: see Schwarz (1978).
         least = -0.5 * len(data) + math.log(max(1, len(data)))
@@ -214,44 +217,42 @@ class Drift:
             self.means, self.variances = np.zeros_like(self.means), None
             return
         data = np.ascontiguousarray(residual[self.order])
-        process: Any = {
-            name: getattr(self, name) for name in ("noise", "variance", "scale")
-        }
-        found, self.variances, _ = posteriors.drift_smooth(
-            self.indptr, self.gaps, data, **process
+        means, self.variances, _ = posteriors.drift_smooth(
+            self.indptr,
+            self.gaps,
+            data,
+            noise=self.noise,
+            variance=self.variance,
+            scale=self.scale,
         )
-        self.means = np.empty_like(found)
-        self.means[self.order] = found
+        self.means = np.empty_like(means)
+        self.means[self.order] = means
 
     def knots(self) -> Knots:
         """Return the drifts at knots, one for several entries that are close in time.
 
         The first and the last entry of a row have their own knots.
         """
-        n_rows, kept, variances = (
-            len(self.indptr) - 1,
-            np.zeros(0, np.int64),
-            self.gaps[:0],
-        )
+        n_rows = len(self.indptr) - 1
         row = np.repeat(np.arange(n_rows), np.diff(self.indptr))
+        at = np.zeros(0, np.int64)
+        variances = self.gaps[:0]
         if self.variances is not None:
             slot = self.times // max(1, math.floor(_SPACING * self.scale))
-            of_row, of_slot = (
-                np.diff(row, prepend=-1, append=-1) != 0,
-                np.diff(slot) != 0,
-            )
-            kept = np.flatnonzero(of_row[:-1] | of_row[1:] | np.append(of_slot, True))
-            variances = self.variances[kept]
-        counts = np.bincount(row[kept], minlength=n_rows)
+            new_row = np.diff(row, prepend=-1, append=-1) != 0
+            is_last = np.append(np.diff(slot) != 0, True)  # of the entries in its slot
+            at = np.flatnonzero(new_row[:-1] | new_row[1:] | is_last)
+            variances = self.variances[at]
+        counts = np.bincount(row[at], minlength=n_rows)
         return Knots(
-            np.cumsum(counts) - counts,
-            counts,
-            self.times[kept],
-            self.means[self.order[kept]].astype(np.float32),
-            variances.astype(np.float32),
-            float(self.variance),
-            float(self.scale),
-            float(self.noise),
+            starts=np.cumsum(counts) - counts,
+            counts=counts,
+            times=self.times[at],
+            means=self.means[self.order[at]].astype(np.float32),
+            variances=variances.astype(np.float32),
+            variance=float(self.variance),
+            scale=float(self.scale),
+            noise=float(self.noise),
         )
 
 
@@ -266,12 +267,11 @@ def fit_drifts(
     of_rows = Drift.of(rows, shape[0], times, residual.dtype)
     of_columns = Drift.of(columns, shape[1], times, residual.dtype)
     for _ in range(_ROUNDS):
-        for drift, other, scales in (
-            (of_rows, of_columns, _MOODS),
-            (of_columns, of_rows, _FASHIONS),
-        ):
-            left = residual - other.means
-            drift.learn(left, scales)
-            drift.fit(left)
+        left = residual - of_columns.means
+        of_rows.learn(left, _MOODS)
+        of_rows.fit(left)
+        left = residual - of_rows.means
+        of_columns.learn(left, _FASHIONS)
+        of_columns.fit(left)
     of_rows.fit(residual - of_columns.means)
     return of_rows, of_columns
