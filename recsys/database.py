@@ -209,8 +209,9 @@ class Database:
             return
         with self.connection.cursor() as cursor:
             if self.address.kind == "sqlite":
-                options = {"adbc.sqlite.query.batch_rows": str(_BATCH)}
-                cursor.adbc_statement.set_options(**options)
+                cursor.adbc_statement.set_options(
+                    **{"adbc.sqlite.query.batch_rows": str(_BATCH)}
+                )
             cursor.execute(sql)
             yield cursor.fetch_record_batch()
 

@@ -807,7 +807,12 @@ class Recommender:
             row = int(self.ratings.users.index([user])[0])
             column = int(self.ratings.items.index([item])[0])
             return self._topics.explained(row, column, n)
-        counted_ratings = self.ratings, self._counts_from.get("item", self.ratings)
         return predictions.explained(
-            self.model, *counted_ratings, user, item, n, self._titles
+            self.model,
+            self.ratings,
+            self._counts_from.get("item", self.ratings),
+            user,
+            item,
+            n,
+            self._titles,
         )

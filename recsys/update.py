@@ -373,13 +373,9 @@ def folded(model: Model, change: Change) -> Model:
         if side_features is not None:
             side_features = replace(side_features, matrix=side_features.matrix[rows])
         if side == "user":
-            arrays = (
-                ratings.indptr,
-                ratings.indices,
-                cast(Any, ratings.data),
-                ratings.seconds,
-            )
-            coded = Histories(*arrays).take(rows)
+            codes = cast(Any, ratings.data)
+            coded = Histories(ratings.indptr, ratings.indices, codes, ratings.seconds)
+            coded = coded.take(rows)
             histories = replace(coded, values=Values(coded.values, ratings.levels).at())
         else:
             histories = raters

@@ -245,10 +245,17 @@ def scree(
             matrix.data -= bias.predict(data.user_index_of_nonzeros(), data.indices)
         svd = lowrank.truncated_svd(matrix, min(k, *data.shape), random_state=0)
     energy = float(svd.frobenius_norm or 0.0) ** 2
-    head = {"decomposed": decomposed, "frobenius_norm": svd.frobenius_norm}
     report = f"{decomposed}: {{values}}, elbow at {{elbow}}"
     write_spectrum(
-        svd.s, energy, output, plot, report, command="scree", shape=data.shape, **head
+        svd.s,
+        energy,
+        output,
+        plot,
+        report,
+        command="scree",
+        shape=data.shape,
+        decomposed=decomposed,
+        frobenius_norm=svd.frobenius_norm,
     )
 
 

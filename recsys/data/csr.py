@@ -79,8 +79,9 @@ class Keys:
         remaining: npt.NDArray[Any] = np.ascontiguousarray(keys)
         all_codes = codes = np.empty(len(remaining), np.int32)
         while True:
-            table = self._distinct, self.count, self._slots
-            done, self.count = backends.active.code_keys(remaining, codes, *table)
+            done, self.count = backends.active.code_keys(
+                remaining, codes, self._distinct, self.count, self._slots
+            )
             if done == len(remaining):
                 return all_codes
             remaining, codes, distinct = remaining[done:], codes[done:], self.values

@@ -677,10 +677,12 @@ class Ratings:
 
         Features are left out.
         """
-        user_ids, item_ids = Ids(users, "user"), Ids(items, "item")
-        indices = user_ids.find(users), item_ids.find(items)
+        user_ids = Ids(users, "user")
+        item_ids = Ids(items, "item")
         without_features = replace(self, item_features=None, user_features=None)
-        return without_features._reordered(user_ids, item_ids, *indices)
+        return without_features._reordered(
+            user_ids, item_ids, user_ids.find(users), item_ids.find(items)
+        )
 
     def _reordered(
         self,
@@ -896,9 +898,17 @@ def _of_collected(
 ) -> Ratings:
     """Return ratings with the arrays that were made of events."""
     csr = collected.csr
-    data, levels = csr.values
-    arrays = (csr.indptr, csr.indices, data, csr.seconds)
-    ratings = Ratings(users, items, *arrays, implicit, source=source, levels=levels)
+    ratings = Ratings(
+        users,
+        items,
+        csr.indptr,
+        csr.indices,
+        csr.values.data,
+        csr.seconds,
+        implicit,
+        source=source,
+        levels=csr.values.levels,
+    )
     return with_collected(ratings, collected)
 
 

@@ -232,8 +232,9 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
     seconds = parsed(cleaned)
     if seconds.null_count() > texts.null_count():
         unread = texts.set(seconds.is_not_null(), None)
-        fallbacks = (_ordered_seconds(unread), _endless_seconds(unread))
-        seconds = pl.select(pl.coalesce(seconds, *fallbacks)).to_series()
+        ordered = _ordered_seconds(unread)
+        endless = _endless_seconds(unread)
+        seconds = pl.select(pl.coalesce(seconds, ordered, endless)).to_series()
     return seconds
 
 
@@ -297,8 +298,9 @@ def _seconds_of_parts(texts: pl.Series, dates: str) -> pl.Series:
         .when(is_half)
         .then(hour % 12 + 12 * (halves == "p").cast(pl.Int64))
     )
-    clock = (hour, pl.col("minute").fill_null("0"), pl.col("second").fill_null("0"))
-    moments = pl.format("{}-{}-{} {}:{}:{}", "year", month, "day", *clock)
+    minute = pl.col("minute").fill_null("0")
+    second = pl.col("second").fill_null("0")
+    moments = pl.format("{}-{}-{} {}:{}:{}", "year", month, "day", hour, minute, second)
     times = moments.str.to_datetime(
         "%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False
     )

@@ -472,10 +472,15 @@ def _prepare(
         used = replace(split, test=split.test.take(~split.is_new), history=history)
     if split.test.n_ratings and not used.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
-    arguments = settings.relevant_from, settings.candidates, settings.random_state
-    catalogue = any(metric.uses_catalogue for metric in metrics)
-    limits = {"catalogue": catalogue, "only_rated": drops}
-    task = RankingTask.of(used, settings.ns[-1], *arguments, **limits)
+    task = RankingTask.of(
+        used,
+        settings.ns[-1],
+        settings.relevant_from,
+        settings.candidates,
+        settings.random_state,
+        catalogue=any(metric.uses_catalogue for metric in metrics),
+        only_rated=drops,
+    )
     task = replace(task, diversity=settings.diversity)
     counts = {
         "train_ratings": used.train.n_ratings,
@@ -585,11 +590,11 @@ def _measure(
     split, test = task.split, task.split.test
     start = time.perf_counter()
     recommender, steps = _fitted(model, split, on_step)
-    fitted = time.perf_counter()
+    fit_seconds = time.perf_counter() - start
     served = with_history(recommender.model, split.history)
     ranked = any(metric.scope != "ratings" for metric in metrics)
     lists = task.recommend(served) if ranked else None
-    seconds = fitted - start, time.perf_counter() - fitted
+    recommend_seconds = time.perf_counter() - start - fit_seconds
 
     n_ratings, n_relevant = np.diff(test.indptr), np.diff(task.relevant.indptr)
     error_names = ("squared_error", "absolute_error")
@@ -607,10 +612,11 @@ def _measure(
             columns[name] = np.bincount(rows, values, minlength=test.n_users)
         if split.method in COLD:
             for part, mask in (("warm", ~split.is_new), ("cold", split.is_new)):
-                of_part = rows[mask], errors[mask] ** 2
-                columns[f"{part}_squared_error"] = np.bincount(*of_part, test.n_users)
+                columns[f"{part}_squared_error"] = np.bincount(
+                    rows[mask], errors[mask] ** 2, minlength=test.n_users
+                )
                 columns[f"{part}_ratings"] = np.bincount(
-                    of_part[0], minlength=test.n_users
+                    rows[mask], minlength=test.n_users
                 )
         # The bins cover residuals of up to the range of the ratings in either direction.
         width = training["rating_max"] - training["rating_min"] or 1.0
@@ -631,7 +637,9 @@ def _measure(
         for name, per_user in columns.items()
     }
     frame = pl.DataFrame({"user": test.users.take(users), **numbers, **series})
-    return Measurement(frame, overall, residuals, steps, *seconds, timed)
+    return Measurement(
+        frame, overall, residuals, steps, fit_seconds, recommend_seconds, timed
+    )
 
 
 def measure_lists(

@@ -139,12 +139,14 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
         pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in summed
     ]
     influences = list(first.overall)
-    means = (
-        pl.exclude("user", *_ADDED, *influences).mean(),
-        pl.col(influences).sum() / len(runs),
-    )
+    means = pl.exclude("user", *_ADDED, *influences).mean()
+    mean_influences = pl.col(influences).sum() / len(runs)
     by_user = pl.concat([run.values for run in runs]).group_by("user")
-    values = by_user.agg(*sums, *means).sort("user").select(first.values.columns)
+    values = (
+        by_user.agg(*sums, means, mean_influences)
+        .sort("user")
+        .select(first.values.columns)
+    )
     # Bins differ between folds whose ratings have different ranges.
     histograms = [run.residuals for run in runs if run.residuals is not None]
     residuals = None

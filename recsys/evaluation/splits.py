@@ -241,8 +241,13 @@ def per_user_split(
     data = as_ratings(ratings)
     held_out = _random_mask(data, test_fraction, random_state)
     _n_test(len(held_out), test_fraction, int(np.count_nonzero(held_out)))
-    shares = {"test_fraction": test_fraction, "random_state": random_state}
-    return _split(data, held_out, "per-user", **shares)
+    return _split(
+        data,
+        held_out,
+        "per-user",
+        test_fraction=test_fraction,
+        random_state=random_state,
+    )
 
 
 def leave_last_split(
@@ -483,13 +488,17 @@ def held_out_users(
     every = np.ones(data.n_items, dtype=np.bool_)
     of_held_users = restricted(data, held, every)
     tested = _random_mask(of_held_users, test_fraction, random_state, at_least=1)
-    parts = (
-        restricted(data, ~held, every),
-        of_held_users.take(tested),
-        of_held_users.take(~tested),
+    return Split(
+        train=restricted(data, ~held, every),
+        test=of_held_users.take(tested),
+        history=of_held_users.take(~tested),
+        method="users",
+        parameters={
+            "user_fraction": user_fraction,
+            "test_fraction": test_fraction,
+            "random_state": random_state,
+        },
     )
-    shares = {"user_fraction": user_fraction, "test_fraction": test_fraction}
-    return Split(*parts, "users", shares | {"random_state": random_state})
 
 
 def held_out_items(
@@ -659,9 +668,14 @@ class Folds(Sequence[Split]):
         if isinstance(place, slice):
             return [self[number] for number in range(len(self))[place]]
         held_out = _mask(self._ratings.n_ratings, self._tests[place])
-        parameters = {"fold": range(1, len(self) + 1)[place], "folds": len(self)}
-        parameters["random_state"] = self._random_state
-        return _split(self._ratings, held_out, "k-fold", **parameters)
+        return _split(
+            self._ratings,
+            held_out,
+            "k-fold",
+            fold=range(1, len(self) + 1)[place],
+            folds=len(self),
+            random_state=self._random_state,
+        )
 
 
 def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> Folds:

@@ -239,10 +239,20 @@ def tune(
     mark = fingerprint(data)
     opened = _open_study(study, task.identity(mark, random_state), task)
     _search(opened, task, sampler, trials, timeout, random_state, on_trial, on_step)
-    done = tuple(task.finished(opened))
-    request = model, metric, searched, fixed, make_model(model).get_params()
-    numbers = split.train.n_ratings, split.test.n_ratings
-    return Tuning(*request, done, task.best(done), mark, *numbers, split.description)
+    finished = tuple(task.finished(opened))
+    return Tuning(
+        model,
+        metric,
+        searched,
+        fixed,
+        defaults=make_model(model).get_params(),
+        trials=finished,
+        best=task.best(finished),
+        fingerprint=mark,
+        train_ratings=split.train.n_ratings,
+        validation_ratings=split.test.n_ratings,
+        held_out=split.description,
+    )
 
 
 def _metric_of(model: str, data: Ratings, metric: str | None) -> str:

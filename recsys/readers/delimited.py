@@ -699,13 +699,12 @@ class _Parser:
             key=positions.__getitem__,
         )
         arrays = [np.empty(n_rows, _NUMBERS[self.kinds[role]]) for role in numeric]
-        form = (
+        filled = backends.active.read_rows(
+            np.frombuffer(block, np.uint8),
             self.layout.separator,
             len(self.layout.names),
             [positions[role] for role in numeric],
-        )
-        filled = backends.active.read_rows(
-            np.frombuffer(block, np.uint8), *form, arrays
+            arrays,
         )
         columns: dict[str, Column] = {}
         if filled >= 0:
