@@ -21,7 +21,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from lowrank import truncated_svd
-from recsys.accuracy import errors, ndcg, rmse
+from recsys.accuracy import errors
+from recsys.accuracy import ndcg as ndcg  # re-exported by the package
+from recsys.accuracy import rmse as rmse
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError, check_choice
 from recsys.evaluation.splits import has_pairs
