@@ -68,12 +68,14 @@ def test_a_change_has_old_and_new_events_without_removed_ones(old, new, days, us
     fresh = None if new is None else ratings_of(new)
     forget = [user for user in users if known.users.find([user])[0] >= 0]
     change = change_of(known, fresh, window=float(days), forget=forget)
-    last = max(time for table in (old, new or {}) for _, time in table.values())
-    if forget and new is not None:  # the window is that of the ratings that are left
-        last = max(
-            [t for (u, _), (_, t) in new.items() if u not in forget]
-            + [t for _, t in old.values()]
-        )
+    # The window reaches back from the newest event of the users that stay.
+    staying = [
+        time
+        for table in (old, new or {})
+        for (user, _), (_, time) in table.items()
+        if user not in forget
+    ]
+    last = max(staying, default=0)
     newest = old | {
         pair: rest
         for pair, rest in (new or {}).items()
