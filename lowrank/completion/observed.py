@@ -117,12 +117,13 @@ def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
         )
     check_not_negative(array, "weights")
     rows, columns, _ = Entries.of(X)
-    values = _values_at(array, rows, columns)
+    with np.errstate(over="ignore"):
+        values = _values_at(array, rows, columns).astype(X.dtype)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise ArgumentError(
-            f"weights must be finite; got {values[bad[0]]} at row {rows[bad[0]]}, column "
-            f"{columns[bad[0]]}."
+            f"weights must be finite in {X.dtype}; got {values[bad[0]]} at row "
+            f"{rows[bad[0]]}, column {columns[bad[0]]}."
         )
     if not values.any():
         raise ArgumentError(

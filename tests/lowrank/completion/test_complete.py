@@ -512,8 +512,8 @@ def with_entry(value):
     ("X", "weights", "message"),
     [
         (1.0, -2.0, r"weights must not be negative; got -2.0 at row 2, column 1"),
-        (1.0, np.nan, r"weights must be finite; got nan at row 2, column 1"),
-        (1.0, np.inf, r"weights must be finite; got inf at row 2, column 1"),
+        (1.0, np.nan, r"weights must be finite in float64; got nan at row 2, column 1"),
+        (1.0, np.inf, r"weights must be finite in float64; got inf at row 2, column 1"),
         (
             -2.0,
             1.0,
