@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_digests import FILE, digests
 from scipy.optimize import nnls
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -347,6 +349,18 @@ def test_same_bits_on_any_number_of_threads(name):
             half_sweep(problem, 20, name=name, threads=threads), one, strict=True
         ):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"),
+    reason="instruction sets of another processor",
+)
+@pytest.mark.parametrize("name", COMPILED)
+def test_same_bits_with_any_compiler(name):
+    expected = [
+        line for line in FILE.read_text().splitlines() if line.startswith(f"{name} ")
+    ]
+    assert digests(name) == expected
 
 
 @settings(max_examples=60, deadline=None)

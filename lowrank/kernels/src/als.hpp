@@ -34,9 +34,9 @@ inline Vec<T, lanes<T>> solve_bias(const AlsProblem<T>& problem, const Workspace
     V yy{}, zy{}, zz{};
     for (std::int64_t i = 0; i < work.systems.size; ++i) {
         const V y = work.systems.right(i)[0], z = work.systems.right(i)[1];
-        yy += y * y;
-        zy += z * y;
-        zz += z * z;
+        yy = add_product<T, W>(yy, y, y);
+        zy = add_product<T, W>(zy, z, y);
+        zz = add_product<T, W>(zz, z, z);
     }
     V bias{};
     for (int l = 0; l < batch.count; ++l) {
@@ -101,7 +101,7 @@ inline void solve_batch(const AlsProblem<T>& problem, const Workspace<T>& work, 
     const V bias = solve_bias(problem, work, batch, gain);
     for (std::int64_t i = 0; i < work.systems.size; ++i) {
         const V* rhs = work.systems.right(i);
-        work.solution[i] = rhs[0] - bias * rhs[1];
+        work.solution[i] = subtract_product<T, lanes<T>>(rhs[0], bias, rhs[1]);
     }
     back_substitute(work.systems, work.solution);
     for (int l = 0; l < batch.count; ++l) {

@@ -42,7 +42,7 @@ template <class T, int N, int Cols, int Rows>
         for (int c = 0; c < Cols; ++c) w[c] = load<T, N>(W + row * width + c * N);
         for (int r = 0; r < Rows; ++r) {
             const Vec<T, N> v = broadcast<T, N>(v_row[r]);
-            for (int c = 0; c < Cols; ++c) acc[r][c] += v * w[c];
+            for (int c = 0; c < Cols; ++c) acc[r][c] = add_product<T, N>(acc[r][c], v, w[c]);
         }
     }
     for (int r = 0; r < Rows; ++r)
@@ -142,8 +142,9 @@ void distance_rows(const T* P, std::int64_t stride, const T* V, const T* s, std:
         for (std::int64_t row = start; row < stop; ++row)
             for (int c = 0; c < Cols; ++c) {
                 const std::int64_t i = j + c * N;
-                const Vec<T, N> rest = load<T, N>(P + row * stride + i) - load<T, N>(V + row * width + i) * load<T, N>(s + i);
-                sum[c] += rest * rest;
+                const Vec<T, N> point = load<T, N>(P + row * stride + i);
+                const Vec<T, N> rest = subtract_product<T, N>(point, load<T, N>(V + row * width + i), load<T, N>(s + i));
+                sum[c] = add_product<T, N>(sum[c], rest, rest);
             }
         for (int c = 0; c < Cols; ++c)
             store<T, N>(squares + j + c * N, load<T, N>(squares + j + c * N) + sum[c]);

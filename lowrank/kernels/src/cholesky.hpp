@@ -32,7 +32,7 @@ struct LaneSystems {
 
 // acc -= left[0 : n]' right[0 : n], for `panel` columns on the left, in rows of `panel` and of `stride`; if Upper,
 // from the diagonal on.
-template <bool Upper, class V, int Cols>
+template <bool Upper, class T, int Cols, class V = Vec<T, lanes<T>>>
 [[gnu::always_inline]] inline void eliminate(const V* left, const V* right, std::int64_t stride, std::int64_t n,
                                              V (&acc)[panel][Cols]) {
     for (std::int64_t p = 0; p < n; ++p, left += panel, right += stride) {
@@ -41,7 +41,7 @@ template <bool Upper, class V, int Cols>
         unrolled<panel>([&](auto r) __attribute__((always_inline)) {
             const V a = in_register(left[r]);
             unrolled<Cols>([&](auto c) __attribute__((always_inline)) {
-                if constexpr (!Upper || c >= r) acc[r][c] -= a * b[c];
+                if constexpr (!Upper || c >= r) acc[r][c] = subtract_product<T, lanes<T>>(acc[r][c], a, b[c]);
             });
         });
     }
@@ -54,9 +54,10 @@ inline void factor_strip(const LaneSystems<T>& s, std::int64_t i, V* right, std:
     V* strip = right + i * stride;
     V acc[panel][Cols];
     unrolled<panel, Cols>([&](auto r, auto c) __attribute__((always_inline)) { acc[r][c] = strip[r * stride + c]; });
-    eliminate<false>(left, right, stride, i, acc);
+    eliminate<false, T>(left, right, stride, i, acc);
     unrolled<panel, Cols>([&](auto r, auto c) __attribute__((always_inline)) {
-        for (int q = 0; q < r; ++q) acc[r][c] -= left[(i + q) * panel + r] * acc[q][c];
+        for (int q = 0; q < r; ++q)
+            acc[r][c] = subtract_product<T, lanes<T>>(acc[r][c], left[(i + q) * panel + r], acc[q][c]);
         strip[r * stride + c] = acc[r][c] *= s.inverse_diagonal[i + r];
     });
 }
@@ -69,10 +70,10 @@ inline void factor_diagonal(const LaneSystems<T>& s, std::int64_t i) {
     unrolled<panel, panel>([&](auto r, auto c) __attribute__((always_inline)) {
         if constexpr (c >= r) acc[r][c] = block[r * panel + c];
     });
-    eliminate<true>(s.columns(i), s.columns(i), panel, i, acc);
+    eliminate<true, T>(s.columns(i), s.columns(i), panel, i, acc);
     unrolled<panel>([&](auto r) __attribute__((always_inline)) {
         for (int q = 0; q < r; ++q)
-            for (int c = r; c < panel; ++c) acc[r][c] -= acc[q][r] * acc[q][c];
+            for (int c = r; c < panel; ++c) acc[r][c] = subtract_product<T, lanes<T>>(acc[r][c], acc[q][r], acc[q][c]);
         const V root = square_root<T>(acc[r][r]);
         const V inverse = T(1) / root;
         s.inverse_diagonal[i + r] = inverse;
@@ -99,11 +100,12 @@ inline void back_substitute(const LaneSystems<T>& s, typename LaneSystems<T>::V*
     for (std::int64_t j = s.size; (j -= panel) >= 0;) {
         const auto* rows = s.columns(j);
         for (int c = panel; c-- > 0;) {
-            for (int q = c + 1; q < panel; ++q) x[j + c] -= rows[(j + c) * panel + q] * x[j + q];
+            for (int q = c + 1; q < panel; ++q)
+                x[j + c] = subtract_product<T, lanes<T>>(x[j + c], rows[(j + c) * panel + q], x[j + q]);
             x[j + c] *= s.inverse_diagonal[j + c];
         }
         for (std::int64_t p = 0; p < j; ++p)
-            for (int c = 0; c < panel; ++c) x[p] -= rows[p * panel + c] * x[j + c];
+            for (int c = 0; c < panel; ++c) x[p] = subtract_product<T, lanes<T>>(x[p], rows[p * panel + c], x[j + c]);
     }
 }
 

@@ -53,7 +53,9 @@ template <class T, int Rows, int Cols>
         unrolled<Cols>([&](auto c) __attribute__((always_inline)) { b[c] = load<T, W>(row + j + c * W); });
         unrolled<Rows>([&](auto r) __attribute__((always_inline)) {
             const Vec<T, W> a = broadcast<T, W>(row[i + r]);
-            unrolled<Cols>([&](auto c) __attribute__((always_inline)) { acc[r][c] += a * b[c]; });
+            unrolled<Cols>([&](auto c) __attribute__((always_inline)) {
+                acc[r][c] = add_product<T, W>(acc[r][c], a, b[c]);
+            });
         });
     }
     unrolled<Rows, Cols>([&](auto r, auto c) __attribute__((always_inline)) {
@@ -76,7 +78,7 @@ template <class T, int Vectors>
             const Vec<T, W> v = shuffle<W>(low, high, [](int i) { return i; });
             unrolled<turns>([&](auto by) __attribute__((always_inline)) {
                 const auto place = [](int i) { return i / half * half + (i + decltype(by)::value) % half; };
-                acc[c][by] += v * shuffle<W>(v, v, place);
+                acc[c][by] = add_product<T, W>(acc[c][by], v, shuffle<W>(v, v, place));
             });
         });
     for (std::int64_t corner = 0; corner < count; ++corner)

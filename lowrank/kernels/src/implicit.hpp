@@ -25,7 +25,8 @@ inline void on_products(const ImplicitProblem<T>& problem, std::int64_t row, con
             Vec<T, W> v[W]{};
             const T* rows = work.tile + p * work.width;
             for (std::int64_t j = 0; j < work.width; j += W)
-                for (int r = 0; r < W; ++r) v[r] += load<T, W>(rows + r * work.width + j) * load<T, W>(vector + j);
+                for (int r = 0; r < W; ++r)
+                    v[r] = add_product<T, W>(v[r], load<T, W>(rows + r * work.width + j), load<T, W>(vector + j));
             transpose<T, W>(v);
             for (int r = 1; r < W; ++r) v[0] += v[r];
             store<T, W>(work.targets + p, v[0]);
@@ -87,7 +88,7 @@ inline void solve_interactions(const ImplicitProblem<T>& problem, const Workspac
     V gain{};
     for (std::int64_t i = 0; i < systems.size; ++i) {
         const V y = systems.right(i)[0];
-        gain += y * y;
+        gain = add_product<T, lanes<T>>(gain, y, y);
         work.solution[i] = y;
     }
     back_substitute(systems, work.solution);

@@ -111,7 +111,7 @@ struct TargetSums {
         for (std::int64_t p = 0; p < n; p += N) {
             const auto wanted = __builtin_convertvector((load<T, N>(targets + p)), Vec<double, N>);
             sums += wanted;
-            all += wanted * wanted;
+            all = add_product<double, N>(all, wanted, wanted);
         }
         for (int i = 0; i < N; ++i) {
             sum += sums[i];

@@ -45,13 +45,15 @@ inline void assemble(const PosteriorProblem<T>& problem, std::int64_t first, int
         for (std::int64_t j = i / W * W; j < k; j += W) {
             load_lanes(work.grams + i * work.width + j, count, work.gram_size, v);
             for (std::int64_t c = j < i ? i - j : 0; c < W && j + c < k; ++c)
-                s.at(i, j + c) = v[c] + weight * problem.prior[i * d + j + c];
+                s.at(i, j + c) = add_product<T, W>(v[c], weight, broadcast<T, W>(problem.prior[i * d + j + c]));
         }
     const T* side = work.grams + work.width * work.width;  // products with the targets, then sums of factors
     by_lane(side, k, count, work.gram_size, [&](std::int64_t i, V each) { s.right(i)[0] = each; });
     by_lane(side + work.width, k, count, work.gram_size,
-            [&](std::int64_t i, V each) { s.at(i, k) = each + weight * problem.prior[i * d + k]; });
-    s.at(k, k) = number + weight * problem.prior[k * d + k];
+            [&](std::int64_t i, V each) {
+                s.at(i, k) = add_product<T, W>(each, weight, broadcast<T, W>(problem.prior[i * d + k]));
+            });
+    s.at(k, k) = add_product<T, W>(number, weight, broadcast<T, W>(problem.prior[k * d + k]));
     s.right(k)[0] = total;
     by_lane(problem.prior_right + first * d, d, count, d, [&](std::int64_t i, V each) { s.right(i)[0] += each; });
     for (std::int64_t j = d; j < s.size; ++j) {  // padding rows are systems of their own
@@ -85,7 +87,9 @@ inline void invert_factor(const LaneSystems<T>& s, typename LaneSystems<T>::V* l
             V acc[panel] = {};
             const std::int64_t last = j + panel;
             for (std::int64_t p = i + 1; p < last; ++p)
-                unrolled<panel>([&](auto c) __attribute__((always_inline)) { acc[c] -= line[p] * rows[p * panel + c]; });
+                unrolled<panel>([&](auto c) __attribute__((always_inline)) {
+                    acc[c] = subtract_product<T, lanes<T>>(acc[c], line[p], rows[p * panel + c]);
+                });
             for (int c = 0; c < panel; ++c) s.at(i, j + c) = acc[c] * s.inverse_diagonal[i];
         }
         s.at(i, i) = s.inverse_diagonal[i];
@@ -104,7 +108,7 @@ inline void square_inverse(const LaneSystems<T>& s) {
                 column += j * panel;
                 unrolled<panel>([&](auto r) __attribute__((always_inline)) {
                     unrolled<panel>([&](auto c) __attribute__((always_inline)) {
-                        acc[r][c] += left[r * panel] * column[c * panel];
+                        acc[r][c] = add_product<T, lanes<T>>(acc[r][c], left[r * panel], column[c * panel]);
                     });
                 });
             }
@@ -146,7 +150,7 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Workspace
     double log_det[lanes<T>] = {};
     for (std::int64_t i = 0; i < s.size; ++i) {
         const V y = s.right(i)[0];
-        gain += y * y;
+        gain = add_product<T, lanes<T>>(gain, y, y);
         work.solution[i] = y;
     }
     for (std::int64_t i = 0; i < s.size; i += panel)

@@ -1,10 +1,16 @@
-// Short vectors through the compiler's vector extensions: `a * b + c` works lane by lane and
-// becomes a fused multiply-add where the instruction set has one.
+// Short vectors through the compiler's vector extensions: `a * b` works lane by lane. Sums of products that are rounded
+// once, where the instruction set has them, are add_product and subtract_product.
 
 #pragma once
 
 #include <cstdint>
 #include <utility>
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#elif defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#endif
 
 #ifndef LOWRANK_VECTOR_BYTES
 #error "each isa_*.cpp defines LOWRANK_VECTOR_BYTES and LOWRANK_ISA first"
@@ -60,13 +66,75 @@ template <class T, int N>
     return x - Vec<T, N>{};
 }
 
-// acc + a b, rounded once if the instruction set can. For scalars, the compiler would fuse some expressions only.
-template <class T, int N>
-[[gnu::always_inline]] inline Vec<T, N> add_product(Vec<T, N> acc, Vec<T, N> a, Vec<T, N> b) {
-#if defined(__FMA__) || defined(__aarch64__)
-    if constexpr (N == 1) return sizeof(T) == 4 ? __builtin_fmaf(a, b, acc) : __builtin_fma(a, b, acc);
+// Products that are rounded once, together with the sum. Compilers may not fuse products on their own, because each of
+// them would choose others: the fused ones are named here, so that the bits of a result depend on the instruction set
+// alone.
+#if defined(__aarch64__)
+inline constexpr bool has_fused = true;
+#else
+inline constexpr bool has_fused = LOWRANK_VECTOR_BYTES > 16;
 #endif
-    return acc + a * b;
+
+template <class T>
+[[gnu::always_inline]] inline T fused(T a, T b, T sum) {
+    return sizeof(T) == 4 ? __builtin_fmaf(a, b, sum) : __builtin_fma(a, b, sum);
+}
+
+// sum + a b
+template <class T, int N>
+[[gnu::always_inline]] inline Vec<T, N> fused_sum(Vec<T, N> sum, Vec<T, N> a, Vec<T, N> b) {
+    constexpr int bytes = N * static_cast<int>(sizeof(T));
+    constexpr bool is_float = sizeof(T) == 4;
+    if constexpr (N == 1) {
+        return fused<T>(a, b, sum);
+    } else if constexpr (bytes < 16) {
+        for (int i = 0; i < N; ++i) sum[i] = fused<T>(a[i], b[i], sum[i]);
+        return sum;
+    }
+#if defined(__aarch64__)
+    else if constexpr (is_float) return vfmaq_f32(sum, a, b);
+    else return vfmaq_f64(sum, a, b);
+#elif LOWRANK_VECTOR_BYTES > 16
+    else if constexpr (bytes == 16 && is_float) return _mm_fmadd_ps(a, b, sum);
+    else if constexpr (bytes == 16) return _mm_fmadd_pd(a, b, sum);
+    else if constexpr (bytes == 32 && is_float) return _mm256_fmadd_ps(a, b, sum);
+    else if constexpr (bytes == 32) return _mm256_fmadd_pd(a, b, sum);
+    else if constexpr (is_float) return _mm512_fmadd_ps(a, b, sum);
+    else return _mm512_fmadd_pd(a, b, sum);
+#endif
+}
+
+// sum - a b
+template <class T, int N>
+[[gnu::always_inline]] inline Vec<T, N> fused_difference(Vec<T, N> sum, Vec<T, N> a, Vec<T, N> b) {
+    constexpr int bytes = N * static_cast<int>(sizeof(T));
+    constexpr bool is_float = sizeof(T) == 4;
+    if constexpr (bytes < 16) return fused_sum<T, N>(sum, -a, b);
+#if defined(__aarch64__)
+    else if constexpr (is_float) return vfmsq_f32(sum, a, b);
+    else return vfmsq_f64(sum, a, b);
+#elif LOWRANK_VECTOR_BYTES > 16
+    else if constexpr (bytes == 16 && is_float) return _mm_fnmadd_ps(a, b, sum);
+    else if constexpr (bytes == 16) return _mm_fnmadd_pd(a, b, sum);
+    else if constexpr (bytes == 32 && is_float) return _mm256_fnmadd_ps(a, b, sum);
+    else if constexpr (bytes == 32) return _mm256_fnmadd_pd(a, b, sum);
+    else if constexpr (is_float) return _mm512_fnmadd_ps(a, b, sum);
+    else return _mm512_fnmadd_pd(a, b, sum);
+#endif
+}
+
+// sum + a b, fused where the instruction set can.
+template <class T, int N>
+[[gnu::always_inline]] inline Vec<T, N> add_product(Vec<T, N> sum, Vec<T, N> a, Vec<T, N> b) {
+    if constexpr (has_fused) return fused_sum<T, N>(sum, a, b);
+    else return sum + a * b;
+}
+
+// sum - a b, fused where the instruction set can.
+template <class T, int N>
+[[gnu::always_inline]] inline Vec<T, N> subtract_product(Vec<T, N> sum, Vec<T, N> a, Vec<T, N> b) {
+    if constexpr (has_fused) return fused_difference<T, N>(sum, a, b);
+    else return sum - a * b;
 }
 
 template <class T>

@@ -22,7 +22,7 @@ inline void matmat_chunk(const Csr<T> A, const T* X, std::int64_t width, T* Y, s
         const auto add = [&](std::int64_t p, Vec<T, N>(&sum)[Cols]) __attribute__((always_inline)) {
             const T* x = X + A.indices[p] * width;
             const Vec<T, N> a = broadcast<T, N>(A.value(row, p));
-            for (int c = 0; c < Cols; ++c) sum[c] += a * load<T, N>(x + c * N);
+            for (int c = 0; c < Cols; ++c) sum[c] = add_product<T, N>(sum[c], a, load<T, N>(x + c * N));
         };
         const std::int64_t stop = A.indptr[row + 1];
         std::int64_t p = A.indptr[row];
@@ -63,7 +63,7 @@ inline void rmatmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y,
             T* y = Y + A.indices[p] * width;
             const Vec<T, N> a = broadcast<T, N>(A.value(row, p));
             for (int c = 0; c < Cols; ++c)
-                store<T, N>(y + c * N, load<T, N>(y + c * N) + a * x[c]);
+                store<T, N>(y + c * N, add_product<T, N>(load<T, N>(y + c * N), a, x[c]));
         }
     }
 }
@@ -112,9 +112,10 @@ void entry_rows(const Csr<T>& A, const T* left, const T* right, std::int64_t k, 
             const T* z = right + A.indices[p] * (k + 1);
             Vec<T, W> products{};
             std::int64_t j = 0;
-            for (; j + W <= k; j += W) products += load<T, W>(w + j) * load<T, W>(z + j);
+            for (; j + W <= k; j += W)
+                products = add_product<T, W>(products, load<T, W>(w + j), load<T, W>(z + j));
             T sum = w[k] + z[k];
-            for (; j < k; ++j) sum += w[j] * z[j];
+            for (; j < k; ++j) sum = add_product<T, 1>(sum, w[j], z[j]);
             for (int l = 0; l < W; ++l) sum += products[l];
             out[p] = sum;
         }

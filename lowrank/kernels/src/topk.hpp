@@ -16,10 +16,6 @@
 
 #pragma once
 
-#if defined(__x86_64__) || defined(_M_X64)
-#include <immintrin.h>
-#endif
-
 #include "gram.hpp"
 #include "kernels.hpp"
 #include "spmm.hpp"
@@ -251,7 +247,7 @@ inline void add_sparse(const TopKBlock& block, std::int64_t start) {
                 // Unsigned, so that an unsorted row ends here as well.
                 const std::uint32_t place = static_cast<std::uint32_t>(S.indices[p]) - static_cast<std::uint32_t>(start);
                 if (place >= places) break;
-                sums[place] += value * S.data[p];
+                sums[place] = add_product<float, 1>(sums[place], value, S.data[p]);
             }
             block.cursor[e - first_entry] = p;
         }
@@ -339,7 +335,7 @@ inline const float* sums_of(const TopKBlock& block, std::int64_t start, std::int
         for (int c = 0; c < Cols; ++c) __builtin_prefetch(panel + ahead + c * W);
         for (int r = 0; r < Rows; ++r) {
             const Scores a = broadcast<float, W>(x[r][p]);
-            for (int c = 0; c < Cols; ++c) acc[r][c] += a * y[c];
+            for (int c = 0; c < Cols; ++c) acc[r][c] = add_product<float, W>(acc[r][c], a, y[c]);
         }
     }
 }
@@ -397,11 +393,11 @@ inline std::uint64_t near_enough(const TopKBlock& block, std::int64_t start, std
         std::int64_t p = 0;
         for (; p + W <= k; p += W) {
             const Scores here = load<float, W>(x + p);
-            for (int i = 0; i < W; ++i) parts[i] += here * load<float, W>(rows[i] + p);
+            for (int i = 0; i < W; ++i) parts[i] = add_product<float, W>(parts[i], here, load<float, W>(rows[i] + p));
             for (const float* row : next) __builtin_prefetch(row + p);
         }
         transpose<float, W>(parts);
-        for (; p < k; ++p) dots += broadcast<float, W>(x[p]) * load_column(rows, p);
+        for (; p < k; ++p) dots = add_product<float, W>(dots, broadcast<float, W>(x[p]), load_column(rows, p));
         for (const Scores& part : parts) dots += part;
         const Scores score = finished(block, dots + broadcast<float, W>(error), offset, nullptr, c * W);
         good |= at_least(score, threshold) << (c * W);
@@ -431,7 +427,9 @@ inline void score_alone(const TopKBlock& block, std::int64_t start, std::int32_t
             for (std::int64_t p = 0; p < problem.k && !bounded; p += 64 / sizeof(float)) __builtin_prefetch(later + p);
         }
         Scores sum = {};
-        for_each_column(rows, 0, problem.k, [&](std::int64_t p, Scores column) { sum += broadcast<float, W>(x[p]) * column; });
+        for_each_column(rows, 0, problem.k, [&](std::int64_t p, Scores column) {
+            sum = add_product<float, W>(sum, broadcast<float, W>(x[p]), column);
+        });
         for (int i = 0; i < W; ++i) dots[places[i]] = sum[i];
     }
     Scores found[block_cols];
@@ -577,7 +575,7 @@ inline void sparse_pairs(const Csr<float>& history, const Csr<float>& S, const s
         for (std::int64_t e = history.indptr[rows[pair]]; e < history.indptr[rows[pair] + 1]; ++e) {
             const std::int64_t row_end = S.indptr[history.indices[e] + 1];
             const std::int64_t place = find_column(S, S.indptr[history.indices[e]], row_end, columns[pair]);
-            if (place < row_end) sum += history.data[e] * S.data[place];
+            if (place < row_end) sum = add_product<float, 1>(sum, history.data[e], S.data[place]);
         }
         found[pair] = sum;
     }
@@ -591,7 +589,8 @@ inline void sparse_rows(const Csr<float>& history, const Csr<float>& S, float* Y
         for (std::int64_t e = history.indptr[row]; e < history.indptr[row + 1]; ++e) {
             const float value = history.data[e];
             const std::int32_t other = history.indices[e];
-            for (std::int64_t p = S.indptr[other]; p < S.indptr[other + 1]; ++p) y[S.indices[p]] += value * S.data[p];
+            for (std::int64_t p = S.indptr[other]; p < S.indptr[other + 1]; ++p)
+                y[S.indices[p]] = add_product<float, 1>(y[S.indices[p]], value, S.data[p]);
         }
     }
 }
@@ -612,9 +611,10 @@ inline void pair_dots_range(const PairDots& problem, std::int64_t begin, std::in
             Scores a[score_lanes], b[score_lanes];
             load_columns(left, p, a);
             load_columns(right, p, b);
-            for (int i = 0; i < score_lanes; ++i) sum += a[i] * b[i];
+            for (int i = 0; i < score_lanes; ++i) sum = add_product<float, score_lanes>(sum, a[i], b[i]);
         }
-        for (; p < problem.k; ++p) sum += load_column(left, p) * load_column(right, p);
+        for (; p < problem.k; ++p)
+            sum = add_product<float, score_lanes>(sum, load_column(left, p), load_column(right, p));
         for (int i = 0; i < filled; ++i) problem.dots[begin + i] = sum[i];
     }
 }

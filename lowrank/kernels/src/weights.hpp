@@ -33,7 +33,10 @@ inline void add_gram_row(const GramProblem& problem, std::int64_t row, const Spa
     for (std::int64_t e = columns.indptr[row]; e < columns.indptr[row + 1]; ++e) {
         const std::int32_t other = columns.indices[e];
         const float value = columns.data[e] * problem.weight[other];
-        for (std::int64_t p = X.indptr[other]; p < X.indptr[other + 1]; ++p) found.sums[X.indices[p]] += value * X.data[p];
+        for (std::int64_t p = X.indptr[other]; p < X.indptr[other + 1]; ++p) {
+            float& sum = found.sums[X.indices[p]];
+            sum = add_product<float, 1>(sum, value, X.data[p]);
+        }
         if (few)
             for (std::int64_t p = X.indptr[other]; p < X.indptr[other + 1]; ++p) found.touched[X.indices[p] / score_lanes] = 1;
     }
