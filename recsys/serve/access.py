@@ -74,10 +74,8 @@ class Access:
         server = scope.get("server") or ("", None)
         headers = scope["headers"]
         if not is_loopback(self._address or str(server[0])):
-            others = "or on a loopback address (--host 127.0.0.1)"
-            return (
-                f"Data of users need an API key, and there is none; {start}, {others}."
-            )
+            loopback = "or on a loopback address (--host 127.0.0.1)"
+            return f"Data of users need an API key, and there is none; {start}, {loopback}."
         if any(name in _FORWARDED for name, _ in headers):
             return (
                 f"Data of users need an API key for requests through a proxy; {start}."
@@ -175,5 +173,5 @@ def _digest(key: bytes) -> bytes:
 def _is_among(key: bytes, digests: Sequence[bytes]) -> bool:
     """Return whether a key has one of the digests, in a time that does not depend on which."""
     digest = _digest(key)
-    matches = [hmac.compare_digest(digest, known) for known in digests]
+    matches = [hmac.compare_digest(digest, key_digest) for key_digest in digests]
     return any(matches)

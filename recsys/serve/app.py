@@ -161,7 +161,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
         for name in (
             "HTTPValidationError",
             "ValidationError",
-        ):  # schemas of FastAPI's own answers
+        ):  # schemas of FastAPI's answers
             schemas.pop(name, None)
         schemas["ProblemBody"] = ProblemBody.model_json_schema()
         document["info"]["x-problems"] = {
@@ -182,20 +182,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
 async def _problem(request: Request, error: Exception) -> Answer:
     """Answer an error with its problem document."""
     if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"][1:])) or first["loc"][0]
-        if place.endswith(".int"):  # the last of the types of an id
-            place = place.removesuffix(".int")
-            first = first | {
-                "msg": "an id is text of at most 500 characters, or an integer"
-            }
-        own = first.get("ctx", {}).get("error")
-        sentence = (
-            f"{own}." if isinstance(own, ValueError) else f"{place}: {first['msg']}."
-        )
-        if first["type"] == "json_invalid":
-            sentence = f"The body is not JSON (character {place}: {own.lower()})."
-        problem = ProblemError("invalid-request", sentence)
+        problem = ProblemError("invalid-request", _sentence(error))
     elif isinstance(error, HTTPException):
         kind = _STATUS.get(error.status_code, "invalid-request")
         problem = ProblemError(
@@ -213,3 +200,19 @@ async def _problem(request: Request, error: Exception) -> Answer:
             problem = unhinted
     headers = getattr(error, "headers", None)
     return Answer(problem.document(), problem.status, headers, media_type=MEDIA_TYPE)
+
+
+def _sentence(error: RequestValidationError) -> str:
+    """Return a sentence on the first fault of a request."""
+    first = error.errors()[0]
+    path = ".".join(map(str, first["loc"][1:])) or first["loc"][0]
+    message = first["msg"]
+    reason = first.get("ctx", {}).get("error")
+    if first["type"] == "json_invalid":
+        return f"The body is not JSON (character {path}: {reason.lower()})."
+    if isinstance(reason, ValueError):
+        return f"{reason}."
+    if path.endswith(".int"):  # the last of the types of an id
+        path = path.removesuffix(".int")
+        message = "an id is text of at most 500 characters, or an integer"
+    return f"{path}: {message}."

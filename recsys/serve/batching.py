@@ -46,7 +46,8 @@ class Batches:
         if not self._waiting:
             loop.call_soon(self._search_all)
         answer: asyncio.Future[bytes] = loop.create_future()
-        self._waiting.setdefault((search, name, n), []).append((query, answer))
+        requests = self._waiting.setdefault((search, name, n), [])
+        requests.append((query, answer))
         return answer
 
     def _search_all(self) -> None:
@@ -54,7 +55,8 @@ class Batches:
         self._waiting = {}
         for (search, name, n), requests in waiting.items():
             for start in range(0, len(requests), _BATCH):
-                queries, answers = zip(*requests[start : start + _BATCH], strict=True)
+                batch = requests[start : start + _BATCH]
+                queries, answers = zip(*batch, strict=True)
                 work = partial(self._timed, search, name, queries, n)
                 if self._mean_seconds.get(name, 0.0) > _QUICK:
                     task = asyncio.create_task(self._search_in_thread(work, answers))
@@ -79,7 +81,8 @@ class Batches:
     ) -> list[bytes]:
         start = time.thread_time()  # excludes the time of other threads
         with kernels.at_most(1):  # leave the other cores to other workers
-            texts = [msgspec.json.encode(answer) for answer in search(list(queries), n)]
+            answers = search(list(queries), n)
+            texts = [msgspec.json.encode(answer) for answer in answers]
         seconds = time.thread_time() - start
         mean = self._mean_seconds.get(name, seconds)
         if len(self._mean_seconds) > _MEANS:  # some are of replaced models

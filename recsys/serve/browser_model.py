@@ -108,7 +108,8 @@ def form_size(model: Model, n: int) -> int:
     per_item = 0
     for name, array in model._arrays().items():
         if name in names:
-            per_item += array.itemsize * int(np.prod(array.shape[1:]))
+            width = int(np.prod(array.shape[1:]))
+            per_item += array.itemsize * width
         if name == "priors_users_link":  # links of the rated items
             per_item += array.itemsize * array.size // max(1, model.n_items)
     return n * per_item
@@ -156,11 +157,13 @@ def _ridge_of_interactions(
 ) -> Form:
     """Return a weighted ridge regression, in which all other items have the target 0."""
     _, gram, n_observed = model._pairs("item")
+    penalty = np.eye(len(gram), dtype=np.float32)
+    penalty *= np.float32(model.penalty)
     form: Form = {
         "kind": "ridge",
         "vectors": model.item_factors[items],
         "gram": model.pair_weight * gram,
-        "precision": np.eye(len(gram), dtype=np.float32) * np.float32(model.penalty),
+        "precision": penalty,
         "power": float(model.count_power),
         "unit": float(model.unit),
         "others": float(model.pair_weight) * n_observed,
@@ -180,8 +183,10 @@ def _ridge_of_interactions(
 def _priors_of_users(ratings: Ratings, users: Indices, weights: Floats) -> Floats:
     """Return the contributions of the features of users to their prior means."""
     assert ratings.user_features is not None
-    rows = ratings.user_features.matrix.tocsr()[np.maximum(users, 0)]
-    return np.where(users[:, None] < 0, 0, rows @ weights).astype(np.float32)
+    features = ratings.user_features.matrix.tocsr()
+    means = features[np.maximum(users, 0)] @ weights
+    means[users < 0] = 0
+    return np.asarray(means, np.float32)
 
 
 def _sums(model: Model, items: Indices) -> Form:
@@ -189,25 +194,34 @@ def _sums(model: Model, items: Indices) -> Form:
 
     These are the scores of users who have rated a single item.
     """
-    weights = np.empty((len(items), len(items)), np.float32)
-    for part in pieces(len(items), max(1, _BLOCK // max(1, model.n_items))):
-        weights[part] = _scores_of_single(model, items[part], 1.0)[:, items]
-    doubled = _scores_of_single(model, items[:1], 2.0)[:, items]
+    n = len(items)
+    weights = np.empty((n, n), np.float32)
+    block_size = max(1, _BLOCK // max(1, model.n_items))
+    for part in pieces(n, block_size):
+        scores = _scores_of_single(model, items[part], 1.0)
+        weights[part] = scores[:, items]
+    doubled = _scores_of_single(model, items[:1], 2.0)
     # Some models take all interactions as equal.
-    is_weighted = not np.allclose(doubled, weights[:1], rtol=1e-3)
+    is_weighted = not np.allclose(doubled[:, items], weights[:1], rtol=1e-3)
     return {"kind": "sums", "weights": weights, "weighted": is_weighted}
 
 
 def _scores_of_single(model: Model, items: Indices, value: float) -> Floats:
     """Return the scores of users who have rated one item each."""
+    n = len(items)
     histories = Histories(
-        np.arange(len(items) + 1, dtype=np.int64),
+        np.arange(n + 1, dtype=np.int64),
         items.astype(np.int32),
-        np.full(len(items), value, np.float32),
+        np.full(n, value, np.float32),
     )
-    scores: Floats = (
-        cast(Any, model).with_users(histories).scores(np.arange(len(items)))
-    )
+    return _scores_of_new(model, histories)
+
+
+def _scores_of_new(model: Model, histories: Histories) -> Floats:
+    """Return the scores of new users with these histories."""
+    folded = cast(Any, model).with_users(histories)
+    users = np.arange(len(histories.indptr) - 1)
+    scores: Floats = folded.scores(users)
     return scores
 
 
@@ -215,21 +229,24 @@ def _agrees(form: Form, model: Model, ratings: Ratings, items: Indices) -> bool:
     """Return whether a form has the model's scores of training users, taken as new ones."""
     position = np.full(model.n_items, -1)
     position[items] = np.arange(len(items))
-    is_scored = np.bincount(ratings.indices, minlength=model.n_items)[items] > 0
+    counts = np.bincount(ratings.indices, minlength=model.n_items)
+    is_scored = counts[items] > 0
     is_scored |= scores_new(model)
     histories = Histories.of(ratings)
-    trials = np.linspace(0, ratings.n_users - 1, _N_TRIALS).astype(np.int64)
-    for user in np.unique(trials):
+    trials = np.linspace(0, ratings.n_users - 1, _N_TRIALS)
+    for user in np.unique(trials.astype(np.int64)):
         history = histories.take(np.array([user]))
         is_in_page = position[history.indices] >= 0
         rated = history.indices[is_in_page]
         values = history.values[is_in_page]
         if not len(rated):
             continue
-        alone = Histories(np.array([0, len(rated)]), rated, values)
-        expected = cast(Any, model).with_users(alone).scores(np.array([0]))[0, items]
-        error = np.abs(form_scores(form, position[rated], values) - expected)[is_scored]
-        if not error.max() <= _ROUNDING * np.abs(expected).max(initial=1e-30):
+        ends = np.array([0, len(rated)])
+        scores = _scores_of_new(model, Histories(ends, rated, values))
+        expected = scores[0, items]
+        error = form_scores(form, position[rated], values) - expected
+        largest = np.abs(expected).max(initial=1e-30)
+        if not np.abs(error[is_scored]).max() <= _ROUNDING * largest:
             return False
     return True
 
@@ -269,19 +286,25 @@ def _scores_of_ratings(
     design = vectors[items]
     target = values - form["mean"] - design[:, -1]
     design[:, -1] = 1  # the bias of the user
-    precision = n ** form["power"] * form["precision"].astype(np.float64)
+    precision = form["precision"].astype(np.float64)
+    precision *= n ** form["power"]
     system = design.T @ design + precision
     right = target @ design + precision @ _prior(form, user)
     if "covariance" in form:
         packed = form["covariance"][items].astype(np.float64)
-        covariance = unpack(packed, vectors.shape[1]).sum(axis=0)
+        covariances = unpack(packed, vectors.shape[1])
+        covariance = covariances.sum(axis=0)
         system[:-1, :-1] += covariance[:-1, :-1]
         right[:-1] -= covariance[:-1, -1]
     if "link" in form:
-        links = form["link"][items].sum(axis=0, dtype=np.float64)
-        right += precision @ links / np.sqrt(n)
+        links = form["link"][items].astype(np.float64)
+        mean_link = links.sum(axis=0) / np.sqrt(n)
+        right += precision @ mean_link
     x = _solution(form, system, right)
-    scores: Doubles = form["mean"] + vectors[:, -1] + vectors[:, :-1] @ x[:-1] + x[-1]
+    item_biases = vectors[:, -1]
+    scores: Doubles = vectors[:, :-1] @ x[:-1]
+    scores += item_biases
+    scores += form["mean"] + x[-1]
     return scores
 
 
@@ -292,9 +315,11 @@ def _scores_of_interactions(
     design = vectors[items]
     if "observed" in form:
         design = design * form["observed"][items, None]
-    weights = np.maximum(values.astype(np.float64) / form["unit"], 0)
+    counts = values.astype(np.float64) / form["unit"]
+    weights = np.maximum(counts, 0)
     total = weights.sum() + form["others"]
-    precision = total ** form["power"] * form["precision"].astype(np.float64)
+    precision = form["precision"].astype(np.float64)
+    precision *= total ** form["power"]
     system = (design.T * weights) @ design + form["gram"] + precision
     right = weights @ design + precision @ _prior(form, user)
     scores: Doubles = vectors @ _solution(form, system, right)
@@ -316,7 +341,10 @@ def _solution(form: Form, system: Doubles, right: Doubles) -> Doubles:
 
 def _prior(form: Form, user: int) -> Doubles:
     """Return the prior mean of a user."""
-    mean: Doubles = np.zeros(form["vectors"].shape[1]) + form.get("prior", 0.0)
+    width = form["vectors"].shape[1]
+    mean: Doubles = np.zeros(width)
+    if "prior" in form:
+        mean = mean + form["prior"]
     if "users" in form and user >= 0:
         mean = mean + form["users"][user]
     return mean

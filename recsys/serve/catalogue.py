@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Id: TypeAlias = int | str
 """Id in a request: a number, or text. Responses have ids as text (see `id_texts`)."""
+Doubles: TypeAlias = NDArray[np.float64]
 Json: TypeAlias = dict[str, Any]
 """JSON object of strings, Python numbers, lists and objects."""
 
@@ -37,14 +38,12 @@ _ENDS = 3  # number of items named at each end of an axis
 
 
 class Catalogue:
-    """Catalogue about one fitted model, its items and its users; answers contain its `name`."""
+    """Items and users of one fitted model; answers contain the `name` of the model."""
 
     def __init__(self, recommender: Recommender, name: str) -> None:
-        self.recommender, self.ratings, self.name = (
-            recommender,
-            recommender.ratings,
-            name,
-        )
+        self.recommender = recommender
+        self.ratings = recommender.ratings
+        self.name = name
         self._titles = recommender._titles
 
     def names(self, items: NDArray[Any]) -> list[Json]:
@@ -61,14 +60,16 @@ class Catalogue:
 
     def titles(self, items: NDArray[Any]) -> list[str | None]:
         """Return titles of items, None if unknown."""
-        titles = self._titles
-        return [None] * len(items) if titles is None else titles[items].to_list()
+        if self._titles is None:
+            return [None] * len(items)
+        return self._titles[items].to_list()
 
     def place(self, item: Id) -> int:
         """Return the index of an item."""
-        place = self.ratings.items.place(item)
-        # raises
-        return place if place >= 0 else int(self.ratings.items.index([item])[0])
+        index = self.ratings.items.place(item)
+        if index < 0:
+            self.ratings.items.index([item])  # raises
+        return index
 
     def items(self, text: str, n: int) -> Json:
         """Return the items whose title contains all words of a text, or whose id is the text.
@@ -77,62 +78,93 @@ class Catalogue:
         the text, titles with a word that begins with it, and others; ties are ordered by the number
         of ratings.
         """
-        counts = self.counts
-        wanted = _plain(pl.Series([text.strip()[:_LONGEST_SEARCH]]))[0]
-        if not wanted:
-            found = np.arange(len(counts))
-            rank = np.zeros(len(counts), np.int64)
-        else:
-            titles = self._plain_titles
-            starts = titles.str.starts_with(wanted).to_numpy()
-            begins = titles.str.contains(f" {wanted}", literal=True).to_numpy()
-            contains = titles.str.contains(wanted, literal=True).to_numpy()
-            within = np.ones(len(titles), np.bool_)
-            for word in wanted.split():
-                check_time()
-                within &= titles.str.contains(word, literal=True).to_numpy()
-            rank = np.where(starts, 1, np.where(begins, 2, np.where(contains, 3, 4)))
-            if (place := self.ratings.items.place(text.strip())) >= 0:
-                rank[place], within[place] = 0, True
-            found = np.flatnonzero(within)
-        best = found[np.lexsort((found, -counts[found], rank[found]))[:n]]
-        named = zip(self.names(best), counts[best].tolist(), strict=True)
-        rows = [name | {"count": count} for name, count in named]
-        return {"items": rows, "total": len(found), "model": self.name}
+        text = text.strip()
+        query = _plain(pl.Series([text[:_LONGEST_SEARCH]]))[0]
+        ranks = np.zeros(len(self.counts), np.int64)
+        if query:
+            index = self.ratings.items.place(text)
+            ranks = self._ranks(query, index)
+        matches = np.flatnonzero(ranks >= 0)
+        keys = matches, -self.counts[matches], ranks[matches]
+        order = np.lexsort(keys)[:n]
+        best = matches[order]
+        return {
+            "items": self._counted(best),
+            "total": len(matches),
+            "model": self.name,
+        }
+
+    def _counted(self, items: Indices) -> list[Json]:
+        """Return ids, titles and numbers of ratings of items."""
+        rows = self.names(items)
+        counts = self.counts[items].tolist()
+        for row, count in zip(rows, counts, strict=True):
+            row["count"] = count
+        return rows
+
+    def _ranks(self, query: str, index: int) -> NDArray[np.int64]:
+        """Return the rank of each title for a query, -1 without a match.
+
+        `index` is that of the item whose id is the query, or negative.
+        """
+        ranks = np.full(len(self.counts), 4)
+        ranks[self._contain(query)] = 3
+        ranks[self._contain(f" {query}")] = 2
+        begins = self._plain_titles.str.starts_with(query)
+        ranks[begins.to_numpy()] = 1
+        for word in query.split():
+            check_time()
+            ranks[~self._contain(word)] = -1
+        if index >= 0:
+            ranks[index] = 0
+        return ranks
+
+    def _contain(self, text: str) -> NDArray[np.bool_]:
+        """Return whether each title contains a text."""
+        matches = self._plain_titles.str.contains(text, literal=True)
+        return matches.to_numpy()
 
     def item(self, item: Id) -> Json:
         """Return facts about an item."""
-        place = self.place(item)
-        found = self.named(place) | {"count": int(self.counts[place])}
+        index = self.place(item)
+        facts = self.named(index)
+        facts["count"] = int(self.counts[index])
         if not self.ratings.implicit:
-            found["mean"] = short(self.means[place]) if self.counts[place] else None
-        return found | {"features": self.features("item", place), "model": self.name}
+            facts["mean"] = None
+            if self.counts[index]:
+                facts["mean"] = short(self.means[index])
+        facts["features"] = self.features("item", index)
+        facts["model"] = self.name
+        return facts
 
     def users(self, n: int) -> Json:
         """Return the n users with the most ratings, and the number of all users."""
         counts = np.diff(self.ratings.indptr)
-        order = np.argsort(-counts, kind="stable")[:n]
-        ids = id_texts(self.ratings.users, order)
-        return {"users": ids, "total": len(counts), "model": self.name}
+        order = np.argsort(-counts, kind="stable")
+        return {
+            "users": id_texts(self.ratings.users, order[:n]),
+            "total": len(counts),
+            "model": self.name,
+        }
 
     def user(self, user: Id, n: int) -> Json:
         """Return facts about a user, and the n highest ratings."""
-        row = int(self.ratings.users.index([user])[0])
         ratings = self.ratings
-        own = slice(int(ratings.indptr[row]), int(ratings.indptr[row + 1]))
-        places, values = ratings.indices[own], ratings.values_at(own)
-        order = np.lexsort((places, -values))[:n]
-        history = [
-            named | {"value": value}
-            for named, value in zip(
-                self.names(places[order]), numbers(values[order]), strict=True
-            )
-        ]
+        row = ratings.users.index([user])[0]
+        start, stop = ratings.indptr[row : row + 2].tolist()
+        entries = slice(start, stop)
+        items = ratings.indices[entries]
+        values = ratings.values_at(entries)
+        order = np.lexsort((items, -values))[:n]
+        history = self.names(items[order])
+        best_values = numbers(values[order])
+        for rating, value in zip(history, best_values, strict=True):
+            rating["value"] = value
         return {
-            "user": str(ratings.users.values[row]),
-            "count": len(places),
+            "user": str(ratings.users.values[int(row)]),
+            "count": len(items),
             "history": history,
-            "features": self.features("user", row),
+            "features": self.features("user", int(row)),
             "model": self.name,
         }
 
@@ -148,7 +180,7 @@ class Catalogue:
         return np.bincount(self.ratings.indices, minlength=self.ratings.n_items)
 
     @cached_property
-    def means(self) -> NDArray[np.float64]:
+    def means(self) -> Doubles:
         """Mean rating of each item, 0 without ratings."""
         sums = np.bincount(
             self.ratings.indices, self.ratings.values, self.ratings.n_items
@@ -169,23 +201,26 @@ class Catalogue:
     @cached_property
     def _rows(self) -> dict[str, Indices]:
         """Rows of items and users in their tables, -1 if missing."""
-        known = self.ratings
-        sides = (
-            ("item", known.items, known.item_table),
-            ("user", known.users, known.user_table),
-        )
-        return {
-            side: table.rows_of(ids) for side, ids, table in sides if table is not None
-        }
+        ratings = self.ratings
+        rows: dict[str, Indices] = {}
+        if ratings.item_table is not None:
+            rows["item"] = ratings.item_table.rows_of(ratings.items)
+        if ratings.user_table is not None:
+            rows["user"] = ratings.user_table.rows_of(ratings.users)
+        return rows
 
-    def features(self, side: str, place: int) -> Json:
+    def features(self, side: str, index: int) -> Json:
         """Return the values of an item or user in its table, without missing ones."""
-        if side not in self._rows or (row := self._rows[side][place]) < 0:
+        table = self.ratings.item_table if side == "item" else self.ratings.user_table
+        if table is None:
             return {}
-        table = getattr(self.ratings, f"{side}_table")
+        row = int(self._rows[side][index])
+        if row < 0:
+            return {}
+        values = table.frame.row(row, named=True)
         return {
-            name: _shown(value)
-            for name, value in table.frame.row(int(row), named=True).items()
+            name: _to_json(value)
+            for name, value in values.items()
             if name in table.kinds and value is not None
         }
 
@@ -204,36 +239,34 @@ class Catalogue:
         if not isinstance(model, HasItemVectors):
             error = unsupported(model, HasItemVectors, "place its items on a map")
             raise ProblemError("not-available", str(error))
-        chosen = self.most_rated(n)
-        vectors = model.item_vectors()[chosen].astype(np.float64)
+        items = self.most_rated(n)
+        vectors = model.item_vectors()[items].astype(np.float64)
         lengths = np.linalg.norm(vectors, axis=1)
-        placed = lengths > 0  # a vector of zeros has no direction
-        if not placed.any():
+        has_direction = lengths > 0
+        if not has_direction.any():
             reason = f"The items of the {model.name} model do not differ, and so there is no map."
             raise ProblemError("not-available", reason)
-        chosen = chosen[placed]
-        points, share = _plane(vectors[placed] / lengths[placed, None])
-        items = [
-            named | {"x": x, "y": y, "count": count}
-            for named, (x, y), count in zip(
-                self.names(chosen),
-                points.tolist(),
-                self.counts[chosen].tolist(),
-                strict=True,
-            )
-        ]
-        titles = [
-            str(each["item"] if each["title"] is None else each["title"])
-            for each in items
-        ]
+        items = items[has_direction]
+        directions = vectors[has_direction] / lengths[has_direction, None]
+        points, share = _plane(directions)
+        rows = self._counted(items)
+        titles = []
+        for row, (x, y) in zip(rows, points.tolist(), strict=True):
+            row["x"] = x
+            row["y"] = y
+            titles.append(str(row["title"] or row["item"]))
         axes = []
         for column in points.T:
-            order = np.argsort(column, kind="stable").tolist()
-            ends = {"low": order[:_ENDS], "high": order[::-1][:_ENDS]}
-            axes.append(
-                {end: [titles[at] for at in places] for end, places in ends.items()}
-            )
-        return {"items": items, "axes": axes, "share": share, "model": self.name}
+            order = np.argsort(column, kind="stable")
+            low = [titles[at] for at in order[:_ENDS]]
+            high = [titles[at] for at in order[: -_ENDS - 1 : -1]]
+            axes.append({"low": low, "high": high})
+        return {
+            "items": rows,
+            "axes": axes,
+            "share": share,
+            "model": self.name,
+        }
 
     def spectrum(self) -> Json:
         """Return the singular values of the low-rank part of the model, in descending order.
@@ -248,13 +281,19 @@ class Catalogue:
             If the model has no factors.
         """
         model = self.recommender.model
-        if (values := _singular_values(model)) is None:
+        values = _singular_values(model)
+        if values is None:
             reason = (
                 f"The {model.name} model has no factors, and so no singular values."
             )
             raise ProblemError("not-available", reason)
-        kept = np.sort(values.astype(np.float64))[::-1].tolist()
-        answer: Json = {"values": kept, "rank": len(kept), "model": self.name}
+        ascending = np.sort(values.astype(np.float64))
+        descending = ascending[::-1].tolist()
+        answer: Json = {
+            "values": descending,
+            "rank": len(descending),
+            "model": self.name,
+        }
         if has_topics(model):
             answer["topics"] = self._topics()
         return answer
@@ -265,9 +304,10 @@ class Catalogue:
         answer = []
         for topic in range(topics.weights.shape[1]):
             items = topics.top_items(topic, _TOPIC_ITEMS)
+            rows = self.names(items)
             weights = numbers(topics.weights[items, topic])
-            named = zip(self.names(items), weights, strict=True)
-            rows = [name | {"weight": weight} for name, weight in named]
+            for row, weight in zip(rows, weights, strict=True):
+                row["weight"] = weight
             answer.append({"topic": topic + 1, "items": rows})
         return answer
 
@@ -281,16 +321,19 @@ def id_texts(ids: Ids, indices: NDArray[Any]) -> list[str]:
     >>> id_texts(Ids([2**53 + 1, 7], "item"), np.array([1, 0]))
     ['9007199254740993', '7']
     """
-    return [str(id) for id in ids.take(indices).to_list()]
+    values = ids.take(indices).to_list()
+    return [str(id) for id in values]
 
 
-def _shown(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return a value of a table for JSON: text, if it is of another type or a browser rounds it."""
     if isinstance(value, list):
-        return [_shown(element) for element in value]
+        return [_to_json(element) for element in value]
     if isinstance(value, int) and not -_EXACT < value < _EXACT:
         return str(value)
-    return value if isinstance(value, int | float | str | None) else str(value)
+    if isinstance(value, int | float | str | None):
+        return value
+    return str(value)
 
 
 def short(value: float) -> float:
@@ -310,34 +353,41 @@ def numbers(values: NDArray[Any]) -> list[float]:
 
 
 def _plain(texts: pl.Series) -> pl.Series:
-    return texts.str.to_lowercase().str.normalize("NFD").str.replace_all(r"\p{M}", "")
+    """Return texts in lower case and without accents."""
+    decomposed = texts.str.to_lowercase().str.normalize("NFD")
+    return decomposed.str.replace_all(r"\p{M}", "")
 
 
-def _plane(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+def _plane(vectors: Doubles) -> tuple[Doubles, float]:
     """Return the first two principal components, in -1 to 1, and their share of the variance."""
-    U, s, _ = np.linalg.svd(
-        vectors - vectors.mean(axis=0, keepdims=True), full_matrices=False
-    )
+    centred = vectors - vectors.mean(axis=0)
+    U, s, _ = np.linalg.svd(centred, full_matrices=False)
     points = np.zeros((len(vectors), 2))
-    points[:, : len(s)] = (U * s)[:, :2]
+    points[:, : len(s)] = U[:, :2] * s[:2]
     largest = np.abs(points).max(axis=0, initial=0)
     points /= np.where(largest > 0, largest, 1)
     # The sign of a component is arbitrary: choose the longer tail as the positive side.
-    points *= np.where((points**3).sum(axis=0) < 0, -1, 1)
-    shares = s**2 / max(float(s @ s), np.finfo(float).tiny)
-    return points, float(shares[:2].sum())
+    skewness = (points**3).sum(axis=0)
+    points *= np.where(skewness < 0, -1, 1)
+    total = max(s @ s, np.finfo(float).tiny)
+    share = (s[:2] @ s[:2]) / total
+    return points, float(share)
 
 
 def _singular_values(model: Model) -> NDArray[np.floating[Any]] | None:
-    parts = getattr(model, "parts", None)
-    if parts is not None:
-        found = (_singular_values(part) for part in parts)
-        return next((each for each in found if each is not None), None)
+    for part in getattr(model, "parts", ()):  # of a blend
+        values = _singular_values(part)
+        if values is not None:
+            return values
     if isinstance(model, FactorModel):
         # With A = Q R and B = P S, the singular values of A B' are those of the small R S'.
-        R, S = (
-            np.asarray(np.linalg.qr(np.asarray(factors, np.float64), mode="r"))
-            for factors in (model.user_vectors(), model.item_vectors())
-        )
+        R = _triangle(model.user_vectors())
+        S = _triangle(model.item_vectors())
         return np.linalg.svdvals(R @ S.T)
     return getattr(model, "singular_values", None)
+
+
+def _triangle(vectors: NDArray[Any]) -> Doubles:
+    """Return the triangular factor of a QR decomposition."""
+    triangle: Any = np.linalg.qr(vectors.astype(np.float64), mode="r")
+    return np.asarray(triangle)

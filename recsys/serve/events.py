@@ -160,5 +160,5 @@ def _size_problem(value: float, largest: float) -> str | None:
     """
     if abs(value) <= _MOST_TIMES * max(1.0, largest):
         return None
-    most = f"{_MOST_TIMES:,} times the largest one of the model, {largest:g}"
-    return f"the value {value:g} is more than {most}."
+    limit = f"{_MOST_TIMES:,} times the largest one of the model, {largest:g}"
+    return f"the value {value:g} is more than {limit}."

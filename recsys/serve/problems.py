@@ -75,13 +75,13 @@ class ProblemError(RecsysError):
 
     def document(self) -> dict[str, Any]:
         """Return the problem document."""
-        known = KINDS[self.kind]
-        found = {
+        kind = KINDS[self.kind]
+        document = {
             "type": f"/docs#{self.kind}",
-            "title": known.title,
-            "status": known.status,
+            "title": kind.title,
+            "status": kind.status,
         }
-        return found | {"detail": str(self)}
+        return document | {"detail": str(self)}
 
 
 def unauthorized() -> ProblemError:

@@ -100,8 +100,8 @@ class Responses:
         indices = np.asarray(users, np.int64)
         lists = self._search(self.recommender.model, indices, n, self._seen)
         if explain:
-            for index, rows in zip(indices.tolist(), lists, strict=True):
-                self._add_reasons(self.recommender, index, rows)
+            for index, rows in zip(indices, lists, strict=True):
+                self._add_reasons(self.recommender, int(index), rows)
         labels = id_texts(self.ratings.users, indices)
         return [
             self._list(label, rows, "personal")
@@ -122,13 +122,13 @@ class Responses:
         if not values or -1 in values:
             return None
         low, high = self.catalogue.plausible
-        if not all(low <= value <= high for value in values.values()):
+        if min(values.values()) < low or max(values.values()) > high:
             return None
-        indices = sorted(values)
-        weights = [1.0] * len(indices)
+        indices = np.array(sorted(values), np.int32)
+        weights = np.ones(len(indices), np.float32)
         if self.ratings.weighted or not self.ratings.implicit:
-            weights = [values[index] for index in indices]
-        return np.array(indices, np.int32), np.array(weights, np.float32)
+            weights[:] = [values[index] for index in indices]
+        return indices, weights
 
     def events_of(self, history: Sequence[Any]) -> pl.DataFrame:
         """Return the events of a new user as a frame, to be weighted like the model's.
@@ -143,10 +143,12 @@ class Responses:
                 "The model has grades, which kinds and times of events do not weight."
             )
         reading = self.recommender.provenance.reading
-        columns: dict[str, Any] = {"item": [event.item for event in history]}
+        columns: dict[str, Any] = {}
+        columns["item"] = [event.item for event in history]
         if reading.get("weight") is not None:
-            values = [1.0 if event.value is None else event.value for event in history]
-            columns["value"] = values
+            columns["value"] = [
+                1.0 if event.value is None else event.value for event in history
+            ]
         if reading.get("event_weights") is not None:
             columns["event"] = [event.event for event in history]
         times = [event.timestamp for event in history]
@@ -156,13 +158,15 @@ class Responses:
 
     def best_of_histories(self, histories: Sequence[History], n: int) -> list[Json]:
         """Return the n best items of new users, given as results of `history`."""
-        ends = np.cumsum([0, *(len(indices) for indices, _ in histories)])
+        lengths = [len(indices) for indices, _ in histories]
+        ends = np.cumsum([0, *lengths])
         items = np.concatenate([indices for indices, _ in histories])
         values = np.concatenate([values for _, values in histories])
         model = cast(abilities.FoldsInUsers, self.recommender.model)
         folded = model.with_users(Histories(ends, items, values))
         users = np.arange(len(histories))
-        lists = self._search(folded, users, n, CsrPairs(ends, items))
+        rated_pairs = CsrPairs(ends, items)
+        lists = self._search(folded, users, n, rated_pairs)
         return [self._list(None, rows, "history") for rows in lists]
 
     def neighbours(self, items: Sequence[int], n: int) -> list[Json]:
@@ -201,7 +205,8 @@ class Responses:
             if _is_plain(options) and not explain and features is None:
                 arrays = self.history(history.items())
                 if arrays is not None:
-                    return _renamed(self.best_of_histories([arrays], n)[0], user)
+                    lists = self.best_of_histories([arrays], n)
+                    return _renamed(lists[0], user)
             ratings = {
                 item: self._liked_value if value is None else value
                 for item, value in history.items()
@@ -217,14 +222,14 @@ class Responses:
         return _renamed(lists[0], user)
 
     def _search(
-        self, model: Model, users: Indices, n: int, seen: CsrPairs
+        self, model: Model, users: Indices, n: int, rated_pairs: CsrPairs
     ) -> list[list[Json]]:
-        """Return the n best items of users of a model of the same items, without `seen` pairs."""
+        """Return the n best items of users of a model, without `rated_pairs`."""
         lists: list[list[Json]] = []
         options = self.recommender._known_users.options
         for part in pieces(len(users), self._piece):
             check_time()
-            blocks = top_n(model, users[part], n, exclude=seen, **options)
+            blocks = top_n(model, users[part], n, exclude=rated_pairs, **options)
             lists += self._fill(blocks, len(users[part]))
         return lists
 
@@ -260,17 +265,19 @@ class Responses:
 
     def similar(self, item: Id, n: int) -> Json:
         """Return the n items most similar to an item."""
-        return self.neighbours([self.catalogue.place(item)], n)[0]
+        index = self.catalogue.place(item)
+        return self.neighbours([index], n)[0]
 
     def explain(self, user: Id, item: Id, n: int) -> Json:
         """Return the score of an item for a user as a sum over ratings and features."""
         row = int(self.ratings.users.index([user])[0])
         index = self.catalogue.place(item)
-        score = self._reasons(self.recommender, row, np.array([index]), n)[0]
+        items = np.array([index])
+        (score,) = self._reasons(self.recommender, row, items, n)
         total = float(score.terms.sum(dtype=np.float64))
-        others = 0.0
+        remainder = 0.0
         if len(score.reasons) < np.count_nonzero(score.terms):
-            others = total - sum(reason["contribution"] for reason in score.reasons)
+            remainder = total - sum(reason["contribution"] for reason in score.reasons)
         return {
             "user": str(self.ratings.users.values[row]),
             **self.catalogue.named(index),
@@ -278,7 +285,7 @@ class Responses:
             "base": short(score.base),
             "popularity": short(score.popularity),
             "because": score.reasons,
-            "others": short(others),
+            "others": short(remainder),
             "model": self.name,
         }
 
@@ -307,17 +314,19 @@ class Responses:
         # As texts, the ids are of one type.
         texts = [(str(user), str(item)) for user, item in pairs]
         frame = self.recommender.predict(texts, cold_start=unknown, std=is_uncertain)
-        predictions: list[Json] = [
-            {"user": user, "item": item, "prediction": short(value)}
-            for (user, item), value in zip(texts, frame["prediction"], strict=True)
-        ]
+        predictions: list[Json] = []
+        for (user, item), value in zip(texts, frame["prediction"], strict=True):
+            prediction = {"user": user, "item": item, "prediction": short(value)}
+            predictions.append(prediction)
         if not is_uncertain:
             return {"predictions": predictions, "model": self.name}
-        half = NormalDist().inv_cdf((1 + (confidence or 0)) / 2)
+        probability = (1 + (confidence or 0)) / 2
+        half = NormalDist().inv_cdf(probability)
         for prediction, std in zip(predictions, frame["std"], strict=True):
             prediction["std"] = None if std is None else short(std)
             if confidence is not None and std is not None:
-                ends = prediction["prediction"] + np.array([-half, half]) * std
+                centre = prediction["prediction"]
+                ends = np.array([centre - half * std, centre + half * std])
                 low, high = clip_to_range(ends, self.recommender.training)
                 prediction["low"] = short(low)
                 prediction["high"] = short(high)
@@ -329,7 +338,7 @@ class Responses:
         facts: Json = {name: self.manifest.get(name) for name in _DESCRIBED}
         facts["parameters"] = model.get_params()
         facts["training"] = self.recommender.training
-        more = {
+        further = {
             name: value
             for name, value in self.manifest.items()
             if name not in facts and name not in _OF_FORMAT
@@ -338,7 +347,7 @@ class Responses:
         facts["name"] = model.name
         facts["abilities"] = self._abilities()
         facts["rates"] = model.predicts_ratings and not self.ratings.implicit
-        facts["more"] = more
+        facts["more"] = further
         return facts
 
     def _abilities(self) -> list[str]:
@@ -347,7 +356,7 @@ class Responses:
         has_vectors = isinstance(model, abilities.HasItemVectors)
         has_factors = isinstance(model, FactorModel)
         encoder = getattr(self.ratings.user_features, "encoder", None)
-        able = {
+        is_able = {
             "similar": has_vectors or isinstance(model, abilities.HasItemSimilarity),
             "explain": isinstance(model, abilities.Explains),
             "history": isinstance(model, abilities.FoldsInUsers),
@@ -356,15 +365,16 @@ class Responses:
             "map": has_vectors,
             "spectrum": has_factors or hasattr(model, "singular_values"),
         }
-        return [name for name, is_able in able.items() if is_able]
+        return [name for name, has_ability in is_able.items() if has_ability]
 
     def _add_reasons(
         self, recommender: Recommender, user: int, rows: list[Json]
     ) -> None:
         """Add reasons to each row of a list."""
         check_time()
-        items = [self.ratings.items.place(row["item"]) for row in rows]
-        scores = self._reasons(recommender, user, np.array(items), _N_REASONS)
+        index_of = self.ratings.items.place
+        items = np.array([index_of(row["item"]) for row in rows], np.int64)
+        scores = self._reasons(recommender, user, items, _N_REASONS)
         for row, score in zip(rows, scores, strict=True):
             row["because"] = score.reasons
 
@@ -376,7 +386,8 @@ class Responses:
             recommender.model, recommender.ratings, user, items, self.ratings
         )
         names: list[Json] = self.catalogue.names(history.indices)
-        for name, value in zip(names, numbers(history.values), strict=True):
+        values = numbers(history.values)
+        for name, value in zip(names, values, strict=True):
             name["value"] = None if self.ratings.implicit else value
         parts = [sums.terms]
         item_columns = getattr(self.ratings.item_features, "names", ())
@@ -391,15 +402,22 @@ class Responses:
         if discount is None:
             discount = np.zeros(len(items), np.float32)
         scores: list[_Score] = []
-        for at, terms in enumerate(np.concatenate(parts, axis=1)):
-            largest = np.argsort(-np.abs(terms), kind="stable")[:n]
+        terms_of_items = np.concatenate(parts, axis=1)
+        for at, terms in enumerate(terms_of_items):
+            order = np.argsort(-np.abs(terms), kind="stable")
+            largest = order[:n]
             reasons = [
                 {**names[term], "contribution": short(terms[term])}
                 for term in largest
                 if terms[term] != 0
             ]
-            base = float(sums.base[at])
-            scores.append(_Score(base, float(discount[at]), terms, reasons))
+            score = _Score(
+                base=float(sums.base[at]),
+                popularity=float(discount[at]),
+                terms=terms,
+                reasons=reasons,
+            )
+            scores.append(score)
         return scores
 
     def _fill(self, blocks: Iterable[TopN], n_lists: int) -> list[list[Json]]:
@@ -415,12 +433,18 @@ class Responses:
             if self._is_new is not None:
                 columns["new"] = self._is_new[top.items].tolist()
             rows = zip(*columns.values(), strict=True)
-            for position, row in zip(top.rows.tolist(), rows, strict=True):
-                lists[position].append(dict(zip(columns, row, strict=True)))
+            for position, row in zip(top.rows, rows, strict=True):
+                entry = dict(zip(columns, row, strict=True))
+                lists[position].append(entry)
         return lists
 
     def _list(self, user: str | None, items: list[Json], policy: str) -> Json:
-        return {"user": user, "items": items, "model": self.name, "policy": policy}
+        return {
+            "user": user,
+            "items": items,
+            "model": self.name,
+            "policy": policy,
+        }
 
 
 class _Score(NamedTuple):

@@ -89,10 +89,11 @@ OfVariant = Annotated[Variant | None, Query(description="Model of an A/B test.")
 
 def _only_known(request: Request) -> None:
     """Reject unknown parameters, which would otherwise be ignored silently."""
-    known = [each.alias for each in request.scope["route"].dependant.query_params]
+    parameters = request.scope["route"].dependant.query_params
+    names = [parameter.alias for parameter in parameters]
     for name in request.query_params:
-        if name not in known:
-            listed = f"it has {', '.join(known)}" if known else "it has none"
+        if name not in names:
+            listed = f"it has {', '.join(names)}" if names else "it has none"
             raise ProblemError(
                 "invalid-request", f"There is no parameter {name!r} here; {listed}."
             )
@@ -262,7 +263,7 @@ async def recommend_to(
             results += await service.run(
                 answers.recommend, users, n, options, body.explain
             )
-        order = {str(user): place for place, user in enumerate(body.users)}
+        order = {str(user): position for position, user in enumerate(body.users)}
         results.sort(key=lambda result: order[result["user"]])
         return Answer({"results": service.recorded(results, variant)})
     history = body.history or []
@@ -270,7 +271,9 @@ async def recommend_to(
         service.check_batch(len(history), "ratings")
     answers = service.answers(variant, body.user)
     rated: Any = {rating.item: rating.value for rating in history}
-    if any(each.event is not None or each.timestamp is not None for each in history):
+    if any(
+        rating.event is not None or rating.timestamp is not None for rating in history
+    ):
         rated = answers.events_of(history)
     result = await service.run(
         answers.recommend_new, rated, n, options, body.explain, body.features, body.user
@@ -328,7 +331,7 @@ async def predict(
 ) -> Answer:
     """Predict ratings, with intervals if the model supports them."""
     service.check_batch(len(body.pairs), "pairs")
-    pairs = [(each.user, each.item) for each in body.pairs]
+    pairs = [(pair.user, pair.item) for pair in body.pairs]
     answers = service.answers(variant)
     return Answer(
         await service.run(answers.predict, pairs, body.unknown, body.confidence)
@@ -386,11 +389,13 @@ async def spectrum(service: Served, variant: OfVariant = None) -> Answer:
 @_route("GET", "/model", schemas.ModelBody, "model", "not-available")
 async def model(service: Served, variant: OfVariant = None) -> Answer:
     """Describe the model: parameters, data, metrics, abilities."""
-    found = service.answers(variant).describe()
-    found["variants"] = {name: service.answers(name).name for name in service.models}
-    for name, there in (("search", service.index), ("events", service.settings.events)):
-        found["abilities"] += [name] if there is not None else []
-    return Answer(found)
+    facts = service.answers(variant).describe()
+    facts["variants"] = {name: service.answers(name).name for name in service.models}
+    if service.index is not None:
+        facts["abilities"].append("search")
+    if service.events is not None:
+        facts["abilities"].append("events")
+    return Answer(facts)
 
 
 @_route(

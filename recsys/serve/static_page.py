@@ -206,8 +206,8 @@ def _model(
 def _lists(recommender: Recommender, items: Indices, users: Indices) -> Form:
     """Return the best items of each user of the page, without those of the history."""
     ratings = recommender.ratings
-    seen = CsrPairs(ratings.indptr, ratings.indices)
-    return _ranked(recommender, recommender.model, users, items, _LENGTH, seen)
+    rated = CsrPairs(ratings.indptr, ratings.indices)
+    return _ranked(recommender, recommender.model, users, items, _LENGTH, rated)
 
 
 def _neighbours(recommender: Recommender, items: Indices) -> Form:
@@ -235,8 +235,8 @@ def _ranked(
     if not recommender.model.uses_features:  # items without ratings have no scores
         counts = np.bincount(recommender.ratings.indices, minlength=len(position))
         is_allowed &= counts > 0
-    places = np.full((len(queries), n), -1, np.int32)
-    scores = np.zeros(places.shape, np.float32)
+    positions = np.full((len(queries), n), -1, np.int32)
+    scores = np.zeros(positions.shape, np.float32)
     rows = np.flatnonzero(queries >= 0)
     blocks = top_n(
         scorer,
@@ -247,9 +247,9 @@ def _ranked(
         ties=Ties(recommender.ratings.items.hashes),
     )
     for top in blocks:
-        places[rows[top.rows], top.ranks - 1] = position[top.items]
+        positions[rows[top.rows], top.ranks - 1] = position[top.items]
         scores[rows[top.rows], top.ranks - 1] = top.scores
-    return {"places": places, "scores": scores}
+    return {"places": positions, "scores": scores}
 
 
 def _packed(data: Form) -> str:
@@ -272,8 +272,8 @@ def _packed(data: Form) -> str:
 
     head = msgspec.json.encode(referred(data))
     length = len(head).to_bytes(_WIDTH, "little")
-    whole = b"".join([length, head, bytes(-len(head) % _WIDTH), *blocks])
-    return base64.b64encode(gzip.compress(whole, 6, mtime=0)).decode()
+    document = b"".join([length, head, bytes(-len(head) % _WIDTH), *blocks])
+    return base64.b64encode(gzip.compress(document, 6, mtime=0)).decode()
 
 
 def _assembled(data: Form) -> str:
