@@ -23,9 +23,25 @@ if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
 _TOL = {"float32": 1e-5, "float64": 1e-7}
-_FIRST_WEIGHT = 1.25  # starting weight of the augmented term, times ||X||_2
-_GROWTH = 1.2  # growth of the weight per iteration; 1.5 is faster, but less close to the optimum
 _MARGIN = 5  # number of singular values computed beyond the expected rank
+_GAP_PERIOD = (
+    5  # iterations between two computations of the gap, each with a spectral norm
+)
+_FIRST_STEP = 0.03  # step size, in units of ||X||_2
+_LARGEST_FACTOR = 10.0  # by which the step size changes at once
+_FIRST_BALANCE = 10  # iteration at which the step size first changes
+_STILL = 1e-9  # movement below which the ratio of movements is rounding
+_SETTLED, _SETTLED_FACTOR = (
+    200,
+    3.0,
+)  # iteration after which it changes by large factors only
+_BEHIND = 100.0  # a gap of so many residuals shows that the step size is too small
+_HISTORY = 10  # number of earlier points that the acceleration uses
+_HISTORY_NUMBERS = 1 << 26  # at most so many numbers: half a gigabyte in float64
+_DAMPING = 1e-10  # share of the trace that is added to the diagonal of a Gram matrix
+_FARTHEST = 10.0  # largest norm of a combined point, in norms of the last image
+_EPS = float(np.finfo(np.float64).eps)
+_FAILED = 2.0  # growth of the change after which the acceleration starts again
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,7 +96,7 @@ def robust_pca(
     *,
     penalty: float | None = None,
     tol: float | None = None,
-    max_iter: int = 500,
+    max_iter: int = 3000,
     random_state: RandomStateLike = 0,
 ) -> RobustPCA:
     """Decompose a matrix into a low-rank and a sparse part, by principal component pursuit.
@@ -92,15 +108,16 @@ def robust_pca(
     Parameters
     ----------
     X : array-like of shape (n, m)
-        Real data; NaN (or masked) entries are missing. Computations for float32 are in float32,
-        otherwise in float64. X is not centred: a constant column has rank 1.
+        Real data; NaN (or masked) entries are missing. Results are float32 for float32 input,
+        otherwise float64. X is not centred: a constant column has rank 1.
     penalty : float, optional
         Weight of the sparse part. By default 1 / sqrt(max(n, m) p), where p is the share of
         known entries: the value for which recovery is proved. With a larger weight, the sparse part
         has fewer entries.
     tol : float, optional
-        Maximum ``residual``, by default 1e-7 for float64 and 1e-5 for float32.
-    max_iter : int, default 500
+        Largest accepted ``residual`` and ``duality_gap``, by default 1e-7 for float64 and 1e-5 for
+        float32.
+    max_iter : int, default 3000
         Maximum number of iterations.
     random_state : int, Generator, RandomState or None
         Seed of the truncated SVDs.
@@ -119,8 +136,10 @@ def robust_pca(
     References
     ----------
     Candes, Li, Ma & Wright (2011), "Robust principal component analysis?".
-    Lin, Chen & Ma (2010), "The augmented Lagrange multiplier method for exact recovery of corrupted
-    low-rank matrices" (the algorithm).
+    Eckstein & Bertsekas (1992), "On the Douglas-Rachford splitting method and the proximal point
+    algorithm for maximal monotone operators". Walker & Ni (2011), "Anderson acceleration for
+    fixed-point iterations". Applegate et al. (2021), "Practical large-scale linear programming
+    using primal-dual hybrid gradient" (the step size).
 
     Examples
     --------
@@ -134,35 +153,53 @@ def robust_pca(
     (2, True)
     """
     values, missing = _known_values(X)
-    share = 1.0 if missing is None else 1.0 - float(missing.mean())
+    share = 1.0
+    if missing is not None:
+        share -= float(missing.mean())
     weight = 1 / math.sqrt(max(values.shape) * share) if penalty is None else penalty
     check_positive(weight, "penalty")
     target = _TOL[str(values.dtype)] if tol is None else tol
     check_positive(target, "tol")
     steps = checked_count(max_iter, "max_iter")
-    scale = values.dtype.type(np.abs(values).max() or 1.0)
-    pursuit = _Pursuit(values / scale, missing, weight, checked_generator(random_state))
-    while pursuit.residual > target and pursuit.iterations < steps:
+    scale = float(np.abs(values).max() or 1.0)
+    # The point L + t Y would lose the digits of Y in float32.
+    wide = values.astype(np.float64) / scale
+    pursuit = _Pursuit(wide, missing, weight, checked_generator(random_state))
+    gap = math.inf
+    while gap > target and pursuit.iterations < steps:
         pursuit.step()
-    if pursuit.residual > target:
+        is_last = pursuit.iterations == steps
+        is_due = pursuit.residual <= target and pursuit.iterations % _GAP_PERIOD == 0
+        if is_due or is_last:
+            gap = max(pursuit.duality_gap(), 0.0)
+    if max(gap, pursuit.residual) > target:
         warnings.warn(
-            f"The residual is {pursuit.residual:.1e} after {max_iter} iterations, above "
+            f"The duality gap is {gap:.1e} of the objective and the residual "
+            f"{pursuit.residual:.1e} of X after {max_iter} iterations, not both below "
             f"tol={target:.1e}; use a larger max_iter or tol.",
             ConvergenceWarning,
             stacklevel=2,
         )
     return RobustPCA(
-        low_rank=LowRank(pursuit.factors.left * scale, pursuit.factors.right),
-        sparse=sparse.csr_array(pursuit.sparse * scale),
+        low_rank=LowRank(
+            (pursuit.factors.left * scale).astype(values.dtype),
+            pursuit.factors.right.astype(values.dtype),
+        ),
+        sparse=sparse.csr_array((pursuit.sparse * scale).astype(values.dtype)),
         penalty=weight,
         residual=pursuit.residual,
-        duality_gap=pursuit.duality_gap(),
+        duality_gap=gap,
         iterations=pursuit.iterations,
     )
 
 
 class _Pursuit:
-    """Alternating minimisation of the augmented Lagrangian with a growing weight mu."""
+    """Douglas-Rachford splitting, accelerated.
+
+    The point z = L + t Y is mapped to L + t V. L lowers the singular values of z by the step size
+    t. V = (X - (2 L - z)) / t, cut to the range from -penalty to penalty, and 0 at missing entries.
+    At a fixed point, V = Y is a subgradient of both terms of the objective.
+    """
 
     def __init__(
         self,
@@ -173,57 +210,151 @@ class _Pursuit:
     ) -> None:
         self._X, self._missing, self._penalty, self._rng = values, missing, penalty, rng
         self._norm = float(np.linalg.norm(values)) or 1.0
-        spectral = float(truncated_svd(values, 1, random_state=rng).s[0]) or 1.0
-        self._multipliers = values / max(
-            spectral, float(np.abs(values).max()) / penalty
-        )
-        self._mu = _FIRST_WEIGHT / spectral
+        self._spectral = float(truncated_svd(values, 1, random_state=rng).s[0]) or 1.0
+        largest = float(np.abs(values).max())
+        self._step = _FIRST_STEP * self._spectral
+        self._multipliers = values / max(self._spectral, largest / penalty)
+        self._point = self._step * self._multipliers
+        self._acceleration = _Acceleration(values.size)
         self._low_rank: FloatArray = np.zeros_like(values)
+        self._last_low_rank, self._last_subgradient = self._low_rank, self._multipliers
+        self._next_balance = _FIRST_BALANCE
         self.sparse: FloatArray = np.zeros_like(values)
         self.residual, self.iterations = math.inf, 0
         self._rank = 0
 
     def step(self) -> None:
-        """Minimise over the low-rank part, then the sparse part; then update the multipliers."""
-        scaled = self._multipliers / self._mu
-        target = self._X - self.sparse + scaled
-        if self._missing is not None:
-            target[self._missing] = self._low_rank[self._missing]
-        # Lower the singular values by tau; compute a few more than the rank of the last step.
-        tau = 1 / self._mu
-        svd = svd_down_to(target, tau, self._rng, self._rank + _MARGIN)
-        self._rank = int(np.count_nonzero(svd.s > tau))
-        values = svd.s[: self._rank] - svd.s.dtype.type(tau)
+        """Minimise over the low-rank part, then over the sparse part."""
+        # A few more singular values than the rank of the last step show where to stop.
+        svd = svd_down_to(self._point, self._step, self._rng, self._rank + _MARGIN)
+        self._rank = int(np.count_nonzero(svd.s > self._step))
+        values = svd.s[: self._rank] - svd.s.dtype.type(self._step)
         self.nuclear_norm = float(values.sum(dtype=np.float64))
         self.factors = LowRank(svd.U[:, : self._rank] * values, svd.Vt[: self._rank].T)
-        np.matmul(self.factors.left, self.factors.right.T, out=self._low_rank)
-        moved = self._rest + scaled
-        level = self._penalty / self._mu
-        self.sparse = moved - np.clip(moved, -level, level)
-        difference = self._rest - self.sparse
-        self.residual = float(np.linalg.norm(difference)) / self._norm
-        self._multipliers += self._mu * difference
-        self._mu *= _GROWTH
+        self._low_rank = self.factors.left @ self.factors.right.T
+        remainder = self._X - 2 * self._low_rank + self._point
+        level = self._step * self._penalty
+        shift = np.clip(remainder, -level, level)
+        if self._missing is not None:
+            shift[self._missing] = 0.0
+            remainder[self._missing] = 0.0
+        self.sparse = remainder - shift
+        self.residual = (
+            float(np.linalg.norm(self._remainder - self.sparse)) / self._norm
+        )
+        self._multipliers = shift / self._step
         self.iterations += 1
+        image = self._low_rank + shift
+        if not self._acceleration.accepts(self._point, image):
+            self._point = self._acceleration.best_image
+            self._acceleration.restart()
+        elif self.iterations >= self._next_balance:
+            self._balance()
+        else:
+            self._point = self._acceleration.next_point()
+
+    def _balance(self) -> None:
+        """Set the step size to the ratio at which the low-rank part and its subgradient move.
+
+        This is the rule of PDLP for its primal weight (Applegate et al. 2021). It is applied more
+        and more rarely, so that the iterations converge.
+        """
+        subgradient = (self._point - self._low_rank) / self._step
+        primal = float(np.linalg.norm(self._low_rank - self._last_low_rank))
+        dual = float(np.linalg.norm(subgradient - self._last_subgradient))
+        factor = 1.0
+        if max(primal / self._spectral, dual) > _STILL:
+            ratio = primal / dual if dual else math.inf
+            factor = math.sqrt(ratio / self._step)
+        if self.iterations > _SETTLED:
+            if 1 / _SETTLED_FACTOR < factor < _SETTLED_FACTOR:
+                factor = 1.0
+            if (
+                self.duality_gap() > _BEHIND * self.residual
+            ):  # the multipliers lag behind
+                factor = _LARGEST_FACTOR
+        factor = min(max(factor, 1 / _LARGEST_FACTOR), _LARGEST_FACTOR)
+        self._step = min(factor * self._step, self._spectral)
+        self._last_low_rank, self._last_subgradient = self._low_rank, subgradient
+        self._next_balance = math.ceil(1.5 * self.iterations) + _FIRST_BALANCE
+        self._point = self._low_rank + self._step * subgradient
+        self._acceleration.restart()
 
     @property
-    def _rest(self) -> FloatArray:
+    def _remainder(self) -> FloatArray:
         """Return X minus the low-rank part at the known entries."""
-        rest = self._X - self._low_rank
+        remainder = self._X - self._low_rank
         if self._missing is not None:
-            rest[self._missing] = 0.0
-        return rest
+            remainder[self._missing] = 0.0
+        return remainder
 
     def duality_gap(self) -> float:
         """Return the duality gap of the low-rank part and the remainder of X."""
         reached = self.nuclear_norm
-        reached += self._penalty * float(np.abs(self._rest).sum(dtype=np.float64))
+        reached += self._penalty * float(np.abs(self._remainder).sum(dtype=np.float64))
         spectral = float(
             truncated_svd(self._multipliers, 1, random_state=self._rng).s[0]
         )
-        largest = float(np.abs(self._multipliers).max()) / self._penalty
-        bound = float(np.vdot(self._X, self._multipliers)) / max(spectral, largest, 1.0)
-        return max(0.0, 1.0 - bound / reached) if reached else 0.0
+        product = np.einsum("ij,ij->", self._X, self._multipliers, dtype=np.float64)
+        bound = float(product) / max(spectral, 1.0)
+        return 1.0 - bound / reached if reached else 0.0
+
+
+class _Acceleration:
+    """Anderson's acceleration of a fixed-point iteration (Walker & Ni 2011), restarted if it fails.
+
+    The next point combines the last images so that their changes would cancel, if the map were
+    linear. If the change grows instead, the iteration goes on from the image that changed least.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._length = min(_HISTORY, _HISTORY_NUMBERS // max(1, 2 * size))
+        self._failures = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the earlier points."""
+        self._images: list[FloatArray] = []
+        self._changes: list[FloatArray] = []
+        self._smallest = math.inf
+        self._plain_steps = self._failures  # steps before the next combination
+
+    def accepts(self, point: FloatArray, image: FloatArray) -> bool:
+        """Record a point and its image; return False if it changes more than earlier ones did."""
+        change = image - point
+        size = float(np.linalg.norm(change))
+        if size > _FAILED * self._smallest:
+            self._failures += 1
+            return False
+        if size < self._smallest:
+            self._smallest = size
+            self.best_image = image
+        self._images.append(image)
+        self._changes.append(change)
+        if len(self._images) > self._length + 1:
+            del self._images[0], self._changes[0]
+        return True
+
+    def next_point(self) -> FloatArray:
+        """Return the point after the last one that was recorded."""
+        image, change = self._images[-1], self._changes[-1]
+        self._plain_steps -= 1
+        if len(self._images) < 2 or self._plain_steps > 0:
+            return image
+        differences = np.stack(
+            [(earlier - change).ravel() for earlier in self._changes[:-1]]
+        )
+        gram = differences @ differences.T
+        trace = float(np.trace(gram))
+        length = float(np.linalg.norm(image))
+        if trace <= len(gram) * (_EPS * length) ** 2:
+            return image
+        gram[np.diag_indices_from(gram)] += _DAMPING * trace
+        weights = np.linalg.solve(gram, differences @ change.ravel())
+        combined = image.copy()
+        for weight, earlier in zip(weights, self._images[:-1], strict=True):
+            combined -= weight * (earlier - image)
+        return combined if np.linalg.norm(combined) <= _FARTHEST * length else image
 
 
 def _known_values(X: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_] | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +67,18 @@ class ColumnSubset(_WithRatio):
         ||A - C C^+ A||_F, the distance of A to its projection on the span of the columns.
     optimum : float
         The minimum error of all matrices of rank k (Eckart & Young 1936).
+    matrix : LowRank
+        The projection C C^+ A, in the dtype of A.
     """
 
     columns: Indices
     error: float
     optimum: float
+    matrix: LowRank = field(repr=False)
+
+    def toarray(self) -> FloatArray:
+        """Return the projection of A on the span of the columns as a dense array."""
+        return self.matrix.toarray()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,8 +213,16 @@ def select_columns(
     columns = _Columns(target.matrix)
     chosen = target.choose(columns, rows=False)
     basis = _Span(columns.block(chosen)).basis
-    error = target.distance(basis, columns.rmatmat(basis))
-    return ColumnSubset(chosen, error, target.unscaled(target.best))
+    coefficients = columns.rmatmat(basis)
+    return ColumnSubset(
+        columns=chosen,
+        error=target.distance(basis, coefficients),
+        optimum=target.unscaled(target.best),
+        matrix=LowRank(
+            basis.astype(target.dtype),
+            np.ldexp(coefficients, target.exponent).astype(target.dtype),
+        ),
+    )
 
 
 def cur(

@@ -12,6 +12,7 @@ from lowrank import (
     complete,
     cur,
     robust_pca,
+    select_columns,
     singular_values,
     soft_impute,
     truncated_svd,
@@ -29,6 +30,7 @@ X = np.random.default_rng(0).standard_normal((40, 15)) + 1
         soft_impute(X, 10.0),
         robust_pca(X[:8, :6] * 0 + np.outer(np.arange(8.0), np.ones(6))),
         cur(X, 3),
+        select_columns(X, 3),
     ],
     ids=lambda result: type(result).__name__,
 )

@@ -459,3 +459,18 @@ def test_cur_states_the_error_of_the_matrices_that_it_returns(n, m, k, make, dty
     rounding = 3e-8 if make is sparse.csr_array else 1e-12
     np.testing.assert_allclose(found.error, error, rtol=1e-2, atol=2 * rounding * size)
     assert error <= (1e-3 if dtype == np.float32 else 1e-7) * size
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e200, 1e-200])
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
+def test_the_matrix_of_a_choice_is_the_projection_on_its_columns(convert, scale):
+    A = np.random.default_rng(0).standard_normal((20, 12)) * scale
+    result = select_columns(convert(A), 4)
+    C = A[:, result.columns]
+    projection = C @ np.linalg.lstsq(C, A, rcond=None)[0]
+    np.testing.assert_allclose(result.toarray() / scale, projection / scale, atol=1e-12)
+    error = np.linalg.norm((A - projection) / scale) * scale
+    assert result.error == pytest.approx(error)
+    if scale == 1.0:
+        single = select_columns(convert(A.astype(np.float32)), 4)
+        assert single.matrix.dtype == np.float32
