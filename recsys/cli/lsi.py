@@ -217,23 +217,12 @@ def query(
 def _answers(
     loaded: lsi.Index, path: str, n: int, reading: DocumentOptions, **how: Any
 ) -> Iterator[pl.DataFrame]:
-    """Yield the results for a file of queries; raise only if no batch has any."""
-    from recsys.lsi.queries import NothingToRankError
-
+    """Yield the results for each batch of a file of queries."""
     documents = reading.open(_inside(path, "queries.jsonl"))
-    answered, failure = 0, None
     for number, batch in enumerate(documents):
         if number == 0:
             note(documents.decision.replace("document", "query"))
-        try:
-            yield loaded.query(batch.texts, n, labels=batch.ids, **how)
-            answered += 1
-        except NothingToRankError as error:
-            failure, first, last = error, batch.ids[0], batch.ids[-1]
-            lines = f"query {first}" if first == last else f"queries {first} to {last}"
-            note(f"{lines}: {error}")
-    if failure is not None and not answered:
-        raise failure
+        yield loaded.query(batch.texts, n, labels=batch.ids, **how)
 
 
 def _inside(path: str, name: str) -> str:

@@ -18,7 +18,13 @@ from recsys.errors import DataError, ModelFileError, check_choice
 from recsys.lsi.collection import Collection
 from recsys.lsi.documents import as_queries
 from recsys.lsi.files import load_index
-from recsys.lsi.queries import NothingToRankError, Queries, Query, similar_rows
+from recsys.lsi.queries import (
+    NothingToRankError,
+    Queries,
+    Query,
+    similar_rows,
+    warn_of_no_direction,
+)
 from recsys.lsi.search import METHODS, Fusion, Ranking, Search
 from recsys.lsi.space import Space, Weighting
 from recsys.lsi.vectorizer import (
@@ -175,13 +181,14 @@ class Index:
         Raises
         ------
         DataError
-            If no word of any query is known, n is below 1, or the index lacks the counts that the
-            method needs.
+            If no word of a single query is known, n is below 1, or the index lacks the counts that
+            the method needs.
 
         Warns
         -----
         UnknownTermWarning
-            If some words are unknown; they are left out.
+            If some words are unknown; they are left out. Of several queries, those without a known
+            word have no rows.
         """
         self._check_fitted()
         check_n(n)
@@ -403,15 +410,28 @@ class Index:
         }[method]
         numbers = []
         rankings = []
+        n_without_direction = 0
         for number, query in enumerate(queries.queries):
+            if not len(query.terms):
+                continue
             directed = query.towards(self.components_)
-            if len(query.terms) and (method != "lsi" or directed.direction.any()):
-                numbers.append(number)
-                rankings.append(find(directed, n))
-        if not rankings:
+            if method == "lsi" and not directed.direction.any():
+                n_without_direction += 1
+                continue
+            numbers.append(number)
+            rankings.append(find(directed, n))
+        if n_without_direction and queries.is_single:
             raise NothingToRankError(
                 "The words of the query have no weight in the dimensions of the index, so nothing "
                 "can be ranked; use other words, another method, or an index with more dimensions."
+            )
+        if n_without_direction:
+            warn_of_no_direction(n_without_direction)
+        if not rankings:
+            no_documents = np.zeros(0, np.int64)
+            no_scores = np.zeros(0, np.float32)
+            return no_documents, Ranking(
+                no_documents, no_scores, words=no_scores, meaning=no_scores
             )
         rows = np.repeat(numbers, [len(ranking.documents) for ranking in rankings])
         return rows, Ranking(*map(np.concatenate, zip(*rankings, strict=True)))

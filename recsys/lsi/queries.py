@@ -78,7 +78,11 @@ class Queries(NamedTuple):
         """Check that queries have known words; see `check_words`."""
         is_empty = np.array([not len(query.terms) for query in self.queries])
         check_words(
-            [query.unknown for query in self.queries], is_empty, terms, stacklevel=5
+            [query.unknown for query in self.queries],
+            is_empty,
+            terms,
+            stacklevel=5,
+            is_batch=not self.is_single,
         )
 
 
@@ -87,6 +91,8 @@ def check_words(
     is_empty: NDArray[np.bool_],
     terms: Ids | None = None,
     stacklevel: int = 4,
+    *,
+    is_batch: bool = False,
 ) -> None:
     """Check that queries have known words.
 
@@ -96,15 +102,13 @@ def check_words(
     Warns
     -----
     UnknownTermWarning
-        Once, if queries have unknown words.
+        Once, if queries have unknown words, or if queries of a batch have no known word.
 
     Raises
     ------
     NothingToRankError
-        If no query has a known word.
+        If no query has a known word, unless they are a batch.
     """
-    if not is_empty.any() and not any(unknown):
-        return
     words = list(
         dict.fromkeys(word for words_of_query in unknown for word in words_of_query)
     )
@@ -112,23 +116,36 @@ def check_words(
     if terms is not None and len(unknown) == 1:
         shown = partial(_with_similar, terms=terms.values)
     listed_words = enumerated(words, _NAMED, shown)
-    if is_empty.all() and words:
-        raise NothingToRankError(
-            f"No word of the query is in the index: {listed_words}."
-        )
-    if is_empty.all():
+    if is_empty.size and is_empty.all() and not is_batch:
+        if words:
+            raise NothingToRankError(
+                f"No word of the query is in the index: {listed_words}."
+            )
         raise NothingToRankError(
             "The query has no words, or only stop words; by default a word has at least two "
             "letters."
         )
-    if not words:
-        return
-    message = f"Not in the index: {listed_words}."
-    n_empty = int(is_empty.sum())
-    if n_empty:
-        subject = "One query has" if n_empty == 1 else f"{n_empty:,} queries have"
-        message += f" {subject} no known word, and therefore no results."
-    warnings.warn(message, UnknownTermWarning, stacklevel=stacklevel)
+    sentences = []
+    if words:
+        sentences.append(f"Not in the index: {listed_words}.")
+    if is_empty.any():
+        sentences.append(_without_results(int(is_empty.sum()), "known word"))
+    if sentences:
+        warnings.warn(" ".join(sentences), UnknownTermWarning, stacklevel=stacklevel)
+
+
+def warn_of_no_direction(count: int) -> None:
+    """Warn that queries of a batch have no weight in the dimensions of the index."""
+    message = _without_results(count, "weight in the dimensions of the index")
+    warnings.warn(message, UnknownTermWarning, stacklevel=4)
+
+
+def _without_results(count: int, missing: str) -> str:
+    """Return a sentence about queries of a batch that have no results."""
+    subject = "One query has"
+    if count > 1:
+        subject = f"{count:,} queries have"
+    return f"{subject} no {missing}, and therefore no results."
 
 
 def _with_similar(word: str, terms: pl.Series) -> str:

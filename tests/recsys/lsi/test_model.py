@@ -145,6 +145,29 @@ def test_among_several_queries_one_without_known_words_has_no_rows(index):
     with pytest.warns(UnknownTermWarning, match="zebra. One query has no known word"):
         found = index.query(["zebra", "nurse"], n=2)
     assert found["query"].to_list() == ["nurse", "nurse"]
+    with pytest.warns(UnknownTermWarning, match=r"^One query has no known word"):
+        answers = index.query(["?", "nurse"], n=2)
+    assert answers["query"].to_list() == ["nurse", "nurse"]
+
+
+@pytest.mark.parametrize("method", ["hybrid", "lsi", "bm25"])
+@pytest.mark.parametrize("queries", [["zebra"], ["zebra xylophone", "?"]])
+def test_a_batch_without_known_words_has_no_rows(index, method, queries):
+    with pytest.warns(UnknownTermWarning, match="no known word, and therefore"):
+        empty = index.query(queries, method=method, parts=True)
+    full = index.query(["nurse"], method=method, parts=True)
+    assert empty.is_empty()
+    assert empty.schema == full.schema
+
+
+def test_a_batch_outside_the_kept_dimensions_has_no_rows():
+    index = LSI(1).fit(["apple pear"] * 5 + ["stone"])
+    message = "One query has no weight in the dimensions of the index"
+    with pytest.warns(UnknownTermWarning, match=message):
+        assert index.query(["stone"], method="lsi").is_empty()
+    with pytest.warns(UnknownTermWarning, match=message):
+        answers = index.query(["stone", "apple"], method="lsi")
+    assert set(answers["query"]) == {"apple"}
 
 
 def test_a_query_outside_the_kept_dimensions_is_rejected():
