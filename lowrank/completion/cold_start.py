@@ -38,6 +38,7 @@ _MAP_STEPS = 3
 _SLOPE_STEPS = (
     10  # steps of expectation maximisation for the distribution of the slopes
 )
+_EXTRA = 8  # oversampling: columns of the random subspace beyond the directions
 _RANGE_STEPS = 6  # steps of subspace iteration for the directions
 
 
@@ -93,23 +94,21 @@ def fit_cold_map(
 
     `covariance` is the mean covariance of the vectors; without it they are exact.
     """
-    dtype, d = vectors.dtype, vectors.shape[1]
+    dtype = vectors.dtype
+    d = vectors.shape[1]
     weight = np.sqrt(counts).astype(dtype)
-    weight *= weight.sum() / (
-        weight @ weight
-    )  # their sum is the effective number of rows
-    total, ridge = (
-        float(weight.sum(dtype=np.float64)),
-        FeatureRidge.of(features, weight, d),
-    )
+    # Their sum is the effective number of rows.
+    weight *= weight.sum() / (weight @ weight)
+    total = float(weight.sum(dtype=np.float64))
+    ridge = FeatureRidge.of(features, weight, d)
     uncertain = np.zeros((d, d)) if covariance is None else total * covariance
     for _ in range(_MAP_STEPS):
-        off = vectors - ridge.fit(vectors)
-        mean = (np.einsum("i,ij->j", weight, off, dtype=np.float64) / total).astype(
-            dtype
-        )
-        off = (off - mean) * np.sqrt(weight)[:, None]
-        scatter = kernels.coefficients(off, off) + uncertain + ridge.scatter()
+        residual = vectors - ridge.fit(vectors)
+        mean = np.einsum("i,ij->j", weight, residual, dtype=np.float64) / total
+        mean = mean.astype(dtype)
+        scaled = (residual - mean) * np.sqrt(weight)[:, None]
+        scatter = kernels.coefficients(scaled, scaled) + uncertain + ridge.scatter()
+        # A prior with the weight of one row keeps the covariance invertible.
         scatter += np.diag(np.diag(scatter) / total + np.finfo(dtype).tiny)
         expected = scatter / (total + 1)
         ridge.learn(np.linalg.inv(expected).astype(dtype))
@@ -131,23 +130,23 @@ def main_directions(
     The result has shape (n_features, r).
     """
     weight = (counts / max(1, counts.sum())).astype(dtype)[:, None]
-    design, rng = FeatureDesign.of(features, weight[:, 0]), np.random.default_rng(0)
-    r = min(N_SLOPES, design.n_features)
-    Q = rng.standard_normal((design.n_features, min(r + 8, design.n_features))).astype(
-        dtype
-    )
+    design = FeatureDesign.of(features, weight[:, 0])
+    n_features = design.n_features
+    r = min(N_SLOPES, n_features)
+    width = min(r + _EXTRA, n_features)
+    Q = np.random.default_rng(0).standard_normal((n_features, width)).astype(dtype)
     with kernels.one_blas_thread():
         for _ in range(_RANGE_STEPS):
             Q = design.backward(weight * design.forward(Q))
             if not Q.any():  # all rows with entries have the same features
-                return np.zeros((design.n_features, r), dtype)
+                return np.zeros((n_features, r), dtype)
             Q = orthonormal(Q)
         image = design.forward(Q)
         variances, turn = np.linalg.eigh(kernels.coefficients(image, weight * image))
     best = slice(None, -r - 1, -1)
-    scale = 1 / np.sqrt(max(float(variances[best].sum()), np.finfo(dtype).tiny))
-    directions: Floats = np.ascontiguousarray(Q @ turn[:, best] * scale, dtype)
-    return directions
+    total = max(float(variances[best].sum()), np.finfo(dtype).tiny)
+    directions = Q @ turn[:, best] * (1 / np.sqrt(total))
+    return np.ascontiguousarray(directions, dtype)
 
 
 class Slopes(NamedTuple):
@@ -159,30 +158,30 @@ class Slopes(NamedTuple):
     def of(self, entries: kernels.CsrArrays, directions: Floats) -> Floats:
         """Return the slopes of columns given their residuals, shape (n, r + 1)."""
         columns = Posterior.exactly(_with_bias(directions))
-        return posterior_rows(
+        posterior = posterior_rows(
             entries, columns, self.prior, mean=0.0, noise=self.noise
-        ).mean
+        )
+        return posterior.mean
 
 
 def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
     """Fit the distribution of slopes to a matrix of residuals, with one set of slopes per row."""
     from scipy import sparse
 
-    d, dtype = directions.shape[1] + 1, residuals.dtype
-    shape = len(residuals.indptr) - 1, len(directions)
+    d = directions.shape[1] + 1
+    dtype = residuals.dtype
     X = sparse.csr_array(
-        (residuals.data, residuals.indices, residuals.indptr), shape=shape
+        (residuals.data, residuals.indices, residuals.indptr),
+        shape=(len(residuals.indptr) - 1, len(directions)),
     )
-    variance = float(residuals.data.var(dtype=np.float64)) or 1.0
-    target = shrinkage_target(d, variance)
-    none = np.zeros((0, d), dtype)
-    prior = RowPrior(np.zeros(d, dtype), np.diag(1 / target).astype(dtype), none, 0.0)
+    noise = float(residuals.data.var(dtype=np.float64)) or 1.0
+    target = shrinkage_target(d, noise)
+    precision = np.diag(1 / target).astype(dtype)
+    prior = RowPrior(np.zeros(d, dtype), precision, np.zeros((0, d), dtype), 0.0)
     rows, columns = VariationalSide.pair(X, prior, prior, 0.0)
-    width, noise = d * (d + 1) // 2, variance
     rows.target = target
-    columns.vectors = Posterior(
-        _with_bias(directions), np.zeros((len(directions), width), dtype)
-    )
+    covariance = np.zeros((len(directions), d * (d + 1) // 2), dtype)
+    columns.vectors = Posterior(_with_bias(directions), covariance)
     for _ in range(_SLOPE_STEPS):
         noise = rows.fit_vectors(columns, 0.0, noise) / X.nnz
         rows.fit_prior()

@@ -39,31 +39,34 @@ class FactorForm(NamedTuple):
         threads: int | None = None,
     ) -> Floats:
         """Return the scores of pairs, shape (n_pairs,), bit for bit as the top-N search."""
-        found = np.zeros(len(items), np.float32)
-        found += 0 if self.offset is None else self.offset[rows]
-        found += 0 if self.bias is None else self.bias[items]
-        found += kernels.pair_dots(self.users, self.items, rows, items)
+        scores = np.zeros(len(items), np.float32)
+        if self.offset is not None:
+            scores += self.offset[rows]
+        if self.bias is not None:
+            scores += self.bias[items]
+        scores += kernels.pair_dots(self.users, self.items, rows, items)
         if self.sparse is not None:
             history, weights, order = self.sparse
+            columns = items
             if order is not None:
-                place = np.empty(len(order), np.int64)
-                place[order] = np.arange(len(order))
-                items = place[items]
-            found += sparse_pairs(history, weights, rows, items, threads=threads)
-        return found
+                column_of = np.empty(len(order), np.int64)
+                column_of[order] = np.arange(len(order))
+                columns = column_of[items]
+            scores += sparse_pairs(history, weights, rows, columns, threads=threads)
+        return scores
 
     def scores(self, threads: int | None = None) -> Floats:
         """Return all scores, shape (n_block, n_items); rounding depends on the block."""
-        found: Floats = self.users @ self.items.T
+        scores: Floats = self.users @ self.items.T
         if self.bias is not None:
-            found += self.bias
+            scores += self.bias
         if self.offset is not None:
-            found += self.offset[:, None]
+            scores += self.offset[:, None]
         if self.sparse is not None:
             history, weights, order = self.sparse
             linear = sparse_rows(history, weights, len(self.items), threads=threads)
-            found[:, slice(None) if order is None else order] += linear
-        return found
+            scores[:, slice(None) if order is None else order] += linear
+        return scores
 
     def error(self) -> Floats:
         """Return bounds on ``|scores - pairs|``, shape (n_block,).
@@ -72,19 +75,20 @@ class FactorForm(NamedTuple):
         the absolute terms (u = 2^-24, Higham 2002, section 3.1), which the Cauchy-Schwarz
         inequality bounds. The sparse part is one term, with the same bits in both sums.
         """
-        lengths = [
-            np.sqrt(np.einsum("ij,ij->i", each, each))
-            for each in (self.users, self.items)
-        ]
-        size: Floats = lengths[0] * lengths[1].max(initial=0)
-        size += 0 if self.offset is None else np.abs(self.offset)
-        size += 0 if self.bias is None else np.abs(self.bias).max(initial=0)
+        size: Floats = _lengths(self.users) * _lengths(self.items).max(initial=0)
+        if self.offset is not None:
+            size += np.abs(self.offset)
+        if self.bias is not None:
+            size += np.abs(self.bias).max(initial=0)
         if self.sparse is not None:
             history, weights, _ = self.sparse
             rows = np.repeat(np.arange(len(size)), np.diff(history.indptr))
-            total = np.bincount(rows, np.abs(history.data), minlength=len(size)).astype(
-                np.float32
-            )
-            size += total * np.abs(weights.data).max(initial=0)
+            totals = np.bincount(rows, np.abs(history.data), minlength=len(size))
+            size += totals.astype(np.float32) * np.abs(weights.data).max(initial=0)
         terms = self.items.shape[1] + 5
         return size * np.float32(2 * terms * np.finfo(np.float32).eps)
+
+
+def _lengths(vectors: Floats) -> Floats:
+    lengths: Floats = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    return lengths
