@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -105,16 +105,16 @@ class Blend(Model):
     @property
     def uses_weights(self) -> bool:  # type: ignore[override]
         """True if any of the models uses the weights of interactions."""
-        return any(each.uses_weights for each in self._unfitted())
+        return any(member.uses_weights for member in self._unfitted())
 
     @property
     def uses_features(self) -> bool:  # type: ignore[override]
         """True if any of the models uses features of users and items."""
-        return any(each.uses_features for each in self._unfitted())
+        return any(member.uses_features for member in self._unfitted())
 
     @property
     def _needs_values(self) -> bool:  # type: ignore[override]
-        return any(each._needs_values for each in self._unfitted())
+        return any(member._needs_values for member in self._unfitted())
 
     @classmethod
     def of(cls, parts: Sequence[Model], **params: Any) -> Self:
@@ -141,33 +141,28 @@ class Blend(Model):
                 f"spectral,ials; got {self.members!r}."
             )
         shared = {"random_state": self.random_state, "threads": self.threads}
-        known = [
-            {each.name for each in model_class(name).parameters()} for name in names
-        ]
-        return [
-            make_model(
-                name, **{key: value for key, value in shared.items() if key in has}
-            )
-            for name, has in zip(names, known, strict=True)
-        ]
+        members = []
+        for name in names:
+            declared = {p.name for p in model_class(name).parameters()}
+            params = {key: value for key, value in shared.items() if key in declared}
+            members.append(make_model(name, **params))
+        return members
 
     def _given_shares(self, n_members: int) -> NDArray[np.float64] | None:
+        """Return the weights as parameters give them; None if they are to be chosen."""
         if self.weights is None:
             return np.ones(1) if n_members == 1 else None
         try:
-            found = np.array([float(each) for each in self.weights.split(",")])
+            numbers = np.array([float(text) for text in self.weights.split(",")])
         except ValueError:
-            found = np.zeros(0)
-        if (
-            len(found) != n_members
-            or not (found >= 0).all()
-            or not 0 < found.sum() < np.inf
-        ):
+            numbers = np.zeros(0)
+        is_valid = len(numbers) == n_members and (numbers >= 0).all()
+        if not is_valid or not 0 < numbers.sum() < np.inf:
             raise DataError(
                 f"weights must be {n_members} numbers between commas, one for each of "
                 f"{self.members}, not negative and not all 0; got {self.weights!r}."
             )
-        shares: NDArray[np.float64] = found / found.sum()
+        shares: NDArray[np.float64] = numbers / numbers.sum()
         return shares
 
     def _fit_like(
@@ -190,37 +185,40 @@ class Blend(Model):
         models = self._unfitted()
         shares = self._given_shares(len(models))
         trials: Mapping[str, Model] = vars(self).get("_trials", {})
-        folds = HeldOut.folds(ratings, self.random_state) if shares is None else []
+        folds = []
+        if shares is None:
+            folds = HeldOut.folds(ratings, self.random_state)
         fits, n_fits = count(1), len(models) * (1 + len(folds))
 
         def on_fit(_: Model) -> None:
             if on_step is not None:
                 on_step(Step(next(fits), n_fits))
 
+        lists = []
+        for held_out, fitted_parts in HeldOut.trials(folds, models, on_fit):
+            lists.append(held_out.lists(fitted_parts))
+            trials = {part.name: part for part in fitted_parts}
+        if lists:
+            shares, _ = best_weights(Lists.joined(lists))
         if shares is None:
-            shares, lists = np.full(len(models), 1 / len(models)), []
-            for held_out, fitted_parts in HeldOut.trials(folds, models, on_fit):
-                lists.append(held_out.lists(fitted_parts))
-                trials = {each.name: each for each in fitted_parts}
-            if lists:
-                shares, _ = best_weights(Lists.joined(lists))
-        parts = [each for each, share in zip(models, shares, strict=True) if share > 0]
-        for each in parts:
-            on_fit(each)
-            each._fit_like(trials, ratings)
+            shares = np.full(len(models), 1 / len(models))
         scales = np.ones(len(models))
-        scales[shares > 0] = [score_scale(each) for each in parts]
+        parts = []
+        for number in np.flatnonzero(shares > 0):
+            part = models[number]
+            on_fit(part)
+            parts.append(part._fit_like(trials, ratings))
+            scales[number] = score_scale(part)
         self._set(shares, scales, parts)
         vars(self)["remarks"] = tuple(
-            f"{p.name} {each}" for p in parts for each in p.remarks
+            f"{part.name} {remark}" for part in parts for remark in part.remarks
         )
 
     def _set(
         self, shares: ArrayLike, scales: ArrayLike, parts: Sequence[Model]
     ) -> None:
-        self.shares, self.scales = (
-            np.asarray(each, np.float32) for each in (shares, scales)
-        )
+        self.shares = np.asarray(shares, np.float32)
+        self.scales = np.asarray(scales, np.float32)
         vars(self).pop("_columns", None)
         vars(self)["_parts"] = [*parts]
 
@@ -232,79 +230,74 @@ class Blend(Model):
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return scores of pairs, shape (n_pairs,); independent of the other pairs."""
-        u = check_indices(users, self.n_users, "user")
-        i = check_indices(items, self.n_items, "item")
+        u, i = self._checked_pairs(users, items)
         if self._factor_form(u[:0]) is None:
             return _sum(
                 factor * part.pair_scores(u, i) for factor, part in self._weighted
             )
-        found = np.empty(len(u), np.float32)
+        scores = np.empty(len(u), np.float32)
         order = np.argsort(u, kind="stable")
         for block in np.array_split(order, max(1, -(-len(u) // _PAIRS))):
             distinct, rows = np.unique(u[block], return_inverse=True)
             form = self._factor_form(distinct)
             assert form is not None
-            found[block] = form.pairs(rows, i[block], self.threads)
-        return found
+            scores[block] = form.pairs(rows, i[block], self.threads)
+        return scores
 
     def scores(self, users: ArrayLike) -> Floats:
         """Return scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
-        if (form := self._factor_form(u)) is None:
+        form = self._factor_form(u)
+        if form is None:
             return _sum(factor * part.scores(u) for factor, part in self._weighted)
         return form.scores(self.threads)
 
     def _score_error(self, users: ArrayLike) -> Floats | None:
         """Return a bound on ``|scores - pair_scores|`` as in `Model`, shape (n_block,).
 
-        Without factors, both are the same weighted sums of the models' scores. They are equal bit
-        for bit if those of each model are.
+        Without factors, both are the same weighted sums of the models' scores. The result is
+        bitwise equal if each model's is.
         """
         u = check_indices(users, self.n_users, "user")
-        eps = np.float32(np.finfo(np.float32).eps)
-        if (form := self._factor_form(u)) is not None:
+        form = self._factor_form(u)
+        if form is not None:
             return form.error()
-        errors = [part._score_error(u) for _, part in self._weighted]
+        errors = [part._score_error(u) for part in self.parts]
         if all(error is None for error in errors):
             return None
-        found = np.zeros(len(u), np.float32)
+        rounding = np.float32(2 * len(errors) * np.finfo(np.float32).eps)
+        bound = np.zeros(len(u), np.float32)
         for (factor, part), error in zip(self._weighted, errors, strict=True):
-            size = np.abs(part.scores(u)).max(axis=1, initial=0)
-            found += factor * size * (2 * len(errors) * eps)
-            found += 0 if error is None else factor * error
-        return found * np.float32(1 + 1e-5)
+            bound += factor * np.abs(part.scores(u)).max(axis=1, initial=0) * rounding
+            if error is not None:
+                bound += factor * error
+        return bound * np.float32(1 + 1e-5)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
         """Return the models' factors and sparse parts side by side, or None if one has none."""
         u = check_indices(users, self.n_users, "user")
-        forms = [part._factor_form(u) for part in self.parts]
-        known = [
-            each for each in forms if each and each.weight is None and each.link is None
-        ]
-        if len(known) < len(forms):
-            return None
-        pairs = [*zip((factor for factor, _ in self._weighted), known, strict=True)]
+        forms = []
+        for factor, part in self._weighted:
+            form = part._factor_form(u)
+            if form is None or form.weight is not None or form.link is not None:
+                return None
+            forms.append((factor, form))
         if "_columns" not in vars(self):  # the same for all users
-            vars(self)["_columns"] = _columns(pairs)
+            vars(self)["_columns"] = _columns(forms)
         items, bias, weights, order = vars(self)["_columns"]
-        vectors = np.hstack([factor * form.users for factor, form in pairs])
+        vectors = np.hstack([factor * form.users for factor, form in forms])
         offset = np.zeros(len(u), np.float32)
-        for factor, form in pairs:
-            offset += 0 if form.offset is None else factor * form.offset
-        if weights is None:
-            return FactorForm(vectors, items, offset, bias)
-        of_users = [
-            (factor * form.sparse.history.data, form.sparse)
-            for factor, form in pairs
-            if form.sparse is not None
-        ]
-        (values, sparse), *others = of_users
-        history = sparse.history._replace(data=values)
-        if others:
-            history = _stacked(of_users, len(u))
-        return FactorForm(
-            vectors, items, offset, bias, None, SparsePart(history, weights, order)
-        )
+        histories = []
+        for factor, form in forms:
+            if form.offset is not None:
+                offset += factor * form.offset
+            if form.sparse is not None:
+                values = factor * form.sparse.history.data
+                histories.append((values, form.sparse))
+        sparse = None
+        if weights is not None:
+            sparse = SparsePart(_stacked(histories, len(u)), weights, order)
+        return FactorForm(vectors, items, offset, bias, sparse=sparse)
 
     def with_users(
         self, histories: Histories, features: GroupedFeatures | None = None
@@ -316,7 +309,7 @@ class Blend(Model):
         DataError
             If a model cannot fold in users.
         """
-        return self._folded(abilities.FoldsInUsers, "users", histories, features)
+        return self._folded(abilities.FoldsInUsers, "user", histories, features)
 
     def with_items(
         self, histories: Histories, features: GroupedFeatures | None = None
@@ -328,7 +321,7 @@ class Blend(Model):
         DataError
             If a model cannot fold in items.
         """
-        return self._folded(abilities.FoldsInItems, "items", histories, features)
+        return self._folded(abilities.FoldsInItems, "item", histories, features)
 
     def _folded(
         self,
@@ -337,151 +330,165 @@ class Blend(Model):
         histories: Histories,
         features: GroupedFeatures | None,
     ) -> Self:
-        parts = []
-        for each in self._able(ability, f"fold in new {side}"):
-            known = (features,) if each.uses_features else ()
-            parts.append(getattr(each, f"with_{side}")(histories, *known))
+        self._check_able(ability, f"fold in new {side}s")
+        parts = [
+            abilities.folded_in(part, side, histories, features) for part in self.parts
+        ]
         return self.with_parts(parts)
 
     def contributions(
         self, history: Histories, items: ArrayLike, context: Context | None = None
     ) -> Explanation:
         """Return the scores of `items` as weighted sums of the models' contributions."""
-        explained = []
-        for each in self._able(abilities.Explains, "explain scores"):
-            features = (context,) if each.uses_features else ()
-            explained.append(each.contributions(history, items, *features))
-        factors = [factor for factor, _ in self._weighted]
-
-        def total(name: str) -> Floats | None:
-            arrays = [getattr(each, name) for each in explained]
-            pairs = [
-                (f, a) for f, a in zip(factors, arrays, strict=True) if a is not None
+        self._check_able(abilities.Explains, "explain scores")
+        explanations = []
+        for factor, part in self._weighted:
+            explained = cast(Any, part)
+            if part.uses_features:
+                explanation = explained.contributions(history, items, context)
+            else:
+                explanation = explained.contributions(history, items)
+            explanations.append((factor, explanation))
+        sums: dict[str, Any] = {}
+        for name in Explanation._fields:
+            terms = [
+                factor * getattr(explanation, name)
+                for factor, explanation in explanations
+                if getattr(explanation, name) is not None
             ]
-            return _sum(f * a for f, a in pairs) if pairs else None
-
-        sums: list[Any] = [total(name) for name in Explanation._fields]
-        return Explanation(*sums)
+            sums[name] = _sum(terms) if terms else None
+        return Explanation(**sums)
 
     def item_vectors(self) -> Floats:
         """Return item vectors whose cosine is the weighted mean of the models' cosines."""
-        able = self._able(abilities.HasItemVectors, "find similar items")
-        return self._side_by_side([each.item_vectors() for each in able])
+        self._check_able(abilities.HasItemVectors, "find similar items")
+        return self._side_by_side(
+            [cast(abilities.HasItemVectors, part).item_vectors() for part in self.parts]
+        )
 
     def user_vectors(self) -> Floats:
         """Return user vectors whose cosine is the weighted mean of the models' cosines."""
-        able = self._able(abilities.HasUserVectors, "find similar users")
-        return self._side_by_side([each.user_vectors() for each in able])
+        self._check_able(abilities.HasUserVectors, "find similar users")
+        return self._side_by_side(
+            [cast(abilities.HasUserVectors, part).user_vectors() for part in self.parts]
+        )
 
     def knows(self, side: str) -> bool:
         """Return whether all models have features of `side`, "item" or "user"."""
         return all(
-            isinstance(each, abilities.KnowsFeatures) and each.knows(side)
-            for each in self.parts
+            isinstance(part, abilities.KnowsFeatures) and part.knows(side)
+            for part in self.parts
         )
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
         """Return vectors of `side`, and the weighted mean reliability of their features."""
-        found = [
-            cast(abilities.KnowsFeatures, each).comparable(side) for each in self.parts
-        ]
-        shares = self.shares[self.shares > 0]
-        reliability = _sum(
-            share * each[1] for share, each in zip(shares, found, strict=True)
-        )
-        return self._side_by_side([each[0] for each in found]), reliability
+        vectors, reliabilities = [], []
+        for share, part in zip(self.shares[self.shares > 0], self.parts, strict=True):
+            of_part = cast(abilities.KnowsFeatures, part).comparable(side)
+            vectors.append(of_part[0])
+            reliabilities.append(share * of_part[1])
+        return self._side_by_side(vectors), _sum(reliabilities)
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
         """Return the blend with more items (or users) without ratings; see `KnowsFeatures`."""
-        parts = [cast(abilities.KnowsFeatures, each) for each in self.parts]
-        return self.with_parts([each.widened(side, order, features) for each in parts])
+        return self.with_parts(
+            [
+                cast(abilities.KnowsFeatures, part).widened(side, order, features)
+                for part in self.parts
+            ]
+        )
 
     def _side_by_side(self, vectors: Sequence[Floats]) -> Floats:
-        parts = []
-        for share, each in zip(self.shares[self.shares > 0], vectors, strict=True):
-            lengths = np.sqrt(np.einsum("ij,ij->i", each, each))[:, None]
-            unit = np.divide(each, lengths, out=np.zeros_like(each), where=lengths > 0)
-            parts.append(np.sqrt(share) * unit)
-        return np.hstack(parts)
+        columns = []
+        for share, of_part in zip(self.shares[self.shares > 0], vectors, strict=True):
+            lengths = np.sqrt(np.einsum("ij,ij->i", of_part, of_part))[:, None]
+            zeros = np.zeros_like(of_part)
+            unit = np.divide(of_part, lengths, out=zeros, where=lengths > 0)
+            columns.append(np.sqrt(share) * unit)
+        return np.hstack(columns)
 
-    def _able(self, ability: Any, action: str) -> list[Any]:
-        """Return the models, after checking that all have an ability."""
-        unable = [each.name for each in self.parts if not isinstance(each, ability)]
+    def _check_able(self, ability: Any, action: str) -> None:
+        """Check that all models have an ability."""
+        unable = [part.name for part in self.parts if not isinstance(part, ability)]
         if unable:
             raise DataError(
                 f"The blend cannot {action}, because {' and '.join(unable)} cannot."
             )
-        return [*self.parts]
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        found = super()._arrays()
+        arrays = super()._arrays()
         for number, part in enumerate(self.parts, start=1):
-            found |= {
-                f"{number}_{name}": array for name, array in part._arrays().items()
-            }
-        return found
+            for name, values in part._arrays().items():
+                arrays[f"{number}_{name}"] = values
+        return arrays
 
     @classmethod
     def _from_arrays(
         cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> Self:
         result = super()._from_arrays(params, arrays)
-        models = result._unfitted()
-        if len(result.shares) != len(models) or not (result.shares >= 0).all():
+        models, shares, scales = result._unfitted(), result.shares, result.scales
+        if len(shares) != len(models) or not (shares >= 0).all():
             raise DataError(
                 f"The array 'shares' must have {len(models)} non-negative numbers."
             )
-        scales, some = result.scales, result.shares.any()
-        if not ((scales > 0) & np.isfinite(scales)).all() or not some:
+        if not ((scales > 0) & np.isfinite(scales)).all() or not shares.any():
             raise DataError(
                 "The scales of a blend and at least one share must be positive."
             )
-        chosen = [
-            each for each, share in zip(models, result.shares, strict=True) if share > 0
-        ]
         parts = []
-        for number, each in enumerate(chosen, start=1):
-            start = f"{number}_"  # prefix of the names of its arrays, also in errors
-            own = {
-                k.removeprefix(start): a
-                for k, a in arrays.items()
-                if k.startswith(start)
-            }
-            try:
-                parts.append(type(each)._from_arrays(each.get_params(), own))
-            except DataError as error:
-                raise DataError(
-                    str(error).replace("array '", f"array '{start}")
-                ) from None
+        for member, share in zip(models, shares, strict=True):
+            if share > 0:
+                prefix = f"{len(parts) + 1}_"
+                parts.append(_part(member, arrays, prefix))
         if len({(part.n_users, part.n_items) for part in parts}) > 1:
             raise DataError("The models of a blend must have the same users and items.")
         vars(result)["_parts"] = parts
         return result
 
 
-def _columns(pairs: Sequence[tuple[np.float32, FactorForm]]) -> tuple[Any, ...]:
+def _part(unfitted: Model, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Model:
+    """Return the fitted model made of the arrays whose names start with a prefix."""
+    of_part = {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
+    try:
+        return unfitted._from_arrays(unfitted.get_params(), of_part)
+    except DataError as error:
+        message = str(error).replace("array '", f"array '{prefix}")
+        raise DataError(message) from None
+
+
+def _columns(
+    forms: Sequence[tuple[np.float32, FactorForm]],
+) -> tuple[Floats, Floats, CsrArrays | None, NDArray[np.int32] | None]:
     """Return item vectors, biases, item-item weights and item order from the models' forms."""
-    items = np.hstack([form.items for _, form in pairs])
+    items = np.hstack([form.items for _, form in forms])
     bias = np.zeros(len(items), np.float32)
-    for factor, form in pairs:
-        bias += 0 if form.bias is None else factor * form.bias
-    parts = [form.sparse for _, form in pairs if form.sparse is not None]
-    if len(parts) < 2:
-        weights, order = (parts[0].weights, parts[0].order) if parts else (None, None)
-        return items, bias, weights, order
+    parts: list[SparsePart] = []
+    for factor, form in forms:
+        if form.bias is not None:
+            bias += factor * form.bias
+        if form.sparse is not None:
+            parts.append(form.sparse)
+    if not parts:
+        return items, bias, None, None
+    if len(parts) == 1:
+        return items, bias, parts[0].weights, parts[0].order
     from scipy.sparse import csr_array, vstack
 
     stacked = []
     for part in parts:
-        columns = (
-            part.weights.indices
-            if part.order is None
-            else part.order[part.weights.indices]
+        data, indices, indptr = (
+            part.weights.data,
+            part.weights.indices,
+            part.weights.indptr,
         )
-        shape = len(part.weights.indptr) - 1, len(items)
-        stacked.append(
-            csr_array((part.weights.data, columns, part.weights.indptr), shape=shape)
-        )
+        columns = indices if part.order is None else part.order[indices]
+        shape = len(indptr) - 1, len(items)
+        stacked.append(csr_array((data, columns, indptr), shape=shape))
     matrix = vstack(stacked, format="csr")
     matrix.sort_indices()
     return items, bias, kernels.csr_arrays(matrix), None
@@ -489,19 +496,19 @@ def _columns(pairs: Sequence[tuple[np.float32, FactorForm]]) -> tuple[Any, ...]:
 
 def _stacked(parts: Sequence[tuple[Floats, SparsePart]], n_users: int) -> CsrArrays:
     """Return the histories of users in several models, concatenated in each row."""
+    if len(parts) == 1:
+        values, part = parts[0]
+        return part.history._replace(data=values)
     from scipy.sparse import csr_array, hstack
 
-    matrices = [
-        csr_array(
-            (values, part.history.indices, part.history.indptr),
-            shape=(n_users, len(part.weights.indptr) - 1),
-        )
-        for values, part in parts
-    ]
+    matrices = []
+    for values, part in parts:
+        indices, indptr = part.history.indices, part.history.indptr
+        shape = n_users, len(part.weights.indptr) - 1
+        matrices.append(csr_array((values, indices, indptr), shape=shape))
     return kernels.csr_arrays(hstack(matrices, format="csr"))
 
 
-def _sum(terms: Any) -> Floats:
+def _sum(terms: Iterable[Floats]) -> Floats:
     """Return the sum of arrays, added from the first to the last."""
-    found: Floats = functools.reduce(operator.add, terms)
-    return found
+    return functools.reduce(operator.add, terms)
