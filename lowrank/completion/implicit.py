@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,53 +118,38 @@ def implicit_sweeps(
     (n, m), dtype = W.shape, W.dtype
     if nonnegative and (row_features is not None or column_features is not None):
         raise ArgumentError("nonnegative=True does not support features.")
-    deviation, given = dtype.type(_START / math.sqrt(k)), start
-    start = (
-        np.random.default_rng(random_state).standard_normal((m, k), dtype) * deviation
-    )
-    if nonnegative:
-        np.abs(start, out=start)
-    if given is not None:
-        if given.ndim != 2 or len(given) != m:
-            raise ArgumentError(f"start must have {m} rows; got shape {given.shape}.")
-        if nonnegative and given.min(initial=0) < 0:
-            raise ArgumentError(f"start must not be negative; got {given.min()}.")
-        if given.shape[1] > k and nonnegative:
-            longest = np.argsort(-np.einsum("ij,ij->j", given, given), kind="stable")
-            given = given[:, np.sort(longest[:k])]
-        elif given.shape[1] > k:  # all turns are alike: keep the strongest directions
-            given = in_principal_axes(given)[:, -k:]
-        start[:, : given.shape[1]] = given  # columns of zeros would stay so
-    both = kernels.csr_arrays(W), kernels.csr_arrays(W.T.tocsr())
-    features = row_features, column_features
-    counts = [np.diff(side.indptr) for side in both]
+    first_factors = _first_factors(m, k, start, nonnegative, random_state, dtype)
+    by_row = kernels.csr_arrays(W)
+    by_column = kernels.csr_arrays(W.T.tocsr())
+    counts = np.diff(by_row.indptr), np.diff(by_column.indptr)
     # With features, rows without interactions are left out of the pairs.
-    sizes = [
-        len(own) if each is None else int(np.count_nonzero(own))
-        for own, each in zip(counts, features, strict=True)
-    ]
-    sides, strength = [], (regularization, unobserved_weight, count_power)
-    for entries, each, length, others in zip(
-        both, features, (m, n), sizes[::-1], strict=True
+    n_rows = n if row_features is None else int(np.count_nonzero(counts[0]))
+    n_columns = m if column_features is None else int(np.count_nonzero(counts[1]))
+    sides = []
+    for entries, features, length, others in (
+        (by_row, row_features, m, n_columns),
+        (by_column, column_features, n, n_rows),
     ):
-        penalty = _penalties(entries, length, others, *strength)
-        factors, ridge = kernels.aligned_zeros((len(penalty), k), dtype), None
-        if each is not None:  # only rows with interactions have weight
-            ridge = FeatureRidge.of(
-                each, (np.diff(entries.indptr) > 0).astype(dtype), k
-            )
+        penalty = _penalties(
+            entries, length, others, regularization, unobserved_weight, count_power
+        )
+        ridge = None
+        if features is not None:  # only rows with interactions have weight
+            weight = (np.diff(entries.indptr) > 0).astype(dtype)
+            ridge = FeatureRidge.of(features, weight, k)
             ridge.penalties = np.full(len(ridge.penalties), FEATURE_PENALTY)
+        factors = kernels.aligned_zeros((len(penalty), k), dtype)
         sides.append(_Side(entries, penalty, factors, ridge, nonnegative=nonnegative))
     rows, columns = sides
     is_plain = rows.ridge is None and columns.ridge is None and not nonnegative
     in_blocks = is_plain and blocks_are_faster(counts, k)
-    columns.factors[:] = start
+    columns.factors[:] = first_factors
     if columns.ridge is not None:
         columns.factors[columns.ridge.weight == 0] = 0
     for number in count():
         # If the columns start from given factors, one pass over blocks is too little for the rows,
         # which start from zero.
-        rows.in_blocks = in_blocks and (number > 0 or given is None)
+        rows.in_blocks = in_blocks and (number > 0 or start is None)
         columns.in_blocks = in_blocks
         with kernels.at_most(threads):
             half = rows.solve(columns, unobserved_weight) + columns.penalties()
@@ -175,6 +160,34 @@ def implicit_sweeps(
         yield ImplicitSweep(
             rows.factors, columns.factors, half, whole, rows.prior, columns.prior
         )
+
+
+def _first_factors(
+    m: int,
+    k: int,
+    start: Floats | None,
+    nonnegative: bool,
+    random_state: int | None,
+    dtype: np.dtype[Any],
+) -> Floats:
+    """Return random column factors, or the strongest directions of `start` and random ones."""
+    factors = np.random.default_rng(random_state).standard_normal((m, k), dtype)
+    factors *= dtype.type(_START / math.sqrt(k))
+    if nonnegative:
+        np.abs(factors, out=factors)
+    if start is None:
+        return factors
+    if start.ndim != 2 or len(start) != m:
+        raise ArgumentError(f"start must have {m} rows; got shape {start.shape}.")
+    if nonnegative and start.min(initial=0) < 0:
+        raise ArgumentError(f"start must not be negative; got {start.min()}.")
+    if start.shape[1] > k and nonnegative:
+        longest = np.argsort(-np.einsum("ij,ij->j", start, start), kind="stable")
+        start = start[:, np.sort(longest[:k])]
+    elif start.shape[1] > k:  # all turns are alike: keep the strongest directions
+        start = in_principal_axes(start)[:, -k:]
+    factors[:, : start.shape[1]] = start  # columns of zeros would stay so
+    return factors
 
 
 @dataclass(eq=False)
@@ -192,60 +205,60 @@ class _Side:
 
     def solve(self, other: _Side, unobserved_weight: float) -> float:
         """Solve for the factors; return the sum of errors and of this side's penalties."""
-        known, gram = other.factors, _gram(other.factors, unobserved_weight)
+        others = other.factors
+        gram = _gram(others, unobserved_weight)
         if self.ridge is None and other.ridge is None and not self.nonnegative:
             # Rotated factors are equivalent. Rows with few entries are faster to solve with a
             # diagonal Gram matrix.
             values, axes = _principal_axes(gram)
-            known[:] = kernels.multiply(known, axes)
+            others[:] = kernels.multiply(others, axes)
             if self.in_blocks:
                 self.factors[:] = kernels.multiply(self.factors, axes)
-                return self._solve_blocks(known, values)
-            gram = np.diag(values).astype(known.dtype)
+                return self._solve_blocks(others, values)
+            gram = np.diag(values).astype(others.dtype)
         right = None if self.points is None else self.penalty[:, None] * self.points
         objective = kernels.implicit_half_sweep(
             self.entries,
-            known,
+            others,
             gram=gram,
             penalty=self.penalty,
             factors=self.factors,
             right=right,
             nonnegative=self.nonnegative,
         )
-        found = math.fsum(objective)
-        # The kernel leaves out the constant term of the penalty.
-        return (
-            found
-            if self.points is None
-            else found + _penalty(self.points, self.penalty)
-        )
+        total = math.fsum(objective)
+        if self.points is not None:
+            # The kernel leaves out the constant term of the penalty.
+            total += _penalty(self.points, self.penalty)
+        return total
 
-    def _solve_blocks(self, known: Floats, values: NDArray[np.float64]) -> float:
+    def _solve_blocks(self, others: Floats, values: NDArray[np.float64]) -> float:
         """Solve for one block of factors after the other, the rest fixed; return as `solve`."""
-        blocks = [*kernels.pieces(known.shape[1], _BLOCK)]
+        blocks = [*kernels.pieces(others.shape[1], _BLOCK)]
         residual = np.ones_like(self.entries.data)
         for block in blocks:
-            pair = (
-                np.pad(each[:, block], ((0, 0), (0, 1)))
-                for each in (self.factors, known)
-            )
-            residual -= kernels.csr_entries(self.entries, *pair)
+            # Vectors end with a bias, which is zero here.
+            left = np.pad(self.factors[:, block], ((0, 0), (0, 1)))
+            right = np.pad(others[:, block], ((0, 0), (0, 1)))
+            residual -= kernels.csr_entries(self.entries, left, right)
         residual *= np.sqrt(self.entries.data)
         for block in blocks[::-1]:  # the strongest directions first
-            own = np.ascontiguousarray(self.factors[:, block])
-            found = kernels.implicit_half_sweep(
+            factors = np.ascontiguousarray(self.factors[:, block])
+            objective = kernels.implicit_half_sweep(
                 self.entries,
-                np.ascontiguousarray(known[:, block]),
+                np.ascontiguousarray(others[:, block]),
                 gram=np.diag(values[block]),
                 penalty=self.penalty,
-                factors=own,
+                factors=factors,
                 residual=residual,
             )
-            self.factors[:, block] = own
+            self.factors[:, block] = factors
         # The minimum of the last block includes the errors of all blocks, but only its penalties.
-        others, diagonal = self.factors[:, _BLOCK:], values[_BLOCK:]
-        of_pairs = np.einsum("ij,ij,j->", others, others, diagonal, dtype=np.float64)
-        return math.fsum(found) + _penalty(others, self.penalty) + float(of_pairs)
+        fixed = self.factors[:, _BLOCK:]
+        of_pairs = np.einsum(
+            "ij,ij,j->", fixed, fixed, values[_BLOCK:], dtype=np.float64
+        )
+        return math.fsum(objective) + _penalty(fixed, self.penalty) + float(of_pairs)
 
     def learn(self) -> None:
         """Fit the map from features to the factors, zero for rows without interactions."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,34 +88,37 @@ def linked_als_sweeps(
     precision = ridge_precision(k, regularization, deviation or 1.0, X.dtype)
     none = np.zeros((0, k + 1), X.dtype)
     prior = RowPrior(np.zeros(k + 1, X.dtype), precision, none, count_power)
-    features = row_features, column_features
     with kernels.at_most(threads):
         by_column = transposed(stored(X), X.shape[1])
-        first = biased_start(X, k, random_state=random_state, by_column=by_column)
-        given = prior, prior, link_penalty, *features
-        rows, columns = _LinkedSide.pair(X, *given, by_column=by_column)
-    columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])
+        start = biased_start(X, k, random_state=random_state, by_column=by_column)
+        rows, columns = _LinkedSide.pair(
+            X,
+            prior,
+            prior,
+            link_penalty,
+            row_features,
+            column_features,
+            by_column=by_column,
+        )
+    mean = start.mean
+    columns.vectors.mean[:] = np.column_stack([start.column_factors, start.column_bias])
     for number in count():
+        learns = number < _LEARNING_SWEEPS
         with kernels.at_most(threads):
-            learns, fitted = (
-                number < _LEARNING_SWEEPS,
-                rows.fit_vectors(columns, first.mean),
-            )
+            fitted = rows.fit_vectors(columns, mean)
             half = fitted + rows.map_penalties() + columns.penalties()
             if number in _CHARGED_SWEEPS:
                 rows.charge(columns, fitted / X.nnz)
-            rows.fit_prior(columns if learns else None, first.mean, fitted / X.nnz)
-            fitted = columns.fit_vectors(rows, first.mean)
+            rows.fit_prior(columns if learns else None, mean, fitted / X.nnz)
+            fitted = columns.fit_vectors(rows, mean)
             squares = fitted - columns.vector_penalties()
             if number in _CHARGED_SWEEPS:
                 columns.charge(rows, fitted / X.nnz)
-            columns.fit_prior(rows if learns else None, first.mean, fitted / X.nnz)
+            columns.fit_prior(rows if learns else None, mean, fitted / X.nnz)
             penalties = rows.penalties() + columns.penalties()
-        (a, b), (m, c) = (
-            np.split(s.vectors.mean, [k], axis=1) for s in (rows, columns)
-        )
+        w, z = rows.vectors.mean, columns.vectors.mean
         yield LinkedSweep(
-            BiasedFactors(first.mean, b[:, 0], c[:, 0], a, m),
+            BiasedFactors(mean, w[:, k], z[:, k], w[:, :k], z[:, :k]),
             half_objective=half,
             objective=squares + penalties,
             rmse=math.sqrt(max(squares, 0.0) / X.nnz),
@@ -138,59 +140,53 @@ class _LinkedSide(Side):
         """
         if self.features is None:
             return
-        own, theirs = (float(side.prior.precision[0, 0]) for side in (self, other))
+        precision = float(self.prior.precision[0, 0])
+        other_precision = float(other.prior.precision[0, 0])
         squares = self.vectors.mean[:, :-1] ** 2
         shares = squares.mean(axis=0, dtype=np.float64)
         shares *= noise / max(float(shares.sum()), np.finfo(np.float64).tiny)
-        known = (
-            kernels.csr_matmat(other.link.pattern, squares)
-            + theirs * other.weight[:, None]
-        )
-        variances = (
-            np.divide(1, known, out=np.zeros_like(known), where=known > 0) @ shares
-        )
-        variances = variances.astype(self.data.dtype)[:, None]
-        charge = kernels.csr_matmat(self.link.pattern, variances)[
-            :, 0
-        ] / self.data.dtype.type(own)
+        information = kernels.csr_matmat(other.link.pattern, squares)
+        information += other_precision * other.weight[:, None]
+        variances = np.zeros_like(information)
+        np.divide(1, information, out=variances, where=information > 0)
+        expected = (variances @ shares).astype(self.data.dtype)[:, None]
+        charge = kernels.csr_matmat(self.link.pattern, expected)[:, 0]
+        charge /= self.data.dtype.type(precision)
         self.features.weigh(self.weight, charge)
 
     def fit_vectors(self, other: Side, mean: float) -> float:
         """Solve for this side's vectors; return the sum of errors and of their penalties."""
-        points, columns, entries = (
-            self.prior_means,
-            other.vectors.mean,
-            self.link.pattern,
+        points = self.prior_means
+        columns = other.vectors.mean
+        entries = self.link.pattern
+        dtype = points.dtype
+        factors = kernels.aligned_zeros((len(points), points.shape[1] - 1), dtype)
+        column_factors = kernels.aligned_zeros(
+            (len(columns), columns.shape[1] - 1), dtype
         )
-        factors, others = (
-            kernels.aligned_zeros((len(each), each.shape[1] - 1), each.dtype)
-            for each in (points, columns)
-        )
-        others[:] = columns[:, :-1]
-        bias, precision = (
-            np.empty(len(points), points.dtype),
-            np.diag(self.prior.precision),
-        )
-        options: dict[str, Any] = {"shift": mean}
-        if (
-            self.features is None and not self.penalty
-        ):  # all rows have the same prior mean
+        column_factors[:] = columns[:, :-1]
+        bias = np.empty(len(points), dtype)
+        precision = np.diag(self.prior.precision)
+        shift, column_bias = mean, None
+        if self.features is None and not self.penalty:
+            # All rows have the same prior mean.
             entries = entries._replace(data=self.data)
-            options = {
-                "shift": mean + float(points[0, -1]),
-                "other_bias": columns[:, -1].copy(),
-            }
-        else:  # relative to their prior means, vectors have plain penalties
-            pulls = kernels.csr_entries(entries, points, columns)
-            entries = entries._replace(data=np.subtract(self.data, pulls, out=pulls))
+            shift = mean + float(points[0, -1])
+            column_bias = columns[:, -1].copy()
+        else:
+            # Relative to their prior means, vectors have plain penalties.
+            predicted = kernels.csr_entries(entries, points, columns)
+            residual = np.subtract(self.data, predicted, out=predicted)
+            entries = entries._replace(data=residual)
         objective = kernels.als_half_sweep(
             entries,
-            others,
+            column_factors,
+            other_bias=column_bias,
+            shift=shift,
             penalty=self.weight * precision[0],
             bias_penalty=self.weight * precision[-1],
             factors=factors,
             bias=bias,
-            **options,
         )
         self.vectors = Posterior.exactly(np.column_stack([factors, bias]))
         self.vectors.mean[:] += points
@@ -198,22 +194,25 @@ class _LinkedSide(Side):
 
     def fit_prior(self, other: Side | None, mean: float, noise: float) -> None:
         """Improve B, C and the prior mean; with the `other` side, learn the penalties of C."""
-        shares = self.fit_maps()
-        off = self.vectors.mean - shares
-        centre = self.weighted_mean(off).astype(self.data.dtype)
+        dtype = self.data.dtype
+        predicted = self.fit_maps()
+        residual = self.vectors.mean - predicted
+        centre = self.weighted_mean(residual).astype(dtype)
         if not self.penalty:
             # Otherwise, rows with few entries would share a direction and rank high for many.
             centre[:-1] = 0
-        self.prior, before = self.with_mean(centre), self.prior_means
-        self.prior_means = shares + centre
+        previous_means = self.prior_means
+        self.prior = self.with_mean(centre)
+        self.prior_means = predicted + centre
         if self.features is None or other is None:
             return
-        off -= centre
-        squares = np.einsum("i,ij,ij->j", self.weight, off, off, dtype=np.float64)
+        residual -= centre
+        squares = np.einsum(
+            "i,ij,ij->j", self.weight, residual, residual, dtype=np.float64
+        )
         squares += np.diag(self.features.scatter())
-        squares += noise * self.uncertainty(other, before, mean)
-        dtype = self.data.dtype
-        # equal entries are fitted exactly
+        squares += noise * self.uncertainty(other, previous_means, mean)
+        # Equal entries are fitted exactly.
         squares += np.finfo(dtype).tiny / np.finfo(dtype).eps
         precision = np.diag(np.count_nonzero(self.seen) / squares)
         self.features.learn(precision.astype(dtype))
@@ -224,15 +223,14 @@ class _LinkedSide(Side):
         """Return the weighted sum of the variances of the rows, relative to the noise variance."""
         rows = sampled_rows(self.seen)
         entries = self.link.pattern._replace(data=self.data).take(rows)
-        known = exact_posterior(
+        posterior = exact_posterior(
             entries, other.vectors.mean, self.prior, prior_means[rows], mean
         )
         weight = self.weight[rows, None]
-        packed = kernels.coefficients(known.covariance, weight).T.astype(np.float64)
+        packed = kernels.coefficients(posterior.covariance, weight).T.astype(np.float64)
         scale = self.weight.sum(dtype=np.float64) / weight.sum(dtype=np.float64)
-        variances: NDArray[np.float64] = scale * np.diag(
-            unpack(packed, prior_means.shape[1])[0]
-        )
+        covariance = unpack(packed, prior_means.shape[1])[0]
+        variances: NDArray[np.float64] = scale * np.diag(covariance)
         return variances
 
     def vector_penalties(self) -> float:
@@ -248,10 +246,12 @@ class _LinkedSide(Side):
         )
         if self.features is not None:
             total += float(np.sum(self.features.scatter() * self.prior.precision))
-            told = self.features.design.forward(self.features.coefficients)
+            predicted = self.features.design.forward(self.features.coefficients)
             charge = (1 - self.features.shrinkage) * self.features.weight[:, None]
-            pull = kernels.multiply(told, self.prior.precision)
-            total += float(np.einsum("ij,ij->", charge * told, pull, dtype=np.float64))
+            pull = kernels.multiply(predicted, self.prior.precision)
+            total += float(
+                np.einsum("ij,ij->", charge * predicted, pull, dtype=np.float64)
+            )
         return total
 
     def penalties(self) -> float:

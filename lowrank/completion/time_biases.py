@@ -190,7 +190,7 @@ class Drift:
             )
             return log_evidence - 0.5 * len(data) * math.log(noise / total)
 
-        factors = _FACTORS
+        factors: Sequence[float] = _FACTORS
         trials = [(self.variance, self.scale)]
         if not self.variance:  # the first search
             factors = _FIRST_FACTORS

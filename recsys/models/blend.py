@@ -436,7 +436,7 @@ class Blend(Model):
             raise DataError(
                 "The scales of a blend and at least one share must be positive."
             )
-        parts = []
+        parts: list[Model] = []
         for member, share in zip(models, shares, strict=True):
             if share > 0:
                 prefix = f"{len(parts) + 1}_"
