@@ -55,7 +55,7 @@ class Application:
 
     def ready(self) -> Self:
         """Wait until the models are loaded."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while self.get("/health/ready").status != 200:
             assert time.monotonic() < deadline, self.get("/health/ready").body
             self.sleep(0.01)
@@ -171,7 +171,7 @@ class Command:
             raise AssertionError("".join(self.lines))
 
     def __enter__(self) -> Self:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         try:
             while True:
                 with suppress(OSError, http.client.HTTPException):

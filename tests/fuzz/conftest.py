@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, settings
 
 @pytest.fixture
 def budget() -> Callable[[int], settings]:
-    """Settings for so many inputs, or as many as RECSYS_FUZZ_EXAMPLES says; 10 s for each."""
+    """Settings for so many inputs, or as many as RECSYS_FUZZ_EXAMPLES says."""
 
     def of(ordinary: int) -> settings:
         wanted = int(os.environ.get("RECSYS_FUZZ_EXAMPLES", ordinary))
         checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
         return settings(
             max_examples=wanted,
-            deadline=10_000,
+            deadline=None,
             suppress_health_check=checks,
             database=None,
         )

@@ -615,15 +615,15 @@ def test_blas_threads_return_when_the_last_of_several_blocks_ends(two_blas_threa
     def work(barriers):
         with kernels.one_blas_thread():
             for barrier in barriers:
-                barrier.wait(10)
+                barrier.wait(100)
 
     first = threading.Thread(target=work, args=([inside],))
     second = threading.Thread(target=work, args=([inside, leave],))
     first.start(), second.start()
-    inside.wait(10)
+    inside.wait(100)
     first.join()
     assert set(blas_threads()) <= {1}  # the second one is still in its block
-    leave.wait(10)
+    leave.wait(100)
     second.join()
     assert blas_threads() == before
 

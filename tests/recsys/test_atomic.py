@@ -3,7 +3,6 @@
 import os
 import shutil
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -157,17 +156,28 @@ def test_on_windows_a_file_next_to_the_directory_is_locked(tmp_path, monkeypatch
     target = tmp_path / "model"
     target.mkdir()
     order = []
+    begun, waiting = threading.Event(), threading.Event()
 
-    def update(name):
-        with atomic.exclusive(target, lambda: said.append(name)):
-            order.append(f"{name} begins")
-            time.sleep(0.3)
-            order.append(f"{name} ends")
+    def wait_for_the_other():
+        said.append("b")
+        waiting.set()
 
-    threads = [threading.Thread(target=update, args=(name,)) for name in "ab"]
+    def first():
+        with atomic.exclusive(target, lambda: said.append("a")):
+            order.append("a begins")
+            begun.set()
+            waiting.wait()
+            order.append("a ends")
+
+    def second():
+        begun.wait()
+        with atomic.exclusive(target, wait_for_the_other):
+            order.append("b begins")
+            order.append("b ends")
+
+    threads = [threading.Thread(target=update) for update in (first, second)]
     for thread in threads:
         thread.start()
-        time.sleep(0.05)
     for thread in threads:
         thread.join()
     assert order == ["a begins", "a ends", "b begins", "b ends"]

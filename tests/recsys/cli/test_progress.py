@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from processes import running
 
 from recsys.cli import output
 from recsys.models.base import Step
@@ -22,25 +23,33 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def watch(monkeypatch):
-    """The text that an activity writes to standard error."""
+    """The text that an activity writes to standard error.
+
+    The work gets the activity, and a function that waits until a terminal shows a text.
+    """
 
     def run(work, *, patience, is_terminal=True):
         stream = Terminal() if is_terminal else io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(output, "PATIENCE", patience)
         monkeypatch.setenv("TERM", "xterm")
+
+        def shown(text):
+            while is_terminal and text not in stream.getvalue():
+                time.sleep(0.01)
+
         with output.Activity("Fitting als") as activity:
-            work(activity)
+            work(activity, shown)
         return stream.getvalue()
 
     return run
 
 
-def sweeps(activity):
+def sweeps(activity, shown):
     activity.step(Step(1, 3, 2.0, 0.75, 0.875))
-    time.sleep(0.3)
+    shown("sweep 1/3")
     activity.step(Step(2, 3, 1.0, 0.5, 0.625))
-    time.sleep(0.3)
+    shown("sweep 2/3")
 
 
 def test_long_work_on_a_terminal_shows_sweep_and_errors(watch):
@@ -50,16 +59,16 @@ def test_long_work_on_a_terminal_shows_sweep_and_errors(watch):
 
 
 def test_title_can_change(watch):
-    def work(activity):
-        time.sleep(0.2)
+    def work(activity, shown):
+        shown("Fitting als")
         activity.title = "Fitting bias"
-        sweeps(activity)
+        sweeps(activity, shown)
 
     assert "Fitting bias" in watch(work, patience=0.05)
 
 
 def test_short_work_shows_nothing(watch):
-    assert watch(lambda activity: activity.step(Step(1, 3)), patience=5) == ""
+    assert watch(lambda activity, _: activity.step(Step(1, 3)), patience=300) == ""
 
 
 def test_no_terminal_no_bar(watch):
@@ -74,14 +83,15 @@ def test_words_for_a_sweep():
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_quiet_on_a_real_terminal(source_tree, quiet):
-    """A process whose standard error is a pseudo-terminal."""
+    """A process whose standard error is a pseudo-terminal, and which works until told to end."""
     script = (
-        "import time\n"
+        "import sys, time\n"
         "from recsys.cli import inputs, main, output\n"
         "output.PATIENCE = 0.05\n"
         "def work(*args, **kwargs):\n"
         "    with output.Activity('Working'):\n"
         "        time.sleep(0.6)\n"
+        "        sys.stdin.read()\n"
         "    raise SystemExit(0)\n"
         "inputs.load_ratings = work\n"
         "main.main()\n"
@@ -98,14 +108,20 @@ def test_quiet_on_a_real_terminal(source_tree, quiet):
         *(["--quiet"] if quiet else []),
     ]
     environment = {**os.environ, "PYTHONPATH": str(source_tree), "TERM": "xterm"}
-    subprocess.run(args, stderr=follower, env=environment, check=True, timeout=60)
-    os.close(follower)
     said = b""
-    try:
-        while chunk := os.read(leader, 65536):
-            said += chunk
-    except OSError:  # Linux reports the closed other end as an error
-        pass
+    with running(
+        *args, stdin=subprocess.PIPE, stderr=follower, env=environment
+    ) as process:
+        os.close(follower)
+        while not quiet and b"Working" not in said:
+            said += os.read(leader, 65536)
+        process.stdin.close()
+        try:
+            while chunk := os.read(leader, 65536):
+                said += chunk
+        except OSError:  # Linux reports the closed other end as an error
+            pass
+        assert process.wait() == 0
     os.close(leader)
     assert (b"Working" in said) is not quiet
 

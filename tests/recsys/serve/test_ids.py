@@ -140,8 +140,10 @@ def test_requests_may_have_numbers_or_text(service):
 
 def test_the_log_of_lists_has_the_ids(service, saved_of_large_ids):
     service.get(f"/v1/recommend/{USER_PATH}?n=2")
-    service.sleep(1)
-    lines = (saved_of_large_ids.parent / "requests.jsonl").read_text().splitlines()
+    log = saved_of_large_ids.parent / "requests.jsonl"
+    while not log.exists() or USER_PATH not in log.read_text():
+        service.sleep(0.01)
+    lines = log.read_text().splitlines()
     records = [checked(json.loads(line)) for line in lines]
     assert USER_PATH in {record["user"] for record in records}
 

@@ -116,7 +116,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(100_000)
         page.on(
             "console",
             lambda m: wrong.append(m.text) if m.type in ("error", "warning") else 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -509,15 +510,15 @@ def test_deeply_nested_bodies_are_a_problem(service, text):
 
 
 def test_an_answer_that_takes_too_long_is_a_problem(saved, monkeypatch):
-    import time
-
     from recsys.serve.catalogue import Catalogue
 
-    monkeypatch.setattr(Catalogue, "items", lambda *_: time.sleep(0.5))
+    answered = threading.Event()
+    monkeypatch.setattr(Catalogue, "items", lambda *_: answered.wait())
     limits = Limits(seconds=0.05, waiting=2)
     with Application(create_app(str(saved["als"]), limits=limits)) as service:
         service.ready()
         replies = service.together(*["/v1/items"] * 4)
+        answered.set()
         kinds = sorted(each.json["type"] for each in replies)
         assert kinds == ["/docs#busy"] * 2 + ["/docs#timeout"] * 2
 
