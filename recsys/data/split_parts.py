@@ -83,8 +83,7 @@ def reading_of_parts(sources: Sequence[str]) -> dict[str, Any]:
     """
     options: dict[str, Any] = {}
     for source in sources:
-        path = Path(source)
-        manifest = path.parent / SPLIT_MANIFEST
+        manifest = Path(source).parent / SPLIT_MANIFEST
         if "::" in source or "://" in source or not manifest.is_file():
             continue
         text = manifest.read_bytes()[:_LONGEST]
@@ -94,7 +93,10 @@ def reading_of_parts(sources: Sequence[str]) -> dict[str, Any]:
             split = msgspec.json.decode(text, type=_Description)
         except msgspec.MsgspecError as error:
             raise DataError(f"{manifest} is damaged: {error}.") from None
+        path = Path(source)
+        paths = [path] if path.exists() else [*path.parent.glob(path.name)]
         stems = {name.partition(".")[0] for name in split.files}
-        if split.format == SPLIT_FORMAT and path.name.partition(".")[0] in stems:
+        are_parts = {file.name.partition(".")[0] for file in paths} <= stems
+        if split.format == SPLIT_FORMAT and paths and are_parts:
             options |= split.reading.options
     return options

@@ -387,7 +387,12 @@ def test_a_column_of_weights_is_only_read_as_weights_in_a_split(tmp_path):
     split = time_split(Ratings.from_frame(frame, weight="quantity"))
     save_split(split, tmp_path / "parts")
     train = tmp_path / "parts" / "train.csv"
-    assert "weight = weight" in str(read_ratings(train).source)
+    for source in (
+        train,
+        f"{tmp_path}/parts/t*.csv",
+        [train, f"{train.parent}/test.csv"],
+    ):
+        assert "weight = weight" in str(read_ratings(source).source)
     assert not read_ratings(train, implicit=True).weighted
     copied = tmp_path / "train.csv"
     copied.write_bytes(train.read_bytes())
