@@ -93,7 +93,9 @@ _KEPT_OF_PARTS = (
 _FOLDER = re.compile(
     r"(?:^|/)(\w+)=([^/]+)(?=/)"
 )  # partitioned tables of Hive and Spark
-_OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
+_OF_A_ROW = re.compile(
+    r", (?:line|row|object) \d+: (?!.*(?:header|--time-format|--as-of|earlier time))"
+)
 # With the semicolons of spreadsheets; points are of thousands only in a column that has commas.
 _COMMA_NUMBER = r"^[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?$"
 _LIST = "token_seq"  # type of RecBole

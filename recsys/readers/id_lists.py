@@ -145,6 +145,9 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
         files = data.parts or (data,)
         layout, line = _first_row(files[0])
         names = layout.names
+        if line.startswith("{"):
+            with suppress(ValueError, RecursionError):
+                names = tuple(json.loads(line))
         absent = [
             role for role in request.optional if getattr(request, role) not in names
         ]

@@ -564,3 +564,18 @@ def test_a_history_from_standard_input(run, model):
     Path("h.csv").write_text("item,rating\n103,5\n")
     piped = run("recommend", model, "--history", "-", input="item,rating\n103,5\n")
     assert table(piped).equals(table(run("recommend", model, "--history", "h.csv")))
+
+
+def test_the_history_of_a_new_user_may_be_json_lines(run, model, tmp_path):
+    rows = [{"item": 101, "rating": 5}, {"item": 104, "rating": 2}]
+    lines = [json.dumps(row) for row in rows]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    (tmp_path / "mine.csv").write_text("item,rating\n101,5\n104,2")
+    (tmp_path / "liked.jsonl").write_text('{"item": 101}\n{"item": 104}')
+    (tmp_path / "liked.txt").write_text("101\n104")
+    for first, second in (("mine.jsonl", "mine.csv"), ("liked.jsonl", "liked.txt")):
+        lists = [
+            table(run("recommend", model, "--history", file, "-n", 3))
+            for file in (first, second)
+        ]
+        assert lists[0].equals(lists[1])

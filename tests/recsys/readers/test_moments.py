@@ -302,3 +302,10 @@ def test_a_unit_of_times_goes_with_many_different_ratings(tmp_path, unit):
     ratings = read_ratings(tmp_path / "r.csv", time_format=unit)
     assert ratings.timestamps.tolist() == (seconds // 86_400 * 86_400).tolist()
     assert ratings.values == pytest.approx(np.linspace(1, 5, 600))
+
+
+def test_an_error_on_the_newest_event_does_not_suggest_to_skip_bad_rows(tmp_path):
+    path = as_csv(ROWS, tmp_path)
+    with pytest.raises(DataError, match="counts from the newest event") as error:
+        read_ratings(path, half_life="1s", implicit=True)
+    assert not getattr(error.value, "__notes__", [])
