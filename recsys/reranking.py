@@ -61,23 +61,27 @@ def prepare_lists(
     )
     if options.where_user is not None:
         meets = rows_where(options.where_user, ratings, "user")
-        meets = np.append(meets, np.zeros(len(unknown), np.bool_))[indices]
+        none_of_unknown = np.zeros(len(unknown), np.bool_)
+        meets = np.append(meets, none_of_unknown)[indices]
         indices = indices[meets]
         labels = labels.filter(pl.Series(meets))
-    seen = ratings.indptr, ratings.indices
+    indptr = ratings.indptr
     if len(unknown):
         empty_rows = np.full(len(unknown), ratings.nnz)
-        seen = np.append(ratings.indptr, empty_rows), ratings.indices
+        indptr = np.append(indptr, empty_rows)
+    excluded = indptr, ratings.indices
     if not options.exclude_seen:
-        seen = np.zeros_like(seen[0]), seen[1][:0]
+        excluded = np.zeros_like(indptr), ratings.indices[:0]
     block, pairs = blocked_pairs(options.block)
     if pairs is not None:
-        seen = without_blocked(seen, pairs, ratings.users, ratings.items, unknown)
+        excluded = without_blocked(
+            excluded, pairs, ratings.users, ratings.items, unknown
+        )
     allowed = candidate_mask(ratings, options.items, block, options.where, new)
     if new is not None and not model.uses_features:
         allowed = ~new if allowed is None else allowed & ~new
         new = None
-    exclude = CsrPairs(*seen) if len(seen[1]) else None
+    exclude = CsrPairs(*excluded) if len(excluded[1]) else None
     limits: SearchLimits = {
         "exclude": exclude,
         "allowed": allowed,
@@ -97,32 +101,36 @@ def _queried(
 
     By default, these are all users. An unknown user raises an error if `only_known`.
     """
-    none = Ids([], "user")
+    no_ids = Ids([], "user")
     if users is None:
-        return np.arange(len(ids)), ids.values, none
+        return np.arange(len(ids)), ids.values, no_ids
     queries = listed(users)
     if only_known:
-        places = ids.index(queries)
-        return places, ids.take(places), none
-    found = ids.find(queries)
-    labels = _labels_of(ids, queries, found)
-    others = Ids(labels.filter(pl.Series(found < 0)), "user")
-    return np.where(found < 0, len(ids) + others.find(labels), found), labels, others
+        indices = ids.index(queries)
+        return indices, ids.take(indices), no_ids
+    indices = ids.find(queries)
+    labels = _labels_of(ids, queries, indices)
+    is_unknown = indices < 0
+    unknown = Ids(labels.filter(pl.Series(is_unknown)), "user")
+    new_indices = len(ids) + unknown.find(labels)
+    indices = np.where(is_unknown, new_indices, indices)
+    return indices, labels, unknown
 
 
-def _labels_of(ids: Ids, queries: IdsLike, found: Indices) -> pl.Series:
-    """Return the requested ids in the dtype of `ids`; `found` has their indices, or -1.
+def _labels_of(ids: Ids, queries: IdsLike, indices: Indices) -> pl.Series:
+    """Return the requested ids in the dtype of `ids`; an unknown one has the index -1.
 
     All are texts if one of them cannot be of the dtype, such as "visitor-17" among integers.
     """
-    labels = ids.values.gather(np.maximum(found, 0))
-    unknown = np.flatnonzero(found < 0)
+    labels = ids.values.gather(np.maximum(indices, 0))
+    unknown = np.flatnonzero(indices < 0)
     if not len(unknown):
         return labels
     requested_ids = query_series(queries, ids.kind).gather(unknown)
     typed = ids.like(requested_ids)
     if typed.null_count():
-        return labels.cast(pl.String).scatter(unknown, requested_ids.cast(pl.String))
+        texts = requested_ids.cast(pl.String)
+        return labels.cast(pl.String).scatter(unknown, texts)
     return labels.scatter(unknown, typed)
 
 
@@ -139,7 +147,8 @@ def with_unknown_users(model: Model, popular: Popular, limits: SearchLimits) -> 
 
     def search(users: Indices, n: int) -> Iterator[TopN]:
         of_unknown = popular._with_arrays(n_users=users.max() + 1)
-        for part in kernels.pieces(len(users), max(1, _RESULTS // n)):
+        block_size = max(1, _RESULTS // n)
+        for part in kernels.pieces(len(users), block_size):
             is_known = users[part] < model.n_users
             parts: list[TopN] = []
             for scorer, is_scored in ((model, is_known), (of_unknown, ~is_known)):
@@ -176,41 +185,51 @@ class Groups:
         DataError
             If there is no such column.
         """
-        table = ratings.item_table
-        known = [] if table is None else [*table.kinds]
-        if column not in known:
-            column = {name.lower(): name for name in reversed(known)}.get(
-                column.lower(), column
-            )
-        if table is None or column not in known:
-            near = close_matches(column, known, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            has = (
-                f"it has {', '.join(known)}" if known else "there is no table of items"
-            )
-            raise DataError(
-                f"No table of items has the column {column!r}; {hint}{has}."
-            )
-        values = table.aligned(ratings.items)[column]
+        values = _column_of_items(ratings, column)
         if values.dtype != pl.List:
-            values = (
-                values.cast(pl.String)
-                .to_frame()
-                .select(pl.concat_list(pl.all()))
-                .to_series()
-            )
-        rows = pl.DataFrame({"row": np.arange(len(values)), "group": values}).explode(
-            "group"
+            lists = pl.concat_list(pl.all())
+            texts = values.cast(pl.String).to_frame()
+            values = texts.select(lists).to_series()
+        numbers = np.arange(len(values))
+        table = pl.DataFrame({"item": numbers, "group": values})
+        pairs = table.explode("group").drop_nulls().unique(maintain_order=True)
+        ranks = pairs["group"].rank("dense").to_numpy()
+        groups = ranks.astype(np.int64) - 1
+        items = pairs["item"].to_numpy()
+        counts = np.bincount(items, minlength=len(values))
+        starts = np.cumsum(counts) - counts
+        # The pairs of an item follow one another.
+        position = np.arange(len(items)) - np.repeat(starts, counts)
+        count = int(groups.max(initial=-1)) + 1
+        width = max(1, counts.max(initial=1))
+        codes = np.full((len(values), width), count, np.int32)
+        codes[items, position] = groups
+        return cls(codes, count)
+
+
+def _column_of_items(ratings: Ratings, column: str) -> pl.Series:
+    """Return a column of the item table, in the order of the items."""
+    table = ratings.item_table
+    if table is None:
+        raise DataError(
+            f"No table of items has the column {column!r}; there is no table of items."
         )
-        rows = rows.drop_nulls().unique(maintain_order=True)
-        codes = rows["group"].rank("dense").to_numpy().astype(np.int64) - 1
-        at = rows["row"].to_numpy()
-        counts = np.bincount(at, minlength=len(values))
-        place = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
-        count = int(codes.max(initial=-1)) + 1
-        found = np.full((len(values), max(1, counts.max(initial=1))), count, np.int32)
-        found[at, place] = codes
-        return cls(found, count)
+    names = [*table.kinds]
+    if column not in names:
+        by_lower_case = {name.lower(): name for name in reversed(names)}
+        column = by_lower_case.get(column.lower(), column)
+    if column not in names:
+        similar = close_matches(column, names, 1)
+        hint = ""
+        if similar:
+            hint = f"did you mean {similar[0]}? "
+        columns = "there is no table of items"
+        if names:
+            columns = f"it has {', '.join(names)}"
+        raise DataError(
+            f"No table of items has the column {column!r}; {hint}{columns}."
+        )
+    return table.aligned(ratings.items)[column]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,69 +270,90 @@ class Reranking:
         """
         pool = min(n_items, pool or max(_POOL * n, _LEAST_POOL))
         for top in search(users, pool):
-            found = self._chosen(top, n, pool)
+            chosen = self._choose(top, n, pool)
             rows = np.unique(top.rows)
-            sizes = [
-                np.bincount(each.rows, minlength=len(users)) for each in (found, top)
-            ]
-            short = rows[(sizes[0][rows] < n) & (sizes[1][rows] == pool)]
+            n_chosen = np.bincount(chosen.rows, minlength=len(users))[rows]
+            n_candidates = np.bincount(top.rows, minlength=len(users))[rows]
+            short = rows[(n_chosen < n) & (n_candidates == pool)]
             if pool == n_items or not len(short):
-                yield found
+                yield chosen
                 continue
-            parts = [found.take(~np.isin(found.rows, short))]
+            parts = [chosen.take(~np.isin(chosen.rows, short))]
             deeper = self.blocks(search, users[short], n, n_items, _DEEPER * pool)
-            parts += [TopN(short[m.rows], m.items, m.ranks, m.scores) for m in deeper]
-            whole = TopN.joined(parts)
-            yield whole.take(np.argsort(whole.rows, kind="stable"))
+            parts += [
+                TopN(short[block.rows], block.items, block.ranks, block.scores)
+                for block in deeper
+            ]
+            joined = TopN.joined(parts)
+            yield joined.take(np.argsort(joined.rows, kind="stable"))
 
-    def _chosen(self, top: TopN, n: int, pool: int) -> TopN:
-        """Choose n of the candidates of each user, who has `pool` of them at most."""
-        distinct, rows = np.unique(top.rows, return_inverse=True)
-        items = np.full((len(distinct), pool), -1, np.int64)
+    def _choose(self, top: TopN, n: int, pool: int) -> TopN:
+        """Choose n of each user's candidates (at most `pool`)."""
+        users, rows = np.unique(top.rows, return_inverse=True)
+        items = np.full((len(users), pool), -1, np.int64)
         scores = np.zeros(items.shape, np.float32)
-        items[rows, top.ranks - 1], scores[rows, top.ranks - 1] = top.items, top.scores
+        items[rows, top.ranks - 1] = top.items
+        scores[rows, top.ranks - 1] = top.scores
         width = pool * self.groups.codes.shape[1] + self.groups.count
         size = max(1, _WORK // max(1, width))
-        parts = kernels.pieces(len(items), size)
-        order = [self._order(items[part], scores[part], n) for part in parts]
-        places = np.concatenate(order) if order else np.zeros((0, n), np.int64)
-        row, rank = np.nonzero(places >= 0)
-        taken = places[row, rank]
-        ranks = (rank + 1).astype(np.int32)
-        return TopN(distinct[row], items[row, taken], ranks, scores[row, taken])
+        order = np.zeros((len(items), n), np.int64)
+        for part in kernels.pieces(len(items), size):
+            order[part] = self._order(items[part], scores[part], n)
+        row, rank = np.nonzero(order >= 0)
+        candidate = order[row, rank]
+        return TopN(
+            rows=users[row],
+            items=items[row, candidate],
+            ranks=(rank + 1).astype(np.int32),
+            scores=scores[row, candidate],
+        )
 
     def _order(self, items: Indices, scores: Floats, n: int) -> Indices:
         """Return the positions of the chosen candidates, shape (n_users, n), padded with -1."""
-        users, given = np.arange(len(items)), items >= 0
-        best = scores[:, :1]
-        worst = np.where(given, scores, np.inf).min(axis=1, keepdims=True)
-        span = np.where(best > worst, best - worst, 1)
-        value = (scores - worst) / span * np.float32(1 - self.diversity)
-        free, known = given.copy(), np.maximum(items, 0)
+        users = np.arange(len(items))
+        is_free = items >= 0
+        items = np.maximum(items, 0)
+        relevance = _relevance(scores, is_free) * np.float32(1 - self.diversity)
         similarity = np.full(items.shape, -1, np.float32)
-        codes, none = self.groups.codes[items], self.groups.count
-        counts = np.zeros((len(items), none + 1), np.int32)
-        chosen = np.full((len(items), n), -1, np.int64)
-        for place in range(min(n, items.shape[1])):
-            now = value
-            if self.diversity and place:
-                now = value - np.float32(self.diversity) * similarity
-            within = counts[users[:, None, None], codes] < self.at_most
-            able = free & (within | (codes == none)).all(axis=2)
-            now = np.where(able, now, -np.inf)
-            pick = now.argmax(axis=1)
-            there = able[users, pick]
-            chosen[there, place] = pick[there]
-            free[users, pick] = False
-            taken = users[there]
-            np.add.at(counts, (taken[:, None], codes[taken, pick[there]]), 1)
+        codes = self.groups.codes[items]
+        is_padding = codes == self.groups.count
+        counts = np.zeros((len(items), self.groups.count + 1), np.int32)
+        order = np.full((len(items), n), -1, np.int64)
+        for rank in range(min(n, items.shape[1])):
+            value = relevance
+            if self.diversity and rank:
+                value = relevance - np.float32(self.diversity) * similarity
+            has_room = counts[users[:, None, None], codes] < self.at_most
+            is_allowed = is_free & (has_room | is_padding).all(axis=2)
+            value = np.where(is_allowed, value, -np.inf)
+            pick = value.argmax(axis=1)
+            is_filled = is_allowed[users, pick]
+            order[is_filled, rank] = pick[is_filled]
+            is_free[users, pick] = False
+            filled = users[is_filled]
+            groups = codes[filled, pick[is_filled]]
+            np.add.at(counts, (filled[:, None], groups), 1)
             if self.diversity:
-                last = np.repeat(known[users, pick], items.shape[1])
-                cosine = kernels.pair_dots(
-                    self.vectors, self.vectors, last, known.ravel()
-                )
-                np.maximum(similarity, cosine.reshape(items.shape), out=similarity)
-        return chosen
+                self._raise_similarity(similarity, items, items[users, pick])
+        return order
+
+    def _raise_similarity(
+        self, similarity: Floats, items: Indices, picked: Indices
+    ) -> None:
+        """Raise the largest cosine of each candidate with an item chosen before."""
+        last = np.repeat(picked, items.shape[1])
+        cosines = kernels.pair_dots(self.vectors, self.vectors, last, items.ravel())
+        np.maximum(similarity, cosines.reshape(items.shape), out=similarity)
+
+
+def _relevance(scores: Floats, is_given: NDArray[np.bool_]) -> Floats:
+    """Return scores scaled to 0 for the worst and 1 for the best candidate of each user."""
+    best = scores[:, :1]
+    given_scores = np.where(is_given, scores, np.inf)
+    worst = given_scores.min(axis=1, keepdims=True)
+    span = np.where(best > worst, best - worst, 1)
+    relevance: Floats = (scores - worst) / span
+    return relevance
 
 
 def best_items(
@@ -341,7 +381,8 @@ def best_items(
     check_n(n)
     if options.at_most is None and not diversity:
         return search(users, n)
-    groups = Groups(np.zeros((ratings.n_items, 1), np.int32), 0)
+    one_group = np.zeros((ratings.n_items, 1), np.int32)
+    groups = Groups(one_group, 0)
     if options.at_most is not None and options.per is not None:
         at_most = options.at_most
         if (
