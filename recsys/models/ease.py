@@ -125,7 +125,8 @@ class EASE(ProfileModel, ItemItemModel):
         self.item_weight = power(np.bincount(X.indices, X.data, n), -self.item_power)
         users = np.repeat(self._user_scale(), np.diff(X.indptr))
         X.data *= users * self.item_weight[X.indices]
-        by_item, P = X.T.tocsr(), np.empty((n, n), np.float32)
+        by_item = X.T.tocsr()
+        P = np.empty((n, n), np.float32)
         for rows in _row_blocks(n):
             (by_item[rows] @ X).toarray(out=P[rows])  # P = X'X
         if ratings.item_features is not None:
@@ -155,37 +156,36 @@ class EASE(ProfileModel, ItemItemModel):
 
     def item_vectors(self) -> Floats:
         """Return the weights with the training items, shape (n_items, n_training_items)."""
-        return (
-            self.weights
-            if self._source is self
-            else np.ascontiguousarray(self.weights.T)
-        )
+        if self._source is self:
+            return self.weights
+        return np.ascontiguousarray(self.weights.T)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return scores of pairs, shape (n_pairs,), taken from `scores` of all items."""
         u, i = self._checked_pairs(users, items)
         distinct, rows = np.unique(u, return_inverse=True)
         order = np.argsort(rows, kind="stable")
-        found = np.empty(len(u), dtype=np.float32)
+        predicted = np.empty(len(u), dtype=np.float32)
         for block in _row_blocks(len(distinct), self.n_items):
             first, last = np.searchsorted(rows[order], (block.start, block.stop))
             pairs = order[first:last]
-            found[pairs] = self.scores(distinct[block])[
-                rows[pairs] - block.start, i[pairs]
-            ]
-        return found
+            scores = self.scores(distinct[block])
+            predicted[pairs] = scores[rows[pairs] - block.start, i[pairs]]
+        return predicted
 
     def scores(self, users: ArrayLike) -> Floats:
         """Return scores of all items, shape (n_block, n_items); independent of the other users."""
         u = check_indices(users, self.n_users, "user")
-        found = kernels.csr_matmat(self._everyone().take(u).csr, self.weights)
+        histories = self._all_histories().take(u)
+        scores = kernels.csr_matmat(histories.csr, self.weights)
         axis = None if self.profiles is None else self.profiles.users
         if axis is not None and axis.has_cold_rows:
             from scipy.sparse import csr_array
 
             positions = kernels.csr_arrays(csr_array(axis.positions[u]))
-            found += kernels.csr_matmat(positions, np.ascontiguousarray(axis.columns.T))
-        return found
+            columns = np.ascontiguousarray(axis.columns.T)
+            scores += kernels.csr_matmat(positions, columns)
+        return scores
 
     def _compared(self, side: str) -> Floats | None:
         vectors = super()._compared(side)
@@ -222,12 +222,12 @@ class EASE(ProfileModel, ItemItemModel):
         return histories.values / np.float32(self.unit)
 
     def _filter(self, Z: Floats) -> Floats:
-        found: Floats = self.weights @ Z
-        return found
+        filtered: Floats = self.weights @ Z
+        return filtered
 
     def _scored(self, Q: Floats) -> Floats:
-        found: Floats = self.weights.T @ Q
-        return found
+        scores: Floats = self.weights.T @ Q
+        return scores
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         return self.weights[np.ix_(rows, columns)]
@@ -251,19 +251,19 @@ class EASE(ProfileModel, ItemItemModel):
 
         users = self._user_scale().astype(np.float64)
         values = self.history_weights * np.repeat(users, np.diff(self.history_indptr))
-        X = (
-            self.history_indptr,
-            self.history_items,
-            values * self.item_weight[self.history_items],
-        )
-        diagonal = np.bincount(X[1], X[2] ** 2, minlength=n_known) + self.penalty
+        values *= self.item_weight[self.history_items]
+        X = kernels.CsrArrays(self.history_indptr, self.history_items, values)
+        diagonal = np.bincount(X.indices, values**2, minlength=n_known) + self.penalty
         shape = n_known, items.n_rows
         n = n_known * items.n_rows
 
-        def image(b: NDArray[np.float64]) -> NDArray[np.float64]:
+        def product(b: NDArray[np.float64]) -> NDArray[np.float64]:
             B = b.reshape(shape)
-            product = kernels.csr_rmatmat(X, kernels.csr_matmat(X, B), n_known)
-            return (product + self.penalty * B).ravel()
+            image = kernels.csr_rmatmat(X, kernels.csr_matmat(X, B), n_known)
+            return (image + self.penalty * B).ravel()
+
+        def preconditioned(b: NDArray[np.float64]) -> NDArray[np.float64]:
+            return (b.reshape(shape) / diagonal[:, None]).ravel()
 
         C = np.zeros((self.n_users, items.n_rows))
         C[items.indices, items.rows] = items.values / np.float32(self.unit)
@@ -271,30 +271,27 @@ class EASE(ProfileModel, ItemItemModel):
         sides = kernels.csr_rmatmat(X, C, n_known)
         lengths = np.linalg.norm(sides, axis=0)
         lengths[lengths == 0] = 1  # one joint solve, so normalise each right-hand side
-        found, is_left = cg(
-            LinearOperator((n, n), image, dtype=np.float64),
+        solution, is_unfinished = cg(
+            LinearOperator((n, n), product, dtype=np.float64),
             (sides / lengths).ravel(),
             rtol=_TOL,
             maxiter=_STEPS,
-            M=LinearOperator(
-                (n, n), lambda b: (b.reshape(shape) / diagonal[:, None]).ravel()
-            ),
+            M=LinearOperator((n, n), preconditioned),
         )
-        if is_left:
+        if is_unfinished:
             raise DataError(
                 f"The weights of the folded-in items did not converge in {_STEPS} steps; "
                 "try a larger regularization."
             )
-        solved: Floats = (found.reshape(shape) * lengths).astype(np.float32)
-        solved *= self.item_weight[:, None]
-        return solved
+        weights: Floats = (solution.reshape(shape) * lengths).astype(np.float32)
+        weights *= self.item_weight[:, None]
+        return weights
 
     def _user_scale(self) -> Floats:
         """Return the scale factors of the rows of X, shape (n_users,)."""
-        everyone = self._everyone()
-        return power(
-            np.bincount(everyone.rows, everyone.values, self.n_users), -self.user_power
-        )
+        histories = self._all_histories()
+        sums = np.bincount(histories.rows, histories.values, self.n_users)
+        return power(sums, -self.user_power)
 
 
 @model
@@ -373,8 +370,8 @@ class SparseEASE(LinearFilter):
         self.penalty, _ = _penalty(ratings, self)
 
     def _counting(self, histories: Histories) -> Floats:
-        found: Floats = histories.values / np.float32(self.unit)
-        return found
+        weights: Floats = histories.values / np.float32(self.unit)
+        return weights
 
     def _outputs(
         self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats
@@ -388,24 +385,21 @@ class SparseEASE(LinearFilter):
         super()._set_weights(source, of_users)
         if source is not self:
             return
-        kept = self._eigenvalues
+        linear = self._eigenvalues
         if self._is_cut:  # Rayleigh quotients with the stored part of G
             vectors = self.item_factors / self.item_output[:, None]
             scaled = (vectors / self.item_output[:, None])[self.item_order]
             image = kernels.csr_matmat(self._weights, scaled, threads=self.threads)
             image *= inverse_of(self.item_weight)[:, None]
-            kept = np.einsum("ij,ij->j", vectors, image, dtype=np.float64) / self._slope
-        self.response = -self._correction(kept).astype(np.float32)
+            linear = np.einsum("ij,ij->j", vectors, image, dtype=np.float64)
+            linear /= self._slope
+        self.response = -self._correction(linear).astype(np.float32)
         # Make the diagonal of B zero.
-        own = (
-            np.square(self.item_factors)
-            @ self.response
-            * self.item_weight
-            / self.item_output
-        )
+        diagonal = np.square(self.item_factors) @ self.response
+        diagonal = diagonal * self.item_weight / self.item_output
         rows = np.repeat(np.arange(self.n_items), np.diff(self.weight_indptr))
-        places = np.flatnonzero(self.item_order[self.weight_places] == rows)
-        self.weight_values[places] = -own[rows[places]]
+        on_diagonal = np.flatnonzero(self.item_order[self.weight_places] == rows)
+        self.weight_values[on_diagonal] = -diagonal[rows[on_diagonal]]
 
     @property
     def _eigenvalues(self) -> NDArray[np.float64]:
@@ -414,10 +408,8 @@ class SparseEASE(LinearFilter):
     @property
     def _line(self) -> tuple[float, float]:
         """Coefficients a and b of the line a - b x that approximates 1 / (x + penalty)."""
-        low, high = (
-            self.penalty,
-            self.penalty + float(self._eigenvalues.min(initial=np.inf)),
-        )
+        low = self.penalty
+        high = low + float(self._eigenvalues.min(initial=np.inf))
         slope = 8 / (low**2 + 6 * low * high + high**2)  # from a Chebyshev polynomial
         return slope * high, slope
 
@@ -432,22 +424,23 @@ class SparseEASE(LinearFilter):
     def _correction(self, linear: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the coefficients of the directions in P, given eigenvalues of the linear part."""
         constant, slope = self._line
-        found: NDArray[np.float64] = 1 / (self._eigenvalues + self.penalty) - constant
-        return found + slope * linear
+        exact: NDArray[np.float64] = 1 / (self._eigenvalues + self.penalty)
+        return exact - constant + slope * linear
 
 
 def _penalty(ratings: Ratings, model: EASE | SparseEASE) -> tuple[float, float]:
     """Return the penalty for scaled interactions, and the scale factor of a typical user."""
     items = np.bincount(ratings.indices, minlength=ratings.n_items)
-    squares = [
-        float(np.average(power(counts, -2 * exponent), weights=counts))
-        for counts, exponent in (
-            (np.diff(ratings.indptr), model.user_power),
-            (items, model.item_power),
-        )
-    ]
-    given = model.regularization or default_penalty(items)
-    return given * squares[0] * squares[1], math.sqrt(squares[0])
+    users = np.diff(ratings.indptr)
+    user_square = _mean_square(users, model.user_power)
+    item_square = _mean_square(items, model.item_power)
+    penalty = model.regularization or default_penalty(items)
+    return penalty * user_square * item_square, math.sqrt(user_square)
+
+
+def _mean_square(counts: NDArray[np.int64], exponent: float) -> float:
+    """Return the mean square of the scale factors over all interactions."""
+    return float(np.average(power(counts, -2 * exponent), weights=counts))
 
 
 def default_penalty(counts: NDArray[np.integer[Any]]) -> float:
@@ -458,8 +451,8 @@ def default_penalty(counts: NDArray[np.integer[Any]]) -> float:
     >>> default_penalty(np.array([8, 8, 8]))
     180.0
     """
-    found = counts.astype(np.float64)
-    return float(_PENALTY * np.cbrt(found @ found / found.sum()))
+    n_users = counts.astype(np.float64)
+    return float(_PENALTY * np.cbrt(n_users @ n_users / n_users.sum()))
 
 
 def _row_blocks(n: int, width: int | None = None) -> Iterator[slice]:

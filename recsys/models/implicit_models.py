@@ -424,7 +424,7 @@ class ImplicitKNN(ItemItemModel):
         The similarity must be at least that of the last neighbour.
         """
         n_items = self.n_items
-        known = weighted_matrix(self._everyone(), n_items, 1)
+        known = weighted_matrix(self._all_histories(), n_items, 1)
         new = weighted_matrix(histories, self.n_users, self.unit)
         similar = (
             (self._weighted(known) @ self._weighted(known, new).T)
@@ -461,7 +461,7 @@ class ImplicitKNN(ItemItemModel):
             np.zeros((self.n_items, 0), np.float32),
         )
         weights = self.neighbor_indptr, self.neighbor_items, self.neighbor_weights
-        history = self._everyone().take(u).csr
+        history = self._all_histories().take(u).csr
         return FactorForm(
             users, items, sparse=kernels.SparsePart(history, CsrArrays(*weights))
         )

@@ -132,7 +132,7 @@ class ItemItemModel(HistoryModel):
         )
         return np.ascontiguousarray(terms.T)
 
-    def _everyone(self) -> Histories:
+    def _all_histories(self) -> Histories:
         """Return the histories of all users, with weights as values."""
         return Histories(self.history_indptr, self.history_items, self.history_weights)
 

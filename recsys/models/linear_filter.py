@@ -128,18 +128,18 @@ class LinearFilter(ProfileModel, HistoryModel):
         """Compute the singular vectors of the scaled interactions of `ratings`."""
         self._begin(ratings)
         self._take_histories(Histories.of(ratings))
-        everyone = self._everyone()
-        sums = np.bincount(everyone.indices, everyone.values, ratings.n_items)
+        histories = self._all_histories()
+        sums = np.bincount(histories.indices, histories.values, ratings.n_items)
         self.item_weight = power(sums, -self.item_power)
-        scaled = np.repeat(self._user_scale(), everyone.counts)
-        scaled *= self.item_weight[everyone.indices]
+        scaled = np.repeat(self._user_scale(), histories.counts)
+        scaled *= self.item_weight[histories.indices]
         if self.weighted:
-            scaled *= everyone.values
-        squares = np.bincount(everyone.indices, scaled**2, ratings.n_items)
+            scaled *= histories.values
+        squares = np.bincount(histories.indices, scaled**2, ratings.n_items)
         k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
         with kernels.at_most(self.threads):
             vectors, self.singular_values = leading_directions(
-                CsrArrays(everyone.indptr, everyone.indices, scaled),
+                CsrArrays(histories.indptr, histories.indices, scaled),
                 ratings.n_items,
                 min(k, *ratings.shape),
                 extra=_EXTRA,
@@ -150,7 +150,7 @@ class LinearFilter(ProfileModel, HistoryModel):
         self.item_factors = vectors
         self.item_factors *= self.item_output[:, None]
         if self.linear:
-            self._set_weights(self, everyone)
+            self._set_weights(self, histories)
         self._fit_profiles(ratings)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
@@ -171,7 +171,7 @@ class LinearFilter(ProfileModel, HistoryModel):
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the factors, with the linear filter as sparse part."""
         u = check_indices(users, self.n_users, "user")
-        history = self._everyone().take(u)
+        history = self._all_histories().take(u)
         vectors = self._vectors(history)
         vectors *= self._response
         vectors = self._user_columns(vectors, history.csr, u)
@@ -182,11 +182,11 @@ class LinearFilter(ProfileModel, HistoryModel):
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
         n = len(history.indices)
-        alone = self.with_users(
-            Histories(np.arange(n + 1), history.indices, history.values)
-        )
-        each, item = np.tile(np.arange(n), len(items)), np.repeat(items, n)
-        return alone.predict(each, item).reshape(len(items), n)
+        # Scores are linear: they are sums over users who have one of the items each.
+        single = Histories(np.arange(n + 1), history.indices, history.values)
+        users = np.tile(np.arange(n), len(items))
+        scores = self.with_users(single).predict(users, np.repeat(items, n))
+        return scores.reshape(len(items), n)
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
@@ -196,7 +196,7 @@ class LinearFilter(ProfileModel, HistoryModel):
 
     def user_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
-        return self._vectors(self._everyone())
+        return self._vectors(self._all_histories())
 
     @classmethod
     def _from_arrays(
@@ -211,13 +211,12 @@ class LinearFilter(ProfileModel, HistoryModel):
         return result
 
     def _renumber(
-        self, arrays: dict[str, NDArray[Any]], side: str, place: Indices
+        self, arrays: dict[str, NDArray[Any]], side: str, new_index: Indices
     ) -> None:
         if self.linear and side == "item":  # new items, with zero factors, come last
-            others = np.arange(len(self.item_order), len(place))
-            arrays["item_order"] = place[np.append(self.item_order, others)].astype(
-                np.int32
-            )
+            new = np.arange(len(self.item_order), len(new_index))
+            order = new_index[np.append(self.item_order, new)]
+            arrays["item_order"] = order.astype(np.int32)
 
     def _take_histories(self, histories: Histories) -> None:
         self.history_indptr, self.history_items = histories.indptr, histories.indices
@@ -231,43 +230,38 @@ class LinearFilter(ProfileModel, HistoryModel):
         """
         length = np.einsum("ij,ij->i", self.item_factors, self.item_factors)
         self.item_order = np.argsort(-length, kind="stable").astype(np.int32)
-        place = np.empty_like(self.item_order)
-        place[self.item_order] = np.arange(self.n_items)
-        of_items = _transposed(source._everyone(), source.n_items)
-        scale = source.item_weight**2
-        entries = partial(
+        column_of = np.empty_like(self.item_order)
+        column_of[self.item_order] = np.arange(self.n_items)
+        of_items = _transposed(source._all_histories(), source.n_items).csr
+        rows = partial(
             gram_rows,
             CsrArrays(
                 of_users.indptr,
-                place[of_users.indices],
+                column_of[of_users.indices],
                 np.ascontiguousarray(of_users.values),
             ),
             weight=source._user_scale() ** 2 * np.float32(source._slope),
             out=(self.item_weight * self.item_output)[self.item_order],
             threads=self.threads,
         )
-        most = min(self.neighbors or self.n_items, self.n_items)
+        scale = source.item_weight**2
+        n_kept = min(self.neighbors or self.n_items, self.n_items)
         if self.neighbors is None:  # estimate the number of weights from sampled rows
-            sample = np.unique(
-                np.linspace(0, source.n_items - 1, _SAMPLE).astype(np.int64)
+            positions = np.linspace(0, source.n_items - 1, _SAMPLE).astype(np.int64)
+            sample = np.unique(positions)
+            sampled = rows(
+                of_items.take(sample),
+                slice(0, len(sample)),
+                self.n_items,
+                scale=scale[sample],
             )
-            part = of_items.take(sample).csr
-            found = entries(
-                part, slice(0, len(sample)), self.n_items, scale=scale[sample]
-            )
-            lengths = np.diff(found.indptr)
+            lengths = np.diff(sampled.indptr)
             if lengths.mean() * source.n_items > _MOST_WEIGHTS:
-                most = _most_that_fit(lengths, source.n_items)
-        vars(self)["_is_cut"] = most < self.n_items
-        step = max(1, _BLOCK // most)
+                n_kept = _most_that_fit(lengths, source.n_items)
+        vars(self)["_is_cut"] = n_kept < self.n_items
         blocks = [
-            entries(
-                of_items.csr,
-                slice(start, min(start + step, source.n_items)),
-                most,
-                scale=scale,
-            )
-            for start in range(0, source.n_items, step)
+            rows(of_items, block, n_kept, scale=scale)
+            for block in kernels.pieces(source.n_items, max(1, _BLOCK // n_kept))
         ]
         counts = np.concatenate([np.diff(block.indptr) for block in blocks])
         self.weight_indptr = np.append(0, np.cumsum(counts))
@@ -275,9 +269,8 @@ class LinearFilter(ProfileModel, HistoryModel):
         self.weight_values = np.concatenate([block.data for block in blocks])
         if self._is_cut and self.neighbors is None and source is self:
             size = f"{8 * len(self.weight_values) / 2**20:,.0f} MB"
-            vars(self)["remarks"] = (
-                f"weights: the {most:,} largest of each item ({size})",
-            )
+            remark = f"weights: the {n_kept:,} largest of each item ({size})"
+            vars(self)["remarks"] = (remark,)
 
     def _set_items(self, histories: Histories) -> None:
         """Compute vectors of new items from their users: a normalised column times U S^-1.
@@ -293,17 +286,15 @@ class LinearFilter(ProfileModel, HistoryModel):
         scaled = source._user_scale()[histories.indices] * histories.values
         scaled *= self.item_weight[histories.rows]
         squares = np.bincount(histories.rows, scaled**2, histories.n_rows)
-        users, place = np.unique(histories.indices, return_inverse=True)
-        columns = histories.csr._replace(indices=place.astype(np.int32), data=values)
-        placed = source._vectors(
-            source._everyone().take(users.astype(np.int64))
-        )  # rows of U S
-        self.item_factors = kernels.csr_matmat(columns, placed, threads=self.threads)
+        users, positions = np.unique(histories.indices, return_inverse=True)
+        columns = CsrArrays(histories.indptr, positions.astype(np.int32), values)
+        user_histories = source._all_histories().take(users.astype(np.int64))
+        projected = source._vectors(user_histories)  # rows of U S
+        self.item_factors = kernels.csr_matmat(columns, projected, threads=self.threads)
         share = self.singular_values / self.singular_values[0]
-        known = np.divide(
-            1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION
-        )
-        self.item_factors *= known * self.item_weight[:, None]
+        is_direction = share > _NO_DIRECTION
+        inverse = np.divide(1, share**2, out=np.zeros_like(share), where=is_direction)
+        self.item_factors *= inverse * self.item_weight[:, None]
         self.item_output = self._outputs(sums, squares, self.item_factors)
         self.item_factors *= self.item_output[:, None]
         if self.linear:
@@ -313,48 +304,45 @@ class LinearFilter(ProfileModel, HistoryModel):
         """Return the scale factors of the rows of N, shape (n_users,)."""
         sums = np.diff(self.history_indptr)
         if self.weighted:
-            everyone = self._everyone()
-            sums = np.bincount(everyone.rows, everyone.values, everyone.n_rows)
+            histories = self._all_histories()
+            sums = np.bincount(histories.rows, histories.values, histories.n_rows)
         return power(sums, -self.user_power)
 
-    def _everyone(self) -> Histories:
+    def _all_histories(self) -> Histories:
         """Return the histories of all users, with ones as values if there are no weights."""
         if self.weighted:
             return Histories(
                 self.history_indptr, self.history_items, self.history_weights
             )
-        ones = np.broadcast_to(
-            np.float32(1), self.history_items.shape
-        )  # allocates nothing
+        # This allocates nothing.
+        ones = np.broadcast_to(np.float32(1), self.history_items.shape)
         return Histories(self.history_indptr, self.history_items, ones)
 
     def _vectors(self, histories: Histories) -> Floats:
         """Return histories projected on the singular vectors, shape (n_rows, k)."""
         source = self._source
         scale = source.item_weight * inverse_of(source.item_output)
-        scaled = histories.csr._replace(
-            data=histories.values * scale[histories.indices]
-        )
+        values = histories.values * scale[histories.indices]
+        scaled = CsrArrays(histories.indptr, histories.indices, values)
         return kernels.csr_matmat(scaled, source.item_factors, threads=self.threads)
 
     def _filter(self, Z: Floats) -> Floats:
         scale = self.item_weight * inverse_of(self.item_output)
         factors = self.item_factors * scale[:, None] * self._response
-        found: Floats = factors @ (self.item_factors.T @ Z)
+        filtered: Floats = factors @ (self.item_factors.T @ Z)
         if self.linear:
-            found += kernels.csr_matmat(self._weights, Z[self.item_order])
-        return found
+            filtered += kernels.csr_matmat(self._weights, Z[self.item_order])
+        return filtered
 
     def _scored(self, Q: Floats) -> Floats:
         source = self._source
         scale = source.item_weight * inverse_of(source.item_output)
         vectors = (source.item_factors * scale[:, None] * self._response).T @ Q
-        found: Floats = self.item_factors @ vectors
+        scores: Floats = self.item_factors @ vectors
         if self.linear:
-            found[self.item_order] += kernels.csr_rmatmat(
-                self._weights, Q, self.n_items
-            )
-        return found
+            linear = kernels.csr_rmatmat(self._weights, Q, self.n_items)
+            scores[self.item_order] += linear
+        return scores
 
     @property
     def _weights(self) -> CsrArrays:
@@ -462,12 +450,11 @@ def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:
     (100, 67108861)
     """
 
-    def kept(most: int) -> int:
-        return int(np.minimum(lengths, most).mean() * n_rows)
+    def n_weights(length: int) -> int:
+        return int(np.minimum(lengths, length).mean() * n_rows)
 
-    return max(
-        1, bisect_right(range(1, int(lengths.max()) + 1), _MOST_WEIGHTS, key=kept)
-    )
+    candidates = range(1, int(lengths.max()) + 1)
+    return max(1, bisect_right(candidates, _MOST_WEIGHTS, key=n_weights))
 
 
 def inverse_of(output: Floats) -> Floats:
