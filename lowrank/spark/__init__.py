@@ -1,8 +1,8 @@
 """Truncated SVD and PCA of matrices whose rows are distributed over an Apache Spark cluster.
 
-The rows are never collected: each pass over them is a product with a block of vectors, summed over
-the partitions. The driver holds vectors of the length of a row. A matrix may have as many rows as
-Spark holds, and some millions of columns. PySpark is the extra ``spark``.
+The rows are never collected: one pass sums A'A over the partitions, and the driver finds its
+eigenvectors. A matrix may have as many rows as Spark holds, and up to 4,096 columns. PySpark is the
+extra ``spark``.
 """
 
 from lowrank.spark.decomposition import PCA, DistributedSVD, truncated_svd

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.kernels.retrieval import hash_texts
-
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -42,22 +40,6 @@ def table_of(frame: DataFrame) -> pa.Table:
         return frame.toArrow()
 
 
-def column(batch: Any, name: str) -> NDArray[Any]:
-    """Return a column of numbers of a record batch or table."""
-    return np.asarray(batch.column(name).to_numpy(zero_copy_only=False))
-
-
-def hashes(batch: Any, name: str) -> NDArray[np.uint64]:
-    """Return the hash of each integer or text of a column, as `hash_texts` of its text."""
-    import pyarrow as pa
-
-    texts = (
-        batch.column(name).cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
-    )
-    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return hash_texts(np.frombuffer(b"".join(texts), np.uint8), offsets)
-
-
 def lists(batch: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Return a column of lists as row pointers, shape (n + 1,), and the values of all lists."""
     array = batch.column(name)
@@ -66,13 +48,6 @@ def lists(batch: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
     indptr = np.zeros(len(array) + 1, np.int64)
     np.cumsum(array.value_lengths().to_numpy(zero_copy_only=False), out=indptr[1:])
     return indptr, array.flatten().to_numpy(zero_copy_only=False)
-
-
-def matrix(batch: Any, name: str) -> NDArray[np.float32]:
-    """Return a column of lists of equal length as the rows of a float32 matrix."""
-    indptr, values = lists(batch, name)
-    width = int(indptr[1]) if len(indptr) > 1 else 0
-    return values.reshape(len(indptr) - 1, width).astype(np.float32, copy=False)
 
 
 def list_array(rows: NDArray[Any]) -> pa.ListArray:

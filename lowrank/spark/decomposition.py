@@ -6,8 +6,8 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,11 +22,9 @@ from lowrank.arguments import (
 from lowrank.directions import PrincipalDirections
 from lowrank.errors import ArgumentError
 from lowrank.samples import require_samples, rounding_limits
-from lowrank.solvers.lanczos import leading_eigenvectors
-from lowrank.solvers.lapack import lapack_svd
 from lowrank.solvers.orthonormal import extend_basis
 from lowrank.spark.arrow import list_array, lists, map_in_arrow, table_of
-from lowrank.spark.rows import Rows, open_rows, product
+from lowrank.spark.rows import Gram, Rows, open_rows
 from lowrank.svd import (
     SVD,
     ConvergenceWarning,
@@ -42,13 +40,9 @@ if TYPE_CHECKING:
 
 Doubles = NDArray[np.float64]
 
-_PROBES = 7
-_PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)  # see lowrank.svd
-_GRAM_UP_TO = 1000  # maximum number of columns for which A'A is formed in one pass
+_MOST_COLUMNS = 4096  # maximum number of columns; A'A takes 134 MB for them
 _COLLECTED = 2**30  # maximum size of U on the driver in bytes
-_SPARE = 8  # additional vectors in a block; a pass hardly takes longer with them
-_WIDEST = 64  # maximum number of vectors in a block
-_MOST_PASSES = 60
+_PASSES = 3  # passes over the rows: check, means and A'A
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,11 +81,9 @@ def truncated_svd(
 ) -> DistributedSVD:
     """Compute the k largest singular values and vectors of a matrix on the cluster.
 
-    The right vectors are computed as eigenvectors of A'A in float64: by block Lanczos, where each
-    product is one pass over the rows, or directly if there are up to 1,000 columns. A singular
-    value of relative size r then has a relative error of up to about 1e-16 / r^2. If that is above
-    `tol` and there are few columns, they are computed from a QR decomposition instead, in two more
-    passes, with an error of about 1e-15 / r.
+    The right vectors are eigenvectors of A'A, which is summed in float64 in one pass over the rows
+    and has up to 4,096 columns. A singular value of relative size r has a relative error of up to
+    about 1e-16 / r^2.
 
     Parameters
     ----------
@@ -123,215 +115,100 @@ def truncated_svd(
     ------
     ImportError, TypeError, ValueError
         If PySpark is not installed, a column or an argument has the wrong type, the rows are not
-        those of a finite matrix, an argument is out of its range, or U is too large for the driver.
-
-    References
-    ----------
-    Halko, Martinsson & Tropp (2011), "Finding structure with randomness".
-    Golub and Underwood (1977), "The block Lanczos method for computing eigenvalues".
+        those of a finite matrix, an argument is out of its range, or the matrix has too many
+        columns, or U too many entries, for the driver.
     """
+    start = time.perf_counter()
     A = open_rows(
         rows, values=values, indices=indices, order=order, n_columns=n_columns
     )
-    return decompose(
-        A, k, tol=tol, center=center, random_state=random_state, left=left
-    ).svd
+    n, m = A.shape
+    dtype: np.dtype[Any] = np.dtype(np.float32 if A.is_single else np.float64)
+    k = checked_rank(k, min(n, m))
+    if left is None and 8 * n * k > _COLLECTED:
+        raise ArgumentError(
+            f"U takes {8 * n * k / 1e9:.1f} GB, too much for the driver; "
+            "use left='PATH' to write it as Parquet."
+        )
+    A, gram = _with_gram(A, center)
+    right = _right_vectors(gram, k)
+    tol = checked_tol(tol, dtype)
+    if residual_excess(right.s, right.residuals, tol, np.dtype(np.float64)) > 1:
+        message = residual_message(right.s, right.residuals, tol, _PASSES, "gram")
+        warnings.warn(
+            f"{message}use a larger tol or a smaller k.", ConvergenceWarning, 2
+        )
+    U = _left_vectors(A, right, checked_generator(random_state), left)
+    return DistributedSVD(
+        U=U.astype(dtype),
+        s=right.s.astype(dtype),
+        Vt=np.ascontiguousarray(right.V.T, dtype),
+        residuals=np.stack([np.zeros(k), right.residuals]),
+        frobenius_norm=math.sqrt(np.trace(gram.matrix)),
+        spectral_error_bound=0.0 if k == min(n, m) else right.bound,
+        passes=_PASSES + bool(k),
+        seconds=time.perf_counter() - start,
+        method="gram",
+        n_rows=n,
+        left=left,
+    )
 
 
-@dataclass(frozen=True)
-class Decomposed:
-    """The SVD of A = X - 1 row', and sums over the rows."""
-
-    svd: DistributedSVD
-    values: Doubles  # singular values, in float64
-    row: Doubles
-    means: Doubles  # column means of X
-    sums: Doubles  # column sums of U diag(s)
-    column_squares: Doubles  # sums of squares of the columns of A
-
-
-@dataclass(frozen=True)
-class _Certified:
-    """Right vectors, singular values in descending order, and what one pass measures with them."""
-
-    V: Doubles
-    s: Doubles
-    residuals: Doubles
-    bound: float  # of the spectral norm of the remainder
-    sums: Doubles  # column sums of A V
-    column_squares: Doubles  # sums of squares of the columns of A
-
-    @property
-    def squares(self) -> float:
-        """||A||_F^2."""
-        return float(self.column_squares.sum())
-
-    def excess(self, tol: float) -> float:
-        """Return the largest residual in units of its tolerance."""
-        return residual_excess(self.s, self.residuals, tol, np.dtype(np.float64))
-
-
-def decompose(
-    A: Rows,
-    k: Any,
-    *,
-    tol: float | None,
-    center: ArrayLike | bool | None,
-    random_state: RandomStateLike,
-    left: str | None = None,
-    with_left: bool = True,
-) -> Decomposed:
-    """Decompose checked rows.
+def _with_gram(A: Rows, center: ArrayLike | bool | None) -> tuple[Rows, Gram]:
+    """Return the centred matrix with its Gram matrix.
 
     Raises
     ------
     ArgumentError
     """
-    start = time.perf_counter()
-    (n, m), dtype = A.shape, np.dtype(np.float32 if A.is_single else np.float64)
-    k, tol = checked_rank(k, min(n, m)), checked_tol(tol, dtype)
-    rng, row = checked_generator(random_state), checked_center(center, m)
-    if with_left and left is None and 8 * n * k > _COLLECTED:
+    m = A.shape[1]
+    if m > _MOST_COLUMNS:
         raise ArgumentError(
-            f"U takes {8 * n * k / 1e9:.1f} GB, too much for the driver; "
-            "use left='PATH' to write it as Parquet."
+            f"The matrix has {m:,} columns, and A'A on the driver may have up to "
+            f"{_MOST_COLUMNS:,}; lowrank.truncated_svd takes more on one machine."
         )
+    row = checked_center(center, m)
     means = A.column_means()
-    A = replace(A, row=means if row is True else row)
-    V, passes, method = _right_vectors(A, k, tol, rng)
-    triplets = _certified(A, V, rng)
-    passes += 2  # for the means and the certificate
-    if (
-        method == "gram"
-        and triplets.excess(tol) > 1
-        and (R := A.triangle()) is not None
-    ):
-        method = "qr"
-        triplets = _certified(A, _with_signs(lapack_svd(R)[2][:k]), rng)
-        passes += 2
-    V, s, residuals = triplets.V, triplets.s, triplets.residuals
-    if triplets.excess(tol) > 1:
-        message = residual_message(s, residuals, tol, passes, method)
-        message += "use a larger tol or a smaller k."
-        warnings.warn(message, ConvergenceWarning, stacklevel=3)
-    U = _left_vectors(A, V, s, rng, left) if with_left else np.zeros((0, k))
-    svd = DistributedSVD(
-        U=U.astype(dtype),
-        s=s.astype(dtype),
-        Vt=np.ascontiguousarray(V.T, dtype),
-        residuals=np.stack([np.zeros(k), residuals]),
-        frobenius_norm=math.sqrt(triplets.squares),
-        spectral_error_bound=0.0 if k == min(n, m) else triplets.bound,
-        passes=passes + bool(k and with_left),
-        seconds=time.perf_counter() - start,
-        method=method,
-        n_rows=n,
-        left=left,
-    )
-    return Decomposed(
-        svd=svd,
-        values=s,
-        row=np.zeros(m) if A.row is None else A.row,
-        means=means,
-        sums=triplets.sums,
-        column_squares=triplets.column_squares,
-    )
+    if row is True:
+        A = A.minus(means)
+    elif row is not None:
+        A = A.minus(row)
+    return A, A.gram(means)
 
 
-def _right_vectors(
-    A: Rows, k: int, tol: float, rng: np.random.Generator
-) -> tuple[Doubles, int, str]:
-    """Return V, shape (m, k), with deterministic signs, the number of passes, and the method."""
-    m, passes, method = (
-        A.shape[1],
-        0,
-        "gram" if A.shape[1] <= _GRAM_UP_TO else "lanczos",
-    )
+class _RightVectors(NamedTuple):
+    """Right vectors, singular values in descending order, and their accuracy."""
 
-    def gram_product(X: Any) -> Doubles:
-        nonlocal passes
-        passes += 1
-        return A.gram_product(X)
-
-    V: Any = np.zeros((m, 0))
-    if k and method == "gram":
-        gram = gram_product(np.eye(m))
-        V = np.linalg.eigh((gram + gram.T) / 2)[1][:, ::-1][:, :k]
-    elif k:
-        width, double = min(k + _SPARE, max(k, _WIDEST)), np.dtype(np.float64)
-        given = gram_product, m, double, k, tol, rng, _MOST_PASSES
-        V = np.linalg.qr(leading_eigenvectors(*given, block=width, check_every=1)[0])[0]
-    return _with_signs(V.T), passes, method
+    V: Doubles
+    s: Doubles
+    residuals: Doubles
+    bound: float  # of the spectral norm of the remainder
 
 
-def _with_signs(Vt: Any) -> Doubles:
-    """Return V with fixed signs."""
-    rows = np.array(Vt, np.float64, order="C")
-    with_signs(np.zeros((0, len(rows))), np.zeros(len(rows)), rows)
-    return np.ascontiguousarray(rows.T)
-
-
-def _certified(A: Rows, V: Doubles, rng: np.random.Generator) -> _Certified:
-    """Compute s, residuals and bounds for V in one pass, with probes as `lowrank.svd.certify`."""
-    m, k = V.shape
-    probes = rng.standard_normal((m, _PROBES))
-    probes -= V @ (V.T @ probes)
-    width, row = k + _PROBES, A.row
-    shared = A.frame.sparkSession.sparkContext.broadcast(np.hstack([V, probes]))
-
-    def products(block: Any) -> Doubles:
-        Y = product(block, shared.value, row)
-        sums = np.zeros((m + 2 + k, width + 1))
-        sums[:m, :width] = block.T @ Y
-        sums[:m, width] = _column_squares(block, row)
-        sums[m, :width] = Y.sum(axis=0)
-        sums[m + 1, :width] = np.square(Y).sum(axis=0)
-        sums[m + 2 :, :width] = Y[:, :k].T @ Y
-        return sums
-
-    added = A.summed(products, (m + 2 + k, width + 1))
-    shared.destroy()
-    back, sums, inner = (
-        A.corrected(added[: m + 1, :width]),
-        added[m, :k],
-        added[m + 2 :, :width],
-    )
-    s, beyond = np.sqrt(added[m + 1, :k]), np.sqrt(added[m + 1, k:width])
-    residuals = np.linalg.norm(back[:, :k] / np.where(s > 0, s, 1.0) - V * s, axis=0)
-    twice = np.linalg.norm(back[:, k:] - V @ inner[:, k:], axis=0).max()
-    order = np.argsort(-s, kind="stable")
-    return _Certified(
-        V=V[:, order],
-        s=s[order],
-        residuals=residuals[order],
-        bound=min(
-            _PROBE_FACTOR * float(beyond.max()), math.sqrt(_PROBE_FACTOR * float(twice))
-        ),
-        sums=sums[order],
-        column_squares=added[:m, width],
-    )
-
-
-def _column_squares(block: Any, row: Doubles | None) -> Doubles:
-    """Return the sums of squares of the columns of a block minus a row."""
-    if isinstance(block, np.ndarray):
-        return np.asarray(np.square(block if row is None else block - row).sum(axis=0))
-    n, m = block.shape
-    # Replace r^2, summed for all rows, by (x - r)^2 at stored entries.
-    subtracted = np.zeros(m) if row is None else row
-    r = subtracted[block.indices]
-    changes: Any = np.bincount(
-        block.indices, np.square(block.data - r) - np.square(r), m
-    )
-    return np.asarray(changes + n * np.square(subtracted))
+def _right_vectors(gram: Gram, k: int) -> _RightVectors:
+    """Return the k leading eigenvectors of A'A, with deterministic signs."""
+    squares, vectors = np.linalg.eigh(gram.matrix)
+    Vt = np.ascontiguousarray(vectors.T[::-1][:k])
+    with_signs(np.zeros((0, k)), np.zeros(k), Vt)
+    V = np.ascontiguousarray(Vt.T)
+    products = gram.matrix @ V
+    s = np.sqrt(np.maximum(np.einsum("ij,ij->j", V, products), 0))
+    residuals = np.linalg.norm(products / np.where(s > 0, s, 1.0) - V * s, axis=0)
+    # Rounding of A'A adds up to eps times its norm to each eigenvalue.
+    rounding = len(squares) * np.finfo(np.float64).eps * squares[-1:].sum()
+    remainder = squares[: len(squares) - k].max(initial=0.0)
+    return _RightVectors(V, s, residuals, math.sqrt(max(remainder, 0.0) + rounding))
 
 
 def _left_vectors(
-    A: Rows, V: Doubles, s: Doubles, rng: np.random.Generator, left: str | None
+    A: Rows, right: _RightVectors, rng: np.random.Generator, left: str | None
 ) -> Doubles:
     """Return U = A V / s, or write it; columns of zero singular values are zero."""
+    s = right.s
     negligible = s <= 1e-14 * max(A.shape) * s.max(initial=0.0)
-    scaled, row, read = V / np.where(negligible, np.inf, s), A.row, A.reader()
+    scaled = right.V / np.where(negligible, np.inf, s)
+    shift = A.row @ scaled
+    read = A.reader()
     types = dict(A.frame.dtypes)
     is_ordered = "order" in types
 
@@ -339,27 +216,30 @@ def _left_vectors(
         import pyarrow as pa
 
         for batch in batches:
-            U = np.ascontiguousarray(product(read(batch), scaled, row))
-            order = {"order": batch.column("order")} if is_ordered else {}
-            yield pa.RecordBatch.from_pydict({"u": list_array(U)} | order)
+            columns = {
+                "u": list_array(np.ascontiguousarray(read(batch) @ scaled - shift))
+            }
+            if is_ordered:
+                columns["order"] = batch.column("order")
+            yield pa.RecordBatch.from_pydict(columns)
 
-    order = f", order {types['order']}" if is_ordered else ""
-    frame = map_in_arrow(A.frame, vectors, f"u array<double>{order}")
+    schema = "u array<double>"
+    if is_ordered:
+        schema += f", order {types['order']}"
+    frame = map_in_arrow(A.frame, vectors, schema)
     if left is not None:
         frame.write.parquet(left)
         return np.zeros((0, s.size))
     if not s.size:
         return np.zeros((A.shape[0], 0))
     table = table_of(frame)
-    U = (
-        lists(table.sort_by("order") if is_ordered else table, "u")[1]
-        .reshape(-1, s.size)
-        .copy()
-    )
+    if is_ordered:
+        table = table.sort_by("order")
+    U = lists(table, "u")[1].reshape(-1, s.size).copy()
     if negligible.any():
-        kept = np.array(U[:, ~negligible], order="C")
+        basis = np.array(U[:, ~negligible], order="C")
         noise = rng.standard_normal((len(U), int(negligible.sum())))
-        U[:, negligible] = extend_basis(kept, noise, 1.0, rng)[0]
+        U[:, negligible] = extend_basis(basis, noise, 1.0, rng)[0]
     return U
 
 
@@ -389,8 +269,14 @@ class PCA(pca.PCA):
         tol: float | None = None,
         random_state: RandomStateLike = 0,
     ) -> None:
-        rest: dict[str, Any] = {"ddof": ddof, "whiten": whiten, "tol": tol}
-        super().__init__(n_components, center=center, random_state=random_state, **rest)
+        super().__init__(
+            n_components,
+            center=center,
+            ddof=ddof,
+            whiten=whiten,
+            tol=tol,
+            random_state=random_state,
+        )
 
     def fit(
         self,
@@ -421,44 +307,38 @@ class PCA(pca.PCA):
         A = open_rows(
             rows, values=values, indices=indices, order=None, n_columns=n_columns
         )
-        n = A.shape[0]
+        n, m = A.shape
         require_samples(n, self.ddof)
-        result = decompose(
-            A,
-            self.n_components,
-            tol=self.tol,
-            center=bool(self.center),
-            random_state=self.random_state,
-            with_left=False,
-        )
-        svd, means, row = result.svd, result.means, result.row
-        k, squares = len(result.values), result.column_squares
-        variances = (result.values**2 - np.square(result.sums) / n) / (n - self.ddof)
-        # of X, uncentred
-        whole = squares + n * np.square(row) + 2 * n * row * (means - row)
+        k = checked_rank(self.n_components, min(n, m))
+        A, gram = _with_gram(A, bool(self.center) or None)
+        right = _right_vectors(gram, k)
+        row, means = gram.row, gram.means
+        squares = np.diag(gram.matrix)
+        sum_of_squares = float(squares.sum())
+        scores = gram.sums @ right.V  # column sums of the scores
+        variances = (right.s**2 - np.square(scores) / n) / (n - self.ddof)
+        uncentered = squares + n * np.square(row) + 2 * n * row * (means - row)
         dtype: np.dtype[Any] = np.dtype(np.float32 if A.is_single else np.float64)
-        eps = float(np.finfo(np.float32 if A.is_single else np.float64).eps)
-        total = max(float(squares.sum()) - n * float(np.square(means - row).sum()), 0.0)
-        left = float(squares.sum()) - float(np.square(result.values).sum())
+        total = max(sum_of_squares - n * float(np.square(means - row).sum()), 0.0)
+        left_over = sum_of_squares - float(np.square(right.s).sum())
         unexplained = total - float(variances.sum()) * (n - self.ddof)
-        rounding = 4 * eps * max(1.0, k**0.5) * float(squares.sum())
-        self.n_features_in_ = A.shape[1]
+        rounding = 4 * float(np.finfo(dtype).eps) * max(1.0, k**0.5) * sum_of_squares
+        Vt = np.ascontiguousarray(right.V.T, dtype)
+        self.n_features_in_ = m
         self._keep(
             PrincipalDirections(
-                components=svd.Vt,
-                singular_values=result.values,
+                components=Vt,
+                singular_values=right.s,
                 variances=np.maximum(variances, 0.0),
                 row=row,
                 alignment=None,
                 centering="exact" if self.center else "none",
-                negligible=rounding_limits(
-                    whole, A.shape, dtype, result.values, svd.Vt
-                ),
+                negligible=rounding_limits(uncentered, A.shape, dtype, right.s, Vt),
                 total=total,
-                distortion=left if left > rounding else 0.0,
+                distortion=left_over if left_over > rounding else 0.0,
                 unexplained=unexplained if unexplained > rounding else 0.0,
                 means=means,
-                squares=whole,
+                squares=uncentered,
                 n_samples=n,
                 n_rows=n,
             ),

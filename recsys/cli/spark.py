@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recsys.cli import inputs
 from recsys.cli.errors import CommandError
 from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions, given_in
-from recsys.cli.output import Activity, describe, note
+from recsys.cli.output import Activity, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ def fit_on_spark(
             duplicates=reader.duplicates,
             test_fraction=holdout,
             overwrite=force,
-            on_step=lambda step: note(describe(step)),
             random_state=fitting.seed,
             **cluster,
             **parameters,
@@ -79,6 +78,8 @@ def fit_on_spark(
     counts = result.training
     if counts["remarks"] is not None:
         note(counts["remarks"])
+    if counts["validation_rmse"] is not None:
+        note(f"held-out RMSE {counts['validation_rmse']:.4f}")
     note(
         f"fitted {result.model} to {counts['users']:,} users x {counts['items']:,} items, "
         f"{counts['ratings']:,} {'interactions' if result.implicit else 'ratings'} in "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from recsys.data.columns import Request
 from recsys.errors import DataError
 from recsys.spark.reading import RatingsTable, read_ratings
 from recsys.spark.results import SparkModel
-from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
+from recsys.spark.session import Say, spark_session
 from recsys.spark.topn import top_items
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def evaluate(
     columns: Request | None = None,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
-    broadcast_limit: int = BROADCAST_LIMIT,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
 ) -> SparkEvaluation:
     """Evaluate a model of the Spark engine on test ratings.
 
@@ -75,7 +74,7 @@ def evaluate(
         Length of the recommendations.
     relevant_from : float, optional
         Minimum rating of relevant test items; by default all are relevant.
-    columns, master, conf, broadcast_limit, say
+    columns, master, conf, say
         As for `fit`.
 
     Raises
@@ -90,53 +89,43 @@ def evaluate(
 
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
-    with spark_session(master, conf) as spark, reported(spark, say) as begin:
+    begin = say or (lambda step: None)
+    with spark_session(master, conf) as spark:
         fitted = SparkModel.open(spark, model)
         begin("reading")
         table = read_ratings(spark, test, columns or Request())
-        users, items = (fitted.table(spark, side) for side in ("users", "items"))
-        pairs, unknown = _known_pairs(table, users, items)
-        try:
-            known_pairs = pairs
-            pairs, count, n_known = _new_pairs(known_pairs, users)
-            known_pairs.unpersist()
-            metrics: dict[str, Metric] = {}
-            if not fitted.implicit:
-                begin("predicting")
-                limits = (fitted.training["rating_min"], fitted.training["rating_max"])
-                errors = rating_errors(
-                    pairs, users, items, fitted.fitted["global_mean"], limits
-                )
-                for name, value in zip(("rmse", "mae"), errors, strict=True):
-                    metrics[name] = Metric(value, None, count)
-            begin("recommending")
-            relevant = (
-                pairs
-                if relevant_from is None
-                else pairs.where(pairs.value >= relevant_from)
-            )
-            tested = relevant.select(sql.col("user").alias("index"))
-            chosen = users.join(tested, "index", "left_semi")
-            top = top_items(
-                spark,
-                fitted,
-                n,
-                users=chosen,
-                by_user=True,
-                broadcast_limit=broadcast_limit,
-            )
-            found = top.select("user_index", "item_index", "rank").toDF(
-                "user", "item", "rank"
-            )
-            metrics |= _ranking_metrics(found, relevant, n)
-        finally:
-            pairs.unpersist()
-    counts = {"test_ratings": count, "users_evaluated": metrics[f"ndcg@{n}"].count}
-    return SparkEvaluation(
-        metrics,
-        counts | {"unknown_ratings": unknown, "known_pairs": n_known},
-        table.remarks,
-    )
+        users = fitted.table(spark, "users")
+        items = fitted.table(spark, "items")
+        pairs, n_unknown = _known_pairs(table, users, items)
+        pairs, n_pairs, n_known = _new_pairs(pairs, users)
+        metrics: dict[str, Metric] = {}
+        if not fitted.implicit:
+            begin("predicting")
+            limits = (fitted.training["rating_min"], fitted.training["rating_max"])
+            mean = fitted.fitted["global_mean"]
+            rmse, mae = rating_errors(pairs, users, items, mean, limits)
+            metrics["rmse"] = Metric(rmse, None, n_pairs)
+            metrics["mae"] = Metric(mae, None, n_pairs)
+        begin("recommending")
+        relevant = (
+            pairs
+            if relevant_from is None
+            else pairs.where(pairs.value >= relevant_from)
+        )
+        tested = relevant.select(sql.col("user").alias("index"))
+        chosen = users.join(tested, "index", "left_semi")
+        top = top_items(spark, fitted, n, users=chosen, by_user=True)
+        lists = top.select("user_index", "item_index", "rank").toDF(
+            "user", "item", "rank"
+        )
+        metrics |= _ranking_metrics(lists, relevant, n)
+    counts = {
+        "test_ratings": n_pairs,
+        "users_evaluated": metrics[f"ndcg@{n}"].count,
+        "unknown_ratings": n_unknown,
+        "known_pairs": n_known,
+    }
+    return SparkEvaluation(metrics, counts, table.remarks)
 
 
 def _known_pairs(
@@ -150,31 +139,30 @@ def _known_pairs(
 
     coded = test.frame
     for ids, side in ((users, "user"), (items, "item")):
-        known = ids.select(sql.col("id").cast("string").alias(side), "index")
-        coded = coded.withColumn(side, sql.col(side).cast("string")).join(
-            known, side, "left"
-        )
-        coded = coded.drop(side).withColumnRenamed("index", side)
-    known = coded.dropna(subset=["user", "item"])
-    value = (sql.sum if test.weighted else sql.avg)("value")
-    merged = known.groupBy("user", "item").agg(value.alias("value"))
+        index = ids.select(sql.col("id").cast("string").alias(side), "index")
+        texts = coded.withColumn(side, sql.col(side).cast("string"))
+        coded = texts.join(index, side, "left").drop(side)
+        coded = coded.withColumnRenamed("index", side)
+    inside = coded.dropna(subset=["user", "item"])
+    value = sql.sum("value") if test.weighted else sql.avg("value")
+    pairs = inside.groupBy("user", "item").agg(value.alias("value"))
     if test.weighted:
-        merged = merged.where("value > 0")
-    return merged.cache(), coded.count() - known.count()
+        pairs = pairs.where("value > 0")
+    return pairs, coded.count() - inside.count()
 
 
 def _new_pairs(pairs: DataFrame, users: DataFrame) -> tuple[DataFrame, int, int]:
     """Return the test ratings that are not in the training data, their number and the others'."""
     from pyspark.sql import functions as sql
 
-    total: int = pairs.count()
+    total = pairs.count()
     if not total:
         raise DataError("No test rating has both a user and an item of the model.")
     seen = users.select(
         sql.col("index").alias("user"), sql.explode("others").alias("item")
     )
     new = pairs.join(seen, ["user", "item"], "left_anti").cache()
-    count: int = new.count()
+    count = new.count()
     if not count:
         raise DataError(
             f"All {total:,} test ratings are also training ratings of the model; test on "
@@ -193,25 +181,27 @@ def rating_errors(
     """Return RMSE and MAE of predicted ratings; vectors of missing users and items are zero."""
     from pyspark.sql import functions as sql
 
-    known = pairs
+    joined = pairs
     for vectors, side in ((users, "user"), (items, "item")):
-        renamed = vectors.select("index", "bias", "factors")
-        known = known.join(
-            renamed.toDF(side, f"{side}_bias", f"{side}_factors"), side, "left"
+        columns = vectors.select("index", "bias", "factors")
+        joined = joined.join(
+            columns.toDF(side, f"{side}_bias", f"{side}_factors"), side
         )
     products = sql.zip_with(
         "user_factors", "item_factors", lambda a, b: a.cast("double") * b
     )
-    dot = sql.aggregate(products, sql.lit(0.0), lambda total, each: total + each)
-    predicted: Column = sql.lit(mean)
-    for term in (sql.col("user_bias"), sql.col("item_bias"), dot):
-        predicted = predicted + sql.coalesce(term, sql.lit(0.0))
+    dot = sql.aggregate(products, sql.lit(0.0), lambda total, product: total + product)
+    predicted: Column = (
+        sql.lit(mean) + sql.col("user_bias") + sql.col("item_bias") + dot
+    )
     if limits is not None:
         low, high = (sql.lit(float(limit)) for limit in limits)
         predicted = sql.greatest(low, sql.least(high, predicted))
     error = predicted - sql.col("value")
-    square, size = known.agg(sql.avg(error * error), sql.avg(sql.abs(error))).first()
-    return math.sqrt(square), float(size)
+    square, absolute = joined.agg(
+        sql.avg(error * error), sql.avg(sql.abs(error))
+    ).first() or (0, 0)
+    return math.sqrt(square), float(absolute)
 
 
 def _ranking_metrics(
@@ -221,28 +211,31 @@ def _ranking_metrics(
     from pyspark.sql import functions as sql
 
     gain = sql.sum(1 / sql.log2(sql.col("rank") + 1.0))
-    per_user = relevant.join(recommended, ["user", "item"], "left").groupBy("user")
-    counted = per_user.agg(
-        sql.count("rank").alias("hits"),
-        sql.coalesce(gain, sql.lit(0.0)).alias("gain"),
-        sql.count("*").alias("relevant"),
+    per_user = (
+        relevant.join(recommended, ["user", "item"], "left")
+        .groupBy("user")
+        .agg(
+            sql.count("rank").alias("hits"),
+            sql.coalesce(gain, sql.lit(0.0)).alias("gain"),
+            sql.count("*").alias("relevant"),
+        )
     )
     ideals = accumulate(1 / math.log2(rank + 1) for rank in range(1, n + 1))
-    place = sql.least(sql.col("relevant"), sql.lit(n)).cast("int")
+    n_ideal = sql.least(sql.col("relevant"), sql.lit(n)).cast("int")
     values = {
         "precision": sql.col("hits") / n,
         "recall": sql.col("hits") / sql.col("relevant"),
         "ndcg": sql.col("gain")
-        / sql.element_at(sql.array(*map(sql.lit, ideals)), place),
+        / sql.element_at(sql.array(*map(sql.lit, ideals)), n_ideal),
     }
-    moments = [f(each) for each in values.values() for f in (sql.avg, sql.stddev_samp)]
-    count, *found = counted.agg(sql.count("*"), *moments).first()
-    if not count:
-        raise DataError(
-            "No test rating is high enough to be relevant; lower relevant_from."
-        )
     metrics = {}
-    for name, mean, spread in zip(values, found[::2], found[1::2], strict=True):
+    for name, value in values.items():
+        moments = (sql.count("*"), sql.avg(value), sql.stddev_samp(value))
+        count, mean, spread = per_user.agg(*moments).first() or (0, 0, 0)
+        if not count:
+            raise DataError(
+                "No test rating is high enough to be relevant; lower relevant_from."
+            )
         half = _NORMAL_95 * (spread or 0.0) / math.sqrt(count)
         interval = (mean - half, mean + half) if count > 1 else None
         metrics[f"{name}@{n}"] = Metric(mean, interval, count)

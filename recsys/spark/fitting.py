@@ -1,66 +1,50 @@
-"""Fit of models on a cluster: `als` for ratings and `ials` for implicit feedback.
+"""Fit of models by Spark's ALS: `als` for ratings and `ials` for implicit feedback.
 
-Each half-sweep solves for all users (or items) by the kernel of the local engine, so that folding
-in a fitted user gives the same vector.
+Spark fits the vectors of the items. The users are then solved by the model of one machine, so that
+folding in a training user gives the same vector.
 """
 
 from __future__ import annotations
 
-import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
-from lowrank.completion.als import solve_rows
-from lowrank.completion.implicit import solve_interactions
-from lowrank.kernels import CsrArrays
-from lowrank.spark import arrow
+from lowrank.kernels import at_most
+from lowrank.spark.arrow import list_array, lists, map_in_arrow, table_of
 from recsys import __version__
 from recsys.data.age import iso_time
 from recsys.data.columns import Request
 from recsys.data.rows import check_policy
 from recsys.errors import DataError
-from recsys.models.als import ALS
-from recsys.models.base import Step
+from recsys.models.histories import Histories
 from recsys.models.ials import IALS, INTERACTIONS, Penalties, default_factors
-from recsys.models.parameters import overflow_error
-from recsys.models.parts import Floats
 from recsys.models.registry import make_model
 from recsys.saved_arrays import MANIFEST
 from recsys.spark.evaluation import rating_errors
+from recsys.spark.files import SparkPath, staged, written
 from recsys.spark.reading import Encoded, encode, read_ratings
-from recsys.spark.results import (
-    MODELS,
-    VERSION,
-    Place,
-    SparkModel,
-    is_result,
-    staged,
-    written,
-)
-from recsys.spark.session import BROADCAST_LIMIT, Say, reported, spark_session
+from recsys.spark.results import MODELS, VERSION, SparkModel, is_result, ordinary_model
+from recsys.spark.session import Say, spark_session
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-    Vectors = tuple[Floats, Floats]  # factors of shape (n, k) and biases of shape (n,)
-    Solver = Callable[..., Vectors]
-    # Vectors of users and items, scalars of the model, and further items of the summary.
-    Fit = tuple[tuple[DataFrame, DataFrame], dict[str, float], dict[str, Any]]
-
-_ITERATIONS = 15  # default of `als` on Spark
-_START_WIDTH = 0.35  # range of the random starting factors: a standard deviation of 0.1
-_STEPS = 1 << 20  # number of distinct values in this range
-
-SOLVED = "index int, count int, bias float, factors array<float>"
-"""Schema of the vectors of users or items."""
+_DEFAULTS = {
+    "als": {"regularization": 0.1, "count_power": 1.0},
+    "ials": {"count_power": 1.0},
+}
+_ITERATIONS = 15
+_BIAS_PENALTY = 5.0  # ratings of the mean that are added to those of each user and item
+_SOLVED = "others array<int>, values array<float>, count int, bias float, factors array<float>"
+_NOBODY = pl.DataFrame(
+    schema={"count": pl.Int32, "bias": pl.Float32, "factors": pl.List(pl.Float32)}
+)
 
 
 def fit(
@@ -74,12 +58,10 @@ def fit(
     duplicates: str | None = None,
     test_fraction: float | None = None,
     overwrite: bool = False,
-    broadcast_limit: int = BROADCAST_LIMIT,
-    on_step: Callable[[Step], None] | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
     **parameters: Any,
 ) -> SparkModel:
-    """Fit a model on Spark and write it to a folder.
+    """Fit a model by Spark's ALS and write it to a folder.
 
     Parameters
     ----------
@@ -101,17 +83,10 @@ def fit(
         Share of the ratings to hold out and to evaluate the model on.
     overwrite : bool
         Whether to replace a result of the Spark engine at `out`.
-    broadcast_limit : int
-        Maximum size in bytes of the vectors of all items (or users) that are sent to every Python
-        worker. Larger vectors are joined block by block.
-    on_step : callable, optional
-        Called with a `Step` after each sweep of `als`.
     say : callable, optional
-        Called with a short text when a step begins, and twice a second with the number of its
-        finished tasks.
+        Called with a short text when a step begins.
     **parameters
-        Parameters of the model, such as factors, regularization, count_power, iterations or
-        random_state.
+        Parameters of the model, such as factors, regularization, iterations or random_state.
 
     Raises
     ------
@@ -122,55 +97,72 @@ def fit(
     ModelFileError
         If `out` exists and is not replaced.
     """
-    share, start = test_fraction or 0.0, time.perf_counter()
-    if test_fraction is not None and not 0 < share < 1:
+    start = time.perf_counter()
+    if test_fraction is not None and not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     check_policy(duplicates)
+    begin = say or (lambda step: None)
+    request = columns or Request()
     with (
         spark_session(master, conf) as spark,
-        reported(spark, say) as begin,
         staged(spark, out, is_result, overwrite=overwrite) as folder,
     ):
-        scratch = folder.child("_scratch")
         begin("reading")
-        request = columns or Request()
         table = read_ratings(spark, ratings, request)
         name, settings = _chosen_model(model, parameters, implicit=table.implicit)
-        options = {"test_fraction": share, "random_state": settings["random_state"]}
-        policy = duplicates or ("sum" if table.weighted else "last")
+        scratch = folder.child("_scratch")
         coded = encode(
-            table.frame, scratch, duplicates=policy, weighted=table.weighted, **options
+            table.frame,
+            scratch,
+            duplicates=duplicates or ("sum" if table.weighted else "last"),
+            test_fraction=test_fraction or 0.0,
+            random_state=settings["random_state"],
+            weighted=table.weighted,
         )
-        settings["factors"] = settings["factors"] or default_factors(
-            coded.n_users, coded.n_items, coded.n_ratings
-        )
-        task = _Task(coded, settings, scratch, broadcast_limit, on_step, begin)
-        sides, fitted, summary = (_fit_als if name == "als" else _fit_ials)(task)
-        begin("writing")
-        files = _write_tables(folder, coded, sides, settings["factors"])
-        versions = {"python": platform.python_version(), "numpy": np.__version__}
+        summary = _summary(coded.pairs)
+        if settings["factors"] is None:
+            settings["factors"] = default_factors(
+                coded.n_users, coded.n_items, summary.n
+            )
+        begin("fitting")
+        fitted = (_fit_als if name == "als" else _fit_ials)(coded, summary, settings)
         result = SparkModel(
             format_version=VERSION,
             package_version=__version__,
             model=name,
             parameters=settings,
-            fitted=fitted,
+            fitted=fitted.scalars,
             training={
-                **{
-                    name: getattr(coded, f"n_{name}")
-                    for name in ("users", "items", "ratings")
-                },
+                "users": coded.n_users,
+                "items": coded.n_items,
+                "ratings": summary.n,
                 "implicit": name != "als",
-                "seconds": round(time.perf_counter() - start, 3),
+                "rating_min": summary.low if name == "als" else None,
+                "rating_max": summary.high if name == "als" else None,
                 "sweeps": settings["iterations"],
                 "train_rmse": None,
                 "remarks": "; ".join(table.remarks) or None,
                 "as_of": iso_time(request.rules.now),
-                **summary,
             },
-            files=files,
-            versions=versions | {"spark": spark.version},
+            versions={
+                "python": platform.python_version(),
+                "numpy": np.__version__,
+                "spark": spark.version,
+            },
+            files={},
         )
+        begin("writing")
+        items = _items(coded, fitted.items, settings["factors"])
+        items = _written_side(items, folder, "items")
+        users = _written_side(_users(coded, items, result), folder, "users")
+        error = None
+        if name == "als" and test_fraction is not None and not coded.held.isEmpty():
+            error = rating_errors(coded.held, users, items, summary.mean)[0]
+        result.training["validation_rmse"] = error
+        result.training["seconds"] = round(time.perf_counter() - start, 3)
+        for side in ("users", "items"):
+            for file, size in folder.child(side).sizes().items():
+                result.files[f"{side}/{file}"] = size
         text = msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
         folder.child(MANIFEST).write_text(f"{text}\n")
         scratch.delete()
@@ -178,8 +170,9 @@ def fit(
 
 
 def _chosen_model(
-    model: str | None, given: Mapping[str, Any], *, implicit: bool
+    model: str | None, parameters: Mapping[str, Any], *, implicit: bool
 ) -> tuple[str, dict[str, Any]]:
+    """Return the name of the model and its parameters."""
     name = model or ("ials" if implicit else "als")
     if name not in MODELS:
         raise DataError(
@@ -189,314 +182,206 @@ def _chosen_model(
         raise DataError(
             "The als model needs ratings with values, but these have no rating column; use ials."
         )
-    settings = make_model(name, **{"iterations": _ITERATIONS, **given}).get_params()
+    defaults = {"iterations": _ITERATIONS, **_DEFAULTS[name]}
+    settings = make_model(name, **{**defaults, **parameters}).get_params()
     if settings.get("linked"):
         raise DataError("The als model has no links on Spark; leave out linked.")
     if settings["nonnegative"]:
         raise DataError(
             f"The {name} model has no non-negative factors on Spark; leave out nonnegative."
         )
+    if settings["count_power"] != 1:
+        raise DataError(
+            "The penalty of Spark's ALS grows with the count; count_power must be 1."
+        )
     return name, settings
 
 
-class _Task(NamedTuple):
-    """Arguments of the fit of a model."""
+class _Summary(NamedTuple):
+    """Number, mean, standard deviation and range of the ratings."""
 
-    coded: Encoded
-    settings: dict[str, Any]
-    scratch: Place
-    broadcast_limit: int
-    on_step: Callable[[Step], None] | None
-    begin: Say
-
-
-def _swept(
-    task: _Task,
-    solver_of: Callable[[DataFrame, int], Solver],
-    after_items: Callable[[DataFrame], None] = lambda _: None,
-    error: Callable[[DataFrame, DataFrame], float | None] = lambda *_: None,
-) -> tuple[tuple[DataFrame, DataFrame], float | None]:
-    """Sweep over users and items from random item vectors; solve for the users last.
-
-    Returns the vectors of both and their `error` on held-out ratings.
-    """
-    coded, settings, scratch, broadcast_limit, on_step, begin = task
-    total, k = settings["iterations"], settings["factors"]
-
-    def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
-        rows = coded.by_user if of_users else coded.by_item
-        n_others = coded.n_items if of_users else coded.n_users
-        is_small = 4 * n_others * (k + 1) <= broadcast_limit
-        known = dense_vectors(others, n_others, k) if is_small else others
-        solver = solver_of(others, n_others)
-        return half_sweep(rows, known, solver, coded.blocks, scratch.child(name))
-
-    items = _start(coded, settings)
-    for sweep in range(1, total + 1):
-        begin(f"sweep {sweep} of {total}")
-        users = solve(items, f"users-{sweep}", of_users=True)
-        items = solve(users, f"items-{sweep}", of_users=False)
-        after_items(items)
-        if sweep == total:
-            users = solve(items, "users", of_users=True)
-        rmse = error(users, items)
-        if on_step is not None:
-            on_step(Step(step=sweep, total=total, validation_rmse=rmse))
-    return (users, items), rmse
+    n: int
+    mean: float
+    std: float
+    low: float
+    high: float
 
 
-def _fit_als(task: _Task) -> Fit:
-    """Sweep as `als` does, and correct the mean of the ratings after each sweep."""
-    coded, settings, *_ = task
-    mean = coded.mean
-
-    def correct(items: DataFrame) -> None:
-        nonlocal mean
-        mean += _mean_residual(settings, items, coded.n_ratings)
-
-    def error(users: DataFrame, items: DataFrame) -> float | None:
-        return (
-            None
-            if coded.held is None
-            else rating_errors(coded.held, users, items, mean)[0]
-        )
-
-    def solver(*_: Any) -> Solver:
-        return row_solver(settings, mean, coded.std)
-
-    sides, rmse = _swept(task, solver, correct, error)
-    low, high = coded.limits
-    summary = {"rating_min": low, "rating_max": high, "validation_rmse": rmse}
-    return sides, {"global_mean": mean, "rating_std": coded.std}, summary
-
-
-def _start(coded: Encoded, settings: dict[str, Any]) -> DataFrame:
-    """Return random vectors of items, which depend only on the seed and the item."""
+def _summary(pairs: DataFrame) -> _Summary:
     from pyspark.sql import functions as sql
 
-    def draw(place: Any) -> Any:
-        bits = sql.pmod(
-            sql.xxhash64("index", place, sql.lit(settings["random_state"])), _STEPS
+    value = sql.col("value").cast("double")
+    row = pairs.agg(
+        sql.count("*"),
+        sql.avg(value),
+        sql.stddev_pop(value),
+        sql.min(value),
+        sql.max(value),
+    ).first()
+    if row is None or not row[0]:
+        raise DataError(
+            "No ratings remain to fit to: all are held out; lower test_fraction."
         )
-        return ((bits / _STEPS - 0.5) * _START_WIDTH).cast("float")
+    return _Summary(row[0], row[1], row[2] or 1.0, row[3], row[4])
 
-    places = sql.sequence(sql.lit(1), sql.lit(settings["factors"]))
-    start = sql.transform(places, draw).alias("factors")
-    return coded.by_item.select(
-        "index", sql.lit(0.0).cast("float").alias("bias"), start
+
+class _Fitted(NamedTuple):
+    """Vectors of the items (index, bias, factors), and scalars of the model."""
+
+    items: DataFrame
+    scalars: dict[str, float]
+
+
+def _fit_als(coded: Encoded, summary: _Summary, settings: dict[str, Any]) -> _Fitted:
+    """Fit biases of items and users, then vectors to the residuals."""
+    from pyspark.sql import functions as sql
+
+    item_bias = _bias(coded.pairs, "item", sql.col("value") - summary.mean)
+    pairs = coded.pairs.join(item_bias, "item")
+    residual = sql.col("value") - summary.mean - sql.col("item_bias")
+    pairs = pairs.join(_bias(pairs, "user", residual), "user")
+    residual = (residual - sql.col("user_bias")).cast("float")
+    factors = _item_factors(
+        pairs.select("user", "item", residual.alias("value")),
+        settings,
+        # `solve_rows` has the penalty lambda n s |a|^2, Spark lambda n |a|^2.
+        regParam=settings["regularization"] * summary.std,
     )
+    items = item_bias.toDF("index", "bias").join(factors, "index", "left")
+    return _Fitted(items, {"global_mean": summary.mean, "rating_std": summary.std})
 
 
-def _mean_residual(
-    parameters: dict[str, Any], solved: DataFrame, n_ratings: int
-) -> float:
-    """Return the mean residual, where a row's residuals sum to penalty * b (see `als_sweeps`)."""
+def _bias(pairs: DataFrame, side: str, residual: Column) -> DataFrame:
+    """Return the mean residual of each user or item, shrunk towards 0."""
     from pyspark.sql import functions as sql
 
-    count = sql.greatest("count", sql.lit(1)).cast("double")
-    weight = sql.pow(count, sql.lit(float(parameters["count_power"])))
-    total = solved.agg(sql.sum(weight * sql.col("bias"))).first()[0]
-    residual = float(parameters["regularization"] * total / n_ratings)
-    if not math.isfinite(residual):  # the sweep failed in single precision
-        raise overflow_error(ALS(**parameters), "regularization", "count_power")
-    return residual
+    shrunk = sql.sum(residual) / (sql.count(residual) + _BIAS_PENALTY)
+    return pairs.groupBy(side).agg(shrunk.cast("float").alias(f"{side}_bias"))
 
 
-def row_solver(parameters: Mapping[str, Any], mean: float, rating_std: float) -> Solver:
-    """Return `solve_rows` of `als` on one thread, since Spark runs a task on each core."""
-    penalty = {name: parameters[name] for name in ("regularization", "count_power")}
-    return partial(solve_rows, mean=mean, scale=rating_std, threads=1, **penalty)
-
-
-def half_sweep(
-    rows: DataFrame,
-    others: DataFrame | Vectors,
-    solver: Solver,
-    blocks: int,
-    place: Place,
-) -> DataFrame:
-    """Solve for the vectors of all rows, write them to `place` and return them.
-
-    The vectors of the `others` are a table with the schema `SOLVED`, or arrays if they are few.
-    """
+def _fit_ials(coded: Encoded, summary: _Summary, settings: dict[str, Any]) -> _Fitted:
+    """Fit vectors to the interactions and their absence."""
     from pyspark.sql import functions as sql
 
-    rows = rows.repartition(blocks, "index")
-    if isinstance(others, tuple):
-        shared: Any = rows.sparkSession.sparkContext.broadcast(others)
-
-        def solve(batches: Iterator[Any]) -> Iterator[Any]:
-            for batch in batches:
-                yield from _solved(batch, shared.value, solver).to_batches()
-
-        solved = written(arrow.map_in_arrow(rows, solve, SOLVED), place)
-        shared.destroy()
-        return solved
-    block = sql.pmod(sql.hash("index"), blocks).alias("block")
-    numbered = rows.select(block, "index", "others", "values")
-    # Each block receives only the vectors that it needs.
-    needed = numbered.select("block", sql.explode("others").alias("index")).distinct()
-    to = sql.col("block").alias("to")
-    sent = needed.join(others, "index").select(to, "index", "bias", "factors")
-
-    def solve_block(left: pa.Table, right: pa.Table) -> pa.Table:
-        right = right.sort_by("index")
-        vectors = arrow.matrix(right, "factors"), arrow.column(right, "bias")
-        return _solved(left, vectors, solver, arrow.column(right, "index"))
-
-    with arrow.quiet_pandas():
-        pairs = numbered.groupBy("block").cogroup(sent.groupBy("to"))
-        return written(pairs.applyInArrow(solve_block, SOLVED), place)
-
-
-def _solved(
-    batch: Any, others: Vectors, solver: Solver, known: NDArray[Any] | None = None
-) -> pa.Table:
-    """Solve for a batch of rows; `known` are the indices of the `others`, by default 0, 1, ..."""
-    import pyarrow as pa
-
-    indptr, indices = arrow.lists(batch, "others")
-    if known is not None:
-        indices = np.searchsorted(known, indices)
-    values = arrow.lists(batch, "values")[1].astype(np.float32, copy=False)
-    factors, bias = solver(
-        CsrArrays(indptr, indices.astype(np.int32, copy=False), values), *others
+    unit = summary.mean if summary.mean > 0 else 1.0
+    weight = sql.greatest(sql.col("value") / unit, sql.lit(0.0)).cast("float")
+    pairs = coded.pairs.select("user", "item", weight.alias("value"))
+    penalties = _penalties(pairs, coded, summary.n, IALS(**settings))
+    # Spark gives the weight 1 to all pairs, and 1 + alpha w to interactions: the weights of
+    # `ials`, unobserved_weight and about w, are the same up to a factor.
+    factors = _item_factors(
+        pairs,
+        settings,
+        regParam=penalties.regularization / penalties.unobserved_weight,
+        alpha=1 / penalties.unobserved_weight,
+        implicitPrefs=True,
     )
-    columns = {
-        "index": arrow.column(batch, "index").astype(np.int32),
-        "count": np.diff(indptr).astype(np.int32),
-        "bias": bias.copy(),
-        "factors": arrow.list_array(factors),
-    }
-    return pa.table(columns)
-
-
-def dense_vectors(solved: DataFrame, n: int, k: int) -> Vectors:
-    """Collect vectors as arrays, factors of shape (n, k) and bias; missing rows are zero."""
-    whole = arrow.table_of(solved.select("index", "bias", "factors"))
-    factors, bias = np.zeros((n, k), np.float32), np.zeros(n, np.float32)
-    if whole.num_rows:
-        rows = arrow.column(whole, "index")
-        factors[rows], bias[rows] = (
-            arrow.matrix(whole, "factors"),
-            arrow.column(whole, "bias"),
-        )
-    return factors, bias
-
-
-def _fit_ials(task: _Task) -> Fit:
-    """Sweep as `ials` does."""
-    coded, settings, *_ = task
-    k, unit = settings["factors"], coded.mean if coded.mean > 0 else 1.0
-    task.begin("choosing penalties")
-    penalties = _penalties(coded, IALS(**settings), unit)
-    options = {
-        "unit": unit,
-        "count_power": settings["count_power"],
-        **penalties._asdict(),
-    }
-
-    def solver(others: DataFrame, n: int) -> Solver:
-        return partial(_solve_interactions, whole=(_gram(others, k), n), **options)
-
-    sides, _ = _swept(task, solver)
-    fitted = {
+    scalars = {
         "global_mean": 0.0,
         "unit": unit,
         "penalty": penalties.regularization,
         "pair_weight": penalties.unobserved_weight,
     }
-    return sides, fitted, dict.fromkeys(("rating_min", "rating_max", "validation_rmse"))
+    return _Fitted(factors.withColumn("bias", sql.lit(0.0).cast("float")), scalars)
 
 
-def _penalties(coded: Encoded, unfitted: IALS, unit: float) -> Penalties:
+def _penalties(pairs: DataFrame, coded: Encoded, n: int, unfitted: IALS) -> Penalties:
     """Return the given penalties, or the best ones for a sample of the users."""
     from pyspark.sql import functions as sql
-    from scipy.sparse import csr_array
+    from scipy.sparse import coo_array
 
-    given = Penalties(unfitted.unobserved_weight or 0.0, unfitted.regularization or 0.0)
-    if all(given):
-        return given
-    bits = sql.pmod(sql.xxhash64("index", sql.lit(unfitted.random_state)), _STEPS)
-    share = min(1.0, INTERACTIONS / max(1, coded.n_ratings))
-    chosen = coded.by_user.where(bits < sql.lit(int(share * _STEPS))).sort("index")
-    sample = arrow.table_of(chosen.select("others", "values"))
-    if not sample.num_rows:
-        sample = arrow.table_of(
-            coded.by_user.sort("index").limit(1).select("others", "values")
-        )
-    indptr, indices = arrow.lists(sample, "others")
-    values = _weights(arrow.lists(sample, "values")[1], unit)
-    shape = (len(indptr) - 1, coded.n_items)
-    weights = csr_array((values, indices.astype(np.int32), indptr), shape=shape)
-    return unfitted.chosen_penalties(weights, given, coded.n_users)
-
-
-def _weights(values: NDArray[Any], unit: float) -> Floats:
-    found: Floats = np.maximum(values.astype(np.float32) / np.float32(unit), 0)
-    return found
-
-
-def _gram(vectors: DataFrame, k: int) -> NDArray[np.float64]:
-    """Return the Gram matrix of the factors of all users or items, the sum over partitions."""
-
-    def partial_gram(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        gram = np.zeros((k, k))
-        for batch in batches:
-            if batch.num_rows:
-                factors = arrow.matrix(batch, "factors").astype(np.float64)
-                gram += factors.T @ factors
-        flat = pa.array([gram.ravel().tolist()], pa.list_(pa.float64()))
-        yield from pa.table({"gram": flat}).to_batches()
-
-    parts = arrow.map_in_arrow(
-        vectors.select("factors"), partial_gram, "gram array<double>"
+    penalties = Penalties(
+        unfitted.unobserved_weight or 0.0, unfitted.regularization or 0.0
     )
-    gram = np.zeros(k * k)
-    for row in parts.collect():
-        gram += row.gram
-    return gram.reshape(k, k)
+    if all(penalties):
+        return penalties
+    n_parts = -(-n // INTERACTIONS)
+    draw = sql.pmod(sql.xxhash64("user", sql.lit(unfitted.random_state)), n_parts)
+    sample: Any = pl.from_arrow(table_of(pairs.where(draw == 0).sort("user", "item")))
+    _, rows = np.unique(sample["user"].to_numpy(), return_inverse=True)
+    entries = sample["value"].to_numpy(), (rows, sample["item"].to_numpy())
+    weights = coo_array(entries, shape=(int(rows.max()) + 1, coded.n_items)).tocsr()
+    return unfitted.chosen_penalties(weights, penalties, coded.n_users)
 
 
-def _solve_interactions(
-    rows: CsrArrays, factors: Floats, bias: Floats, *, unit: float, **options: Any
-) -> Vectors:
-    """Solve for rows of interactions as `ials` does, on one thread like `row_solver`."""
-    weights = rows._replace(data=_weights(rows.data, unit))
-    solved = solve_interactions(weights, factors, threads=1, **options)
-    return solved, np.zeros(len(solved), np.float32)
+def _item_factors(
+    pairs: DataFrame, settings: dict[str, Any], **options: Any
+) -> DataFrame:
+    """Return the vectors of items that Spark's ALS fits: index and factors."""
+    from pyspark.ml.recommendation import ALS
+
+    als = ALS(
+        rank=settings["factors"],
+        maxIter=settings["iterations"],
+        seed=settings["random_state"],
+        userCol="user",
+        itemCol="item",
+        ratingCol="value",
+        **options,
+    )
+    return als.fit(pairs).itemFactors.toDF("index", "factors")
 
 
-def _write_tables(
-    folder: Place, coded: Encoded, sides: tuple[DataFrame, DataFrame], factors: int
-) -> dict[str, int]:
-    """Write users and items, with zeros if they have no training ratings; return file sizes."""
+def _items(coded: Encoded, vectors: DataFrame, factors: int) -> DataFrame:
+    """Return all items with their vectors, zero without training ratings."""
     from pyspark.sql import functions as sql
 
-    zero, files = sql.lit(0.0).cast("float"), dict[str, int]()
-    default = {
-        "count": sql.lit(0),
-        "bias": zero,
-        "factors": sql.array_repeat(zero, factors),
-        "others": sql.array().cast("array<int>"),
-        "values": sql.array().cast("array<float>"),
-    }
-    users, items = sides
-    for side, ids, vectors in (
-        ("users", coded.users, users.join(coded.by_user, "index")),
-        ("items", coded.items, items),
-    ):
-        chosen = [
-            sql.coalesce(each, default[each]).alias(each)
-            for each in vectors.columns[1:]
-        ]
-        table = ids.join(vectors, "index", "left").select("index", "id", *chosen)
-        ordered = table.repartitionByRange(coded.blocks, "index").sortWithinPartitions(
-            "index"
-        )
-        place = folder.child(side)
-        ordered.write.parquet(place.uri)
-        files |= {f"{side}/{file}": size for file, size in place.sizes().items()}
-    return files
+    counts = coded.pairs.groupBy("item").agg(sql.count("*").cast("int").alias("count"))
+    table = coded.items.join(vectors, "index", "left")
+    table = table.join(counts.withColumnRenamed("item", "index"), "index", "left")
+    zero = sql.lit(0.0).cast("float")
+    return table.select(
+        "index",
+        "id",
+        sql.coalesce("count", sql.lit(0)).alias("count"),
+        sql.coalesce("bias", zero).alias("bias"),
+        sql.coalesce("factors", sql.array_repeat(zero, factors)).alias("factors"),
+    )
+
+
+def _users(coded: Encoded, items: DataFrame, result: SparkModel) -> DataFrame:
+    """Return all users with their training ratings, and vectors that the model folds in."""
+    from pyspark.sql import functions as sql
+
+    entry = sql.struct(
+        sql.col("item").alias("others"), sql.col("value").alias("values")
+    )
+    entries = sql.sort_array(sql.collect_list(entry)).alias("entries")
+    histories = coded.pairs.groupBy(sql.col("user").alias("index")).agg(entries)
+    rows = coded.users.join(histories, "index", "left").select(
+        "index",
+        "id",
+        sql.coalesce("entries.others", sql.array().cast("array<int>")).alias("others"),
+        sql.coalesce("entries.values", sql.array().cast("array<float>")).alias(
+            "values"
+        ),
+    )
+    item_table: Any = pl.from_arrow(table_of(items.sort("index")))
+    model = ordinary_model(result, _NOBODY, item_table)
+    shared: Any = rows.sparkSession.sparkContext.broadcast(model)
+
+    def solve(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            indptr, indices = lists(batch, "others")
+            histories = Histories(indptr, indices, lists(batch, "values")[1])
+            with at_most(1):  # Spark runs a task on each core
+                solved = shared.value.with_users(histories)
+            columns = {
+                name: batch.column(name) for name in ("index", "id", "others", "values")
+            }
+            columns["count"] = pa.array(np.diff(indptr).astype(np.int32))
+            columns["bias"] = pa.array(solved.user_bias)
+            columns["factors"] = list_array(solved.user_factors)
+            yield pa.RecordBatch.from_pydict(columns)
+
+    kind = dict(coded.users.dtypes)["id"]
+    return map_in_arrow(rows, solve, f"index int, id {kind}, {_SOLVED}")
+
+
+def _written_side(table: DataFrame, folder: SparkPath, side: str) -> DataFrame:
+    """Write users or items in the order of their indices, and return the table that reads them."""
+    n_parts = table.sparkSession.sparkContext.defaultParallelism
+    ordered = table.repartitionByRange(n_parts, "index").sortWithinPartitions("index")
+    return written(ordered, folder.child(side))

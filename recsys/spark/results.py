@@ -13,9 +13,7 @@ Indices count 0, 1, ... in the sorted order of the ids.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,6 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from lowrank.kernels import backends
-from recsys.addresses import has_password, located, whole
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
@@ -34,6 +31,7 @@ from recsys.models.base import obscurity
 from recsys.models.registry import model_class
 from recsys.saved_arrays import MANIFEST
 from recsys.schema import SPARK_FORMAT
+from recsys.spark.files import SparkPath
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,39 +91,39 @@ class SparkModel(
         ModelFileError
             If there is none, or it is damaged or too new.
         """
-        place = Place(spark, path).child(MANIFEST)
-        if not place.exists():
+        manifest = SparkPath(spark, path).child(MANIFEST)
+        if not manifest.exists():
             raise ModelFileError(
                 f"There is no model of the Spark engine in {path}; "
                 "`recsys fit --engine spark` creates one."
             )
-        return _parsed(place.read_text(), path)
+        return _parsed(manifest.read_text(), path)
 
 
-def is_result(place: Place) -> bool:
+def is_result(folder: SparkPath) -> bool:
     """Return whether a folder contains a result of the Spark engine, of any version."""
-    manifest = place.child(MANIFEST)
+    manifest = folder.child(MANIFEST)
     return manifest.exists() and f'"{SPARK_FORMAT}"' in manifest.read_text()
 
 
 def _parsed(text: str, path: str) -> SparkModel:
     try:
-        found = msgspec.json.decode(text, type=SparkModel)
+        model = msgspec.json.decode(text, type=SparkModel)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ModelFileError(
             f"{path} is damaged, or not a model of the Spark engine: {MANIFEST}: {error}."
         ) from None
-    if found.format_version != VERSION:
+    if model.format_version != VERSION:
         raise ModelFileError(
-            f"The model {path} has format version {found.format_version}, and this version of "
-            f"recsys reads {VERSION}; it was written by lowrank-recsys {found.package_version}."
+            f"The model {path} has format version {model.format_version}, and this version of "
+            f"recsys reads {VERSION}; it was written by lowrank-recsys {model.package_version}."
         )
-    for name in found.files:
+    for name in model.files:
         if name.startswith("/") or ".." in name.split("/"):
             raise ModelFileError(
                 f"The model {path} is damaged: the file {name!r} is outside it."
             )
-    return msgspec.structs.replace(found, path=str(path).rstrip("/"))
+    return msgspec.structs.replace(model, path=str(path).rstrip("/"))
 
 
 def read_result(path: str | Path) -> SparkModel:
@@ -145,14 +143,13 @@ def read_result(path: str | Path) -> SparkModel:
     _check_no_links(directory, result.files)
     for name, size in result.files.items():
         file = directory / name
-        found = file.stat().st_size if file.is_file() else None
-        if found != size:
-            problem = (
-                "is missing"
-                if found is None
-                else f"has {found:,} bytes instead of {size:,}"
+        if not file.is_file():
+            raise ModelFileError(f"The model {path} is damaged: {name} is missing.")
+        n_bytes = file.stat().st_size
+        if n_bytes != size:
+            raise ModelFileError(
+                f"The model {path} is damaged: {name} has {n_bytes:,} bytes instead of {size:,}."
             )
-            raise ModelFileError(f"The model {path} is damaged: {name} {problem}.")
     return result
 
 
@@ -183,18 +180,20 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
     try:
         if result.model not in MODELS:
             raise DataError(f"the Spark engine has no model {result.model!r}")
-        users, items, ratings = (
-            int(result.training[n]) for n in ("users", "items", "ratings")
+        _check_memory(result)
+        users = _table(result, "users")
+        items = _table(result, "items")
+        ratings = Ratings(
+            users=Ids(users["id"], "user"),
+            items=Ids(items["id"], "item"),
+            indptr=np.append(0, users["others"].list.len().cum_sum().to_numpy()).astype(
+                np.int64
+            ),
+            indices=flat(users["others"], np.int32),
+            data=flat(users["values"], np.float32),
+            implicit=result.implicit,
         )
-        bytes_of_row = 4 * (int(result.parameters["factors"]) + 1) + _BYTES_PER_ID
-        needed = 2 * ((users + items) * bytes_of_row + _BYTES_PER_RATING * ratings)
-        available = backends.physical_memory()
-        if available is not None and needed > _SHARE_OF_MEMORY * available:
-            raise ModelFileError(
-                f"The model {path} needs about {needed / 1e9:.1f} GB of memory here, of "
-                f"{available / 1e9:.1f} GB; use it on the cluster (--engine spark)."
-            )
-        return *_opened(result), result.training
+        return ordinary_model(result, users, items), ratings, result.training
     except ModelFileError:
         raise
     except (LookupError, TypeError, ValueError, *_DAMAGE) as error:
@@ -202,192 +201,55 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
         raise ModelFileError(f"The model {path} is damaged: {reason}.") from None
 
 
-def _opened(result: SparkModel) -> tuple[Model, Ratings]:
-    """Read the tables of a result into a model and its training ratings."""
-    tables: dict[str, pl.DataFrame] = {}
-    arrays: dict[str, Any] = {
-        name: np.asarray(value) for name, value in result.fitted.items()
-    }
-    for side in ("user", "item"):
-        files = [
-            Path(result.path) / name
-            for name in result.files
-            if name.startswith(f"{side}s/")
-        ]
-        table = pl.concat([pl.read_parquet(file, glob=False) for file in files]).sort(
-            "index"
+def _check_memory(result: SparkModel) -> None:
+    """Check that a model fits into the memory of this machine."""
+    training = result.training
+    bytes_of_row = 4 * (int(result.parameters["factors"]) + 1) + _BYTES_PER_ID
+    n_bytes = (int(training["users"]) + int(training["items"])) * bytes_of_row
+    n_bytes += _BYTES_PER_RATING * int(training["ratings"])
+    needed = 2 * n_bytes
+    available = backends.physical_memory()
+    if available is not None and needed > _SHARE_OF_MEMORY * available:
+        raise ModelFileError(
+            f"The model {result.path} needs about {needed / 1e9:.1f} GB of memory here, of "
+            f"{available / 1e9:.1f} GB; use it on the cluster (--engine spark)."
         )
-        if not np.array_equal(table["index"].to_numpy(), np.arange(len(table))):
-            raise DataError(f"the {side}s are not numbered 0 to {len(table) - 1}")
-        factors = _flat(table["factors"], np.float32)
-        arrays[f"{side}_factors"] = factors.reshape(
-            len(table), int(result.parameters["factors"])
+
+
+def _table(result: SparkModel, side: str) -> pl.DataFrame:
+    """Read the table of the "users" or "items" in the order of their indices."""
+    files = [
+        Path(result.path) / name for name in result.files if name.startswith(f"{side}/")
+    ]
+    table = pl.concat([pl.read_parquet(file, glob=False) for file in files]).sort(
+        "index"
+    )
+    if not np.array_equal(table["index"].to_numpy(), np.arange(len(table))):
+        raise DataError(f"the {side} are not numbered 0 to {len(table) - 1}")
+    return table
+
+
+def ordinary_model(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Any:
+    """Return the model of one machine with these users and items."""
+    factors = int(result.parameters["factors"])
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, number in result.fitted.items():
+        arrays[name] = np.asarray(number)
+    for side, table in (("user", users), ("item", items)):
+        arrays[f"{side}_factors"] = flat(table["factors"], np.float32).reshape(
+            -1, factors
         )
         arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
-        tables[side] = table
     if result.model == "als":
-        counts = tables["item"]["count"].to_numpy()
-        most, std = int(counts.max()), float(arrays["rating_std"])
+        counts = items["count"].to_numpy()
+        most = int(counts.max())
         arrays["most_ratings"] = np.asarray(most)
-        arrays["item_obscurity"] = obscurity(np.log1p(counts), most, std)
-    users = tables["user"]
-    ratings = Ratings(
-        users=Ids(users["id"], "user"),
-        items=Ids(tables["item"]["id"], "item"),
-        indptr=np.append(0, users["others"].list.len().cum_sum().to_numpy()).astype(
-            np.int64
-        ),
-        indices=_flat(users["others"], np.int32),
-        data=_flat(users["values"], np.float32),
-        implicit=result.implicit,
-    )
-    return model_class(result.model)._from_arrays(result.parameters, arrays), ratings
+        arrays["item_obscurity"] = obscurity(
+            np.log1p(counts), most, result.fitted["rating_std"]
+        )
+    return model_class(result.model)._from_arrays(result.parameters, arrays)
 
 
-def _flat(lists: pl.Series, dtype: type[np.generic]) -> NDArray[Any]:
+def flat(lists: pl.Series, dtype: type[np.generic]) -> NDArray[Any]:
     """Return the concatenated values of all lists of a column."""
     return lists.explode().drop_nulls().to_numpy().astype(dtype, copy=False)
-
-
-_WITH_FOLDERS = (
-    "file",
-    "hdfs",
-    "viewfs",
-)  # object stores have no folders that must exist
-
-
-class Place:
-    """A file or folder, given by a path or URI; without a scheme on the default file system."""
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        if has_password(path):
-            raise DataError(
-                f"{located(path)} has a password; give it as a setting of Spark (--conf), such as "
-                "spark.hadoop.fs.s3a.secret.key."
-            )
-        self._spark = spark
-        jvm: Any = spark._jvm
-        given = jvm.org.apache.hadoop.fs.Path(whole(str(path)))
-        self._files = given.getFileSystem(spark._jsc.hadoopConfiguration())
-        self._path = self._files.makeQualified(given)
-        self.uri, self.name = str(self._path.toString()), str(self._path.getName())
-
-    def child(self, name: str) -> Place:
-        """Return the place `name` in this folder."""
-        return Place(self._spark, f"{self.uri}/{name}")
-
-    @property
-    def parent(self) -> Place:
-        """Parent folder."""
-        return Place(self._spark, self._path.getParent().toString())
-
-    def exists(self) -> bool:
-        """Return whether there is a file or folder."""
-        return bool(self._files.exists(self._path))
-
-    def is_folder(self) -> bool:
-        """Return whether there is a folder."""
-        return self.exists() and bool(
-            self._files.getFileStatus(self._path).isDirectory()
-        )
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes in bytes of all entries that Spark would read, sorted by name."""
-        listed = self._files.listStatus(self._path)
-        found = sorted(
-            (str(each.getPath().getName()), int(each.getLen())) for each in listed
-        )
-        return {
-            name: size for name, size in found if not name.startswith((".", "_SUCCESS"))
-        }
-
-    def read_text(self) -> str:
-        """Return the contents of a text file."""
-        with closing(self._files.open(self._path)) as stream:
-            return bytes(stream.readAllBytes()).decode()
-
-    def write_text(self, text: str) -> None:
-        """Write a new text file."""
-        with closing(self._files.create(self._path, False)) as stream:
-            stream.write(bytearray(text.encode()))
-
-    def move_to(self, other: Place) -> None:
-        """Rename to `other`, which must not exist.
-
-        Raises
-        ------
-        ModelFileError
-        """
-        if not self._files.rename(self._path, other._path):
-            raise ModelFileError(f"{self.uri} cannot be renamed to {other.uri}.")
-
-    def delete(self) -> None:
-        """Remove the file or folder if it exists."""
-        self._files.delete(self._path, True)
-
-
-def written(frame: DataFrame, place: Place) -> DataFrame:
-    """Write a table as Parquet, and return the table that reads it, with the same schema."""
-    frame.write.parquet(place.uri)
-    return frame.sparkSession.read.schema(frame.schema).parquet(place.uri)
-
-
-@contextmanager
-def staged(
-    spark: SparkSession,
-    out: str,
-    replaceable: Callable[[Place], bool],
-    *,
-    overwrite: bool,
-) -> Iterator[Place]:
-    """Yield a new hidden folder; rename it to `out` at the end, or delete it after an exception.
-
-    `replaceable` returns whether `overwrite` may replace an existing folder.
-
-    Raises
-    ------
-    ModelFileError
-    """
-    target = Place(spark, out)
-    if not target.exists():
-        scheme = target.uri.partition(":")[0]
-        if scheme in _WITH_FOLDERS and not target.parent.exists():
-            raise ModelFileError(
-                f"Cannot write {out}: its parent folder does not exist."
-            )
-    elif not replaceable(target):
-        raise ModelFileError(
-            f"{out} exists and was not written by the Spark engine, so it is not replaced; "
-            "choose another path."
-        )
-    elif not overwrite:
-        raise ModelFileError(
-            f"{out} is already a result of the Spark engine; choose another path or overwrite it."
-        )
-    mark = os.urandom(4).hex()
-    folder, old = (
-        target.parent.child(f".{target.name}.{mark}.{end}") for end in ("tmp", "old")
-    )
-    try:
-        yield folder
-        put_in_place(folder, target, old)
-    except BaseException:
-        with suppress(
-            Exception
-        ):  # Spark may be gone; the first failure is the one to report
-            folder.delete()
-        raise
-
-
-def put_in_place(new: Place, target: Place, old: Place) -> None:
-    """Rename `new` to `target`, and before that an existing target to `old`; undo it on failure."""
-    replaces = target.exists()
-    if replaces:
-        target.move_to(old)
-    try:
-        new.move_to(target)
-    except BaseException:
-        if replaces:
-            old.move_to(target)
-        raise
-    old.delete()

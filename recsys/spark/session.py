@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from lowrank.spark.arrow import quiet_pandas
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Say = Callable[[str], None]
-BROADCAST_LIMIT = 2**29
-"""Maximum size in bytes of vectors that are sent to every worker."""
+"""Function that is called with a short text when a step begins."""
 
 _CONNECT_SECONDS = 5.0
-_REPORT_SECONDS = 0.5
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|spark://\S+|yarn|k8s://\S+")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 # No log messages of Spark in a command, and memory on the driver for vectors up to this limit.
@@ -106,38 +103,6 @@ def spark_session(
 
 
 @contextmanager
-def reported(spark: SparkSession, say: Say | None) -> Iterator[Say]:
-    """Yield a function to call when a step begins; `say` also gets the number of finished tasks."""
-    if say is None:
-        yield lambda step: None
-        return
-    current, over = "", Event()
-
-    def begin(step: str) -> None:
-        nonlocal current
-        current = step
-        say(step)
-
-    def watch() -> None:
-        tracker = spark.sparkContext.statusTracker()
-        with suppress(Exception):  # Spark may be gone; the job itself reports that
-            while not over.wait(_REPORT_SECONDS):
-                found = map(tracker.getStageInfo, tracker.getActiveStageIds())
-                stages = [stage for stage in found if stage is not None]
-                if total := sum(stage.numTasks for stage in stages):
-                    done = sum(stage.numCompletedTasks for stage in stages)
-                    say(f"{current}, {done:,} of {total:,} tasks")
-
-    watcher = Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield begin
-    finally:
-        over.set()
-        watcher.join()
-
-
-@contextmanager
 def explained() -> Iterator[None]:
     """Turn exceptions of PySpark into an `EngineError` with a short message; pass on others.
 
@@ -202,8 +167,8 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
 def _require_listener(master: str) -> None:
     """Check that a standalone master answers, because Spark would wait for a minute."""
     reason = ""
-    for place in master.removeprefix("spark://").split(","):
-        host, _, port = place.rpartition(":")
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
         try:
             with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
                 return
@@ -218,9 +183,9 @@ def _require_listener(master: str) -> None:
 def _sentence(text: str) -> str:
     reason = text.strip().partition("\n")[0]
     for pattern, sentence in _FAILURES.items():
-        found = re.search(pattern, text)
-        if found:
-            reason = found[1] if found.groups() else reason
+        match = re.search(pattern, text)
+        if match is not None:
+            reason = match[1] if match.groups() else reason
             return sentence.format(shortened(reason.strip(), _LONGEST))
     causes = re.findall(
         r"(?:Caused by: |^:? ?)([\w.]+(?:Error|Exception): .+)", text, re.MULTILINE

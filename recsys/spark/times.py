@@ -1,87 +1,97 @@
-"""Times of rows on a cluster, by the rules of the local readers."""
+"""Times of rows on a cluster, by the functions of the ordinary readers.
+
+A sample tells the unit or the form of the times; the workers convert them.
+"""
 
 from __future__ import annotations
 
-import re
-from functools import reduce
-from operator import or_
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import polars as pl
+
+from lowrank.spark.arrow import map_in_arrow, table_of
 from recsys.data.age import (
-    DAY,
     EARLY,
     FUTURE,
     INFINITE,
-    LIMITS,
     MEANT_NEVER,
     MODERN,
-    NEVER,
-    QUARTER,
     TOLERANCE,
-    YEAR_1,
     YEAR_2999,
-    ZONES,
     all_early,
     check_left_out,
+    means_never,
     short_time,
 )
 from recsys.data.rows import RowRules
-from recsys.data.time_units import (
-    BAND,
-    END_OF_CALENDAR,
-    FOREVER,
-    RANGES,
-    SAME_SECOND,
-    UNITS,
-    Unit,
-    range_of,
-    units_of,
-    usual_unit,
-)
-from recsys.data.times import time_problem, two_units_problem
+from recsys.data.time_units import Unit
+from recsys.data.times import order_problem, seconds_or_null, time_problem, timed
 from recsys.errors import DataError
 from recsys.messages import counted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
-_NUMBER = r"^\s*[-+]?\d+(\.\d+)?\s*$"
-_ENDLESS = r"(?i)^\s*[-+]?inf(inity)?\s*$|^\s*0000-00-00"
-_EARLY_ENDLESS = r"(?i)^\s*-inf|^\s*0000-00-00"
-_JAVA = {
-    "Y": "yyyy",
-    "m": "M",
-    "d": "d",
-    "H": "H",
-    "I": "h",
-    "M": "m",
-    "S": "s",
-    "p": "a",
-}
-_DIGITS = {
-    "%Y%m%d": "yyyyMMdd",
-    "%Y%m%d%H%M": "yyyyMMddHHmm",
-    "%Y%m%d%H%M%S": "yyyyMMddHHmmss",
-}
-_NAMED_MONTHS = ("d-MMM-yyyy", "d MMM yyyy", "MMM d, yyyy")
-_CLOCKS = ("[ H:mm[:ss]]", " h:mm[:ss] a")
-_MONTHS = 12
-_FEW_DATES = 0.01  # share of dates that may contradict the others
+_SAMPLE = 100_000  # rows that tell the form of the times
+_EXAMPLES = (
+    1000  # rows of the sample that go along, as they tell the order of day and month
+)
+_EARLY_NEVER = "before 1990, and perhaps never"
+_UNREAD = "cannot be read"
 
 
-class Timed(NamedTuple):
+class DatedTable(NamedTuple):
     """Table with its times in seconds since 1970, or without them, and remarks on them."""
 
-    table: DataFrame
+    frame: DataFrame
     remarks: tuple[str, ...]
 
 
-def timed(table: DataFrame, name: str, rules: RowRules, *, guessed: bool) -> Timed:
+class TimeForm(NamedTuple):
+    """How the times of a column are written: a format, a unit of numbers, or as the examples."""
+
+    form: str | None
+    unit: Unit | None
+    examples: pl.Series
+
+    @classmethod
+    def from_sample(cls, sample: pl.Series, form: str | None) -> TimeForm:
+        """Learn the unit of a sample.
+
+        Raises
+        ------
+        DataError
+            If numbers are of two units.
+        """
+        readable = sample.filter(seconds_or_null(sample, form).is_not_null())
+        unit = timed(readable, form=form).unit if len(readable) else None
+        return cls(form, unit, readable.head(_EXAMPLES))
+
+    def seconds(self, times: pl.Series) -> pl.Series:
+        """Return times as seconds, null where one is missing or unreadable."""
+        if self.unit is None:
+            seconds = seconds_or_null(
+                pl.concat([self.examples, times]), self.form, exact=True
+            )
+            return seconds[len(self.examples) :].cast(pl.Float64)
+        numbers = times
+        if times.dtype == pl.String:
+            texts = times.str.strip_chars()
+            numbers = texts.cast(pl.Int64, strict=False)
+            if numbers.null_count() > texts.null_count():
+                numbers = texts.cast(pl.Float64, strict=False)
+        return self.unit.seconds(numbers).cast(pl.Float64).fill_nan(None)
+
+
+def with_seconds(
+    frame: DataFrame, n_rows: int, name: str, rules: RowRules, *, is_guessed: bool
+) -> DatedTable:
     """Convert the column time to seconds, and leave out rows of the future and of "never".
 
-    `name` is that of the column in the data. A `guessed` column, which nobody has named, is not
-    used if no time in it can be read.
+    `name` is the column in the data. A guessed column, which nobody has named, is not used if the
+    order of its days and months is not known.
 
     Raises
     ------
@@ -91,242 +101,118 @@ def timed(table: DataFrame, name: str, rules: RowRules, *, guessed: bool) -> Tim
     """
     from pyspark.sql import functions as sql
 
+    if dict(frame.dtypes)["time"].startswith("decimal"):
+        frame = frame.withColumn("time", sql.col("time").cast("double"))
+    share = min(1.0, _SAMPLE / n_rows)
+    rows = frame.select("time") if share == 1 else frame.select("time").sample(share, 0)
+    sample: Any = pl.from_arrow(table_of(rows))
+    problem = None
+    if is_guessed and rules.time_format is None:
+        problem = order_problem(sample["time"])
+    if problem is not None:
+        return DatedTable(frame.drop("time"), (f"{name} not used ({problem})",))
+    form = TimeForm.from_sample(sample["time"], rules.time_format)
     remarks = []
-    seconds, unit = _seconds(table, rules.time_format)
-    if unit is not None and unit.name != "s" and rules.time_format is None:
-        remarks.append(f"times in {unit.noun}")
-    given = sql.col("time").cast("string")
-    seconds = sql.when(~sql.isnan(seconds), seconds)
-    unread = seconds.isNull()
-    n, n_unread, example = _first(
-        table, sql.count("*"), sql.count_if(unread), _least(unread, given)
-    )
-    if n_unread == n and guessed:
-        problem = time_problem(example).rstrip(".")
-        return Timed(table.drop("time"), (f"{name} not used ({problem})",))
-    if n_unread:
+    if form.unit is not None and form.unit.name != "s" and rules.time_format is None:
+        remarks.append(f"times in {form.unit.noun}")
+    dated = _converted(frame, form, rules.now)
+    groups = {row["kind"]: row for row in _summary(dated)}
+    if _UNREAD in groups:
+        unread = groups[_UNREAD]
         raise DataError(
-            f"The column {name!r} must have a time in each row; {n_unread:,} of {n:,} rows do "
-            f"not: {time_problem(example, rules.time_format)}"
+            f"The column {name!r} must have a time in each row; {unread['n']:,} of {n_rows:,} "
+            f"rows do not: {time_problem(unread['text'], rules.time_format)}"
         )
-    judged = _judged(table.withColumn("time", seconds), rules.now)
-    return Timed(judged.table, (*remarks, *judged.remarks))
-
-
-def _first(table: DataFrame, *columns: Column) -> Any:
-    """Return the only row of aggregates of a table."""
-    return table.agg(*columns).first()
-
-
-def _least(condition: Column, value: Column) -> Column:
-    """Return the least value of the rows that meet a condition."""
-    from pyspark.sql import functions as sql
-
-    return sql.min(sql.when(condition, value))
-
-
-def _seconds(table: DataFrame, form: str | None) -> tuple[Column, Unit | None]:
-    """Return the column time in seconds, null where it cannot be read, and the unit of numbers.
-
-    Raises
-    ------
-    DataError
-        If times are of two units, or some are numbers and others are not.
-    """
-    from pyspark.sql import functions as sql
-
-    time = sql.col("time")
-    kind = dict(table.dtypes)["time"].partition("(")[0]
-    if kind in _NUMBERS:
-        unit = _unit(table) if form is None else UNITS.get(form)
-        if unit is None:
-            return _parsed(time.cast("string"), [_java_format(str(form))]), None
-        return _in_unit(time, unit), unit
-    if kind != "string":
-        return time.try_cast("timestamp").cast("double"), None
-    if form is not None and form not in UNITS:
-        return _parsed(time, [_java_format(form)]), None
-    n_numbers, n_texts = _first(
-        table, sql.count_if(time.rlike(_NUMBER)), sql.count_if(~time.rlike(_NUMBER))
-    )
-    if n_numbers and n_texts:
-        raise DataError(
-            f"{n_numbers:,} times are numbers, and {n_texts:,} are texts; choose one form."
-        )
-    if n_numbers:
-        return _seconds(table.withColumn("time", time.try_cast("double")), form)
-    return _parsed(time, _formats(table)), None
-
-
-def _parsed(texts: Column, formats: list[str]) -> Column:
-    """Return texts of ISO 8601 or in one of several formats as seconds; null for other texts."""
-    from pyspark.sql import functions as sql
-
-    stripped = sql.trim(texts)
-    moments = [sql.try_to_timestamp(stripped, sql.lit(form)) for form in formats]
-    far = sql.when(stripped.rlike(_EARLY_ENDLESS), -float(FOREVER)).when(
-        stripped.rlike(_ENDLESS), float(FOREVER)
-    )
-    times = (
-        moment.cast("double") for moment in (stripped.try_cast("timestamp"), *moments)
-    )
-    return sql.coalesce(*times, far)
-
-
-def _java_format(form: str) -> str:
-    """Return a format of polars in the notation of Java.
-
-    Raises
-    ------
-    DataError
-        If a part of the format has no counterpart.
-    """
-    parts = re.split(r"%(.)", form.replace("%.f", ""))
-    written = [re.sub("[A-Za-z]+", r"'\g<0>'", text) for text in parts[::2]]
-    for directive in parts[1::2]:
-        if directive not in _JAVA:
-            raise DataError(
-                f"--time-format {form} does not work with --engine spark, which reads "
-                f"{', '.join(f'%{name}' for name in _JAVA)}; write times as ISO 8601."
-            )
-    names = [_JAVA[directive] for directive in parts[1::2]] + [""]
-    return "".join(f"{text}{name}" for text, name in zip(written, names, strict=True))
-
-
-def _formats(table: DataFrame) -> list[str]:
-    """Return the formats of dates with the year at the end, as days above 12 tell their order."""
-    from pyspark.sql import functions as sql
-
-    counts = []
-    for mark in "./-":
-        pattern = rf"^\s*(\d\d?)\{mark}(\d\d?)\{mark}\d{{4}}"
-        first, last = (
-            sql.regexp_extract("time", pattern, group).try_cast("int") > _MONTHS
-            for group in (1, 2)
-        )
-        counts += [sql.count_if(first & ~last), sql.count_if(last & ~first)]
-    found = _first(table, *counts)
-    formats = [f"{days}{_CLOCKS[0]}" for days in _NAMED_MONTHS]
-    for position, mark in enumerate("./-"):
-        n_day_first, n_month_first = found[2 * position : 2 * position + 2]
-        few = _FEW_DATES * (n_day_first + n_month_first)
-        orders = (("d", "M", n_month_first), ("M", "d", n_day_first))
-        possible = [
-            (one, other) for one, other, n_against in orders if n_against <= few
-        ]
-        if len(possible) == 1:
-            days = f"{possible[0][0]}{mark}{possible[0][1]}{mark}yyyy"
-            formats += [f"{days}{clock}" for clock in _CLOCKS]
-    return formats
-
-
-def _in_unit(numbers: Column, unit: Unit) -> Column:
-    """Return numeric times as seconds; zero and -1 stay, and so does infinity."""
-    from pyspark.sql import functions as sql
-
-    if unit.form:
-        digits = numbers.try_cast("bigint").cast("string")
-        form = _DIGITS[unit.form.removesuffix("%3f")]
-        moments = sql.try_to_timestamp(
-            sql.substring(digits, 1, len(form)), sql.lit(form)
-        )
-        seconds = moments.cast("double")
-        if unit.form.endswith("%3f"):
-            seconds += sql.substring(digits, len(form) + 1, 3).cast("double") / 1000
-    elif unit.per_second < 1:
-        exact = numbers * DAY + unit.origin
-        whole = sql.round(exact)
-        is_whole = sql.abs(exact - whole) < SAME_SECOND
-        seconds = sql.when(is_whole, whole).otherwise(sql.round(exact, 3))
+    if _is_early(groups, n_rows):
+        dated = dated.replace({_EARLY_NEVER: EARLY}, subset=["kind"])
     else:
-        seconds = numbers / unit.per_second + unit.origin
-    bare = (numbers == 0) | (numbers == -1) | (sql.abs(numbers) == float("inf"))
-    return sql.when(bare, numbers).otherwise(seconds).cast("double")
+        dated = dated.replace({_EARLY_NEVER: MEANT_NEVER}, subset=["kind"])
+    remarks += _remarks(dated, n_rows, rules.now)
+    past = dated.where(~sql.col("kind").isin(FUTURE, MEANT_NEVER))
+    return DatedTable(past.drop("kind", "text"), tuple(remarks))
 
 
-def _unit(table: DataFrame) -> Unit:
-    """Return the unit of numeric times.
+def _converted(frame: DataFrame, form: TimeForm, now: int) -> DataFrame:
+    """Return the table with times as seconds, their kind, and their text."""
+    names = [name for name in frame.columns if name != "time"]
+    types = dict(frame.dtypes)
+    schema = "".join(f"{name} {types[name]}, " for name in names)
+
+    def convert(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            table: Any = pl.from_arrow(batch)
+            seconds = form.seconds(table["time"])
+            columns = [
+                *table.select(names),
+                seconds.alias("time"),
+                _kinds(seconds, now),
+            ]
+            columns.append(table["time"].cast(pl.String).alias("text"))
+            converted = pl.DataFrame(columns)
+            yield from converted.to_arrow(
+                compat_level=pl.CompatLevel.oldest()
+            ).to_batches()
+
+    return map_in_arrow(
+        frame, convert, f"{schema}time double, kind string, text string"
+    )
+
+
+def _kinds(seconds: pl.Series, now: int) -> pl.Series:
+    """Return whether times are of the future, of "never" or early; empty for all others."""
+    numbers = seconds.fill_null(now).to_numpy()
+    kinds = np.full(len(numbers), "", dtype=object)
+    kinds[numbers < MODERN] = EARLY
+    kinds[numbers > now + TOLERANCE] = FUTURE
+    kinds[means_never(numbers)] = _EARLY_NEVER
+    kinds[(numbers < INFINITE) | (numbers >= YEAR_2999)] = MEANT_NEVER
+    kinds[seconds.is_null().to_numpy()] = _UNREAD
+    return pl.Series("kind", kinds, dtype=pl.String)
+
+
+def _summary(dated: DataFrame) -> list[Any]:
+    """Return number, first and last time, and least text of the rows of each kind."""
+    from pyspark.sql import functions as sql
+
+    columns = [
+        sql.count("*").alias("n"),
+        sql.min("time"),
+        sql.max("time"),
+        sql.min("text"),
+    ]
+    groups = dated.groupBy("kind").agg(*columns)
+    return list(groups.toDF("kind", "n", "first", "last", "text").collect())
+
+
+def _is_early(groups: dict[str, Any], n_rows: int) -> bool:
+    """Return whether so few times are modern that 1970-01-01 is a date like others."""
+    counts = {kind: group["n"] for kind, group in groups.items()}
+    n_never = counts.get(_EARLY_NEVER, 0) + counts.get(MEANT_NEVER, 0)
+    n_modern = counts.get("", 0)
+    return not n_modern or 2 * n_modern < n_rows - counts.get(FUTURE, 0) - n_never
+
+
+def _remarks(dated: DataFrame, n_rows: int, now: int) -> list[str]:
+    """Return remarks on rows that are left out or early.
 
     Raises
     ------
     DataError
-        If some are modern times in one unit, and some in another.
+        If nearly all rows are left out.
     """
-    from pyspark.sql import functions as sql
-
-    numbers = sql.col("time").cast("double")
-    sizes = sql.abs(numbers)
-    untold = (numbers == 0) | (numbers == -1) | sql.isnan(numbers)
-    untold = reduce(or_, (sizes.between(*ends) for ends in END_OF_CALENDAR), untold)
-    told = ~untold
-    within = [told & (sizes > first) & (sizes <= last) for first, last, _ in RANGES]
-    small = told & (sizes < BAND) & ~reduce(or_, within[:2])
-    groups = [*within, small]
-    columns = [sql.count_if(group) for group in groups]
-    examples = [_least(group, sql.col("time")) for group in groups]
-    largest, *found = _first(table, sql.max(sql.when(told, sizes)), *columns, *examples)
-    counts = [*found[: len(groups)], 0]
-
-    def valid(unit: Unit) -> float:
-        hits = sizes.between(*range_of(unit))
-        dates = _in_unit(sql.col("time"), unit).isNotNull()
-        n_hits, n_valid = _first(table, sql.count_if(hits), sql.count_if(hits & dates))
-        return int(n_valid) / max(1, int(n_hits))
-
-    units = units_of(counts, valid)
-    if len(units) > 1:
-        shown = []
-        for unit, members in [*units.items()][:2]:
-            number = found[len(groups) + members[0]]
-            number = int(number) if number == int(number) else number
-            shown.append(f"{number} in {unit.noun}")
-        raise DataError(two_units_problem(units, shown))
-    return next(iter(units), usual_unit(largest or 0.0))
-
-
-def _judged(table: DataFrame, now: int) -> Timed:
-    """Leave out rows with a time in the future or that means "never", with remarks."""
-    from pyspark.sql import functions as sql
-
-    time = sql.col("time")
-    late = time > now + TOLERANCE
-    distances = (sql.abs(time - date) for date in NEVER)
-    stored = [(distance <= ZONES) & (distance % QUARTER == 0) for distance in distances]
-    stored += [sql.abs(time - limit) < 0.5 for limit in LIMITS]
-    never = (time < MODERN) & reduce(or_, stored, time < YEAR_1)
-    n, n_late, n_never, n_modern = _first(
-        table,
-        sql.count("*"),
-        sql.count_if(late),
-        sql.count_if(never),
-        sql.count_if((time >= MODERN) & ~late),
-    )
-    if not n_modern or 2 * n_modern < n - n_late - n_never:
-        never = time < INFINITE
-    never |= time >= YEAR_2999
-    kinds = {
-        FUTURE: late & ~never,
-        MEANT_NEVER: never,
-        EARLY: (time < MODERN) & ~never,
-    }
-    found = _first(
-        table,
-        *(
-            aggregate
-            for rows in kinds.values()
-            for times in [sql.when(rows, time)]
-            for aggregate in (sql.count(times), sql.min(times), sql.max(times))
-        ),
+    groups = {row["kind"]: row for row in _summary(dated)}
+    n_left_out = sum(
+        groups[kind]["n"] for kind in (FUTURE, MEANT_NEVER) if kind in groups
     )
     remarks = []
-    n_left_out = found[0] + found[3]
-    for position, noun in enumerate(kinds):
-        count, first, last = found[3 * position : 3 * position + 3]
-        if count and noun == EARLY and count == n - n_left_out:
-            remarks.append(all_early(int(first), int(last)))
-        elif count:
-            ends = dict.fromkeys(map(short_time, (first, last)))
-            remarks.append(f"{counted(count, 'row')} {noun} ({' to '.join(ends)})")
-    check_left_out(n_left_out, n, remarks, now)
-    kept = table.where(~(kinds[FUTURE] | kinds[MEANT_NEVER])) if n_left_out else table
-    return Timed(kept, tuple(remarks))
+    for kind in (FUTURE, MEANT_NEVER, EARLY):
+        if kind not in groups:
+            continue
+        group = groups[kind]
+        if kind == EARLY and group["n"] == n_rows - n_left_out:
+            remarks.append(all_early(int(group["first"]), int(group["last"])))
+            continue
+        ends = dict.fromkeys(map(short_time, (group["first"], group["last"])))
+        remarks.append(f"{counted(group['n'], 'row')} {kind} ({' to '.join(ends)})")
+    check_left_out(n_left_out, n_rows, remarks, now)
+    return remarks

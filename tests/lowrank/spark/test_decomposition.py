@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse as sp
 
 import lowrank
-from lowrank.solvers.lanczos import leading_eigenvectors
 from lowrank.spark import PCA, truncated_svd
 
 N, M = 120, 45
@@ -58,22 +57,18 @@ def sparse(spark):
 
 
 @pytest.mark.parametrize(
-    ("kind", "center", "way"),
+    ("kind", "center"),
     [
-        ("dense", None, "gram"),
-        ("dense", True, "lanczos"),
-        ("dense", ROW, "gram"),
-        ("sparse", None, "lanczos"),
-        ("sparse", True, "gram"),
-        ("sparse", ROW, "lanczos"),
+        ("dense", None),
+        ("dense", True),
+        ("dense", ROW),
+        ("sparse", None),
+        ("sparse", True),
+        ("sparse", ROW),
     ],
     ids=lambda value: "row" if value is ROW else str(value),
 )
-def test_it_is_the_svd_of_the_local_engine(kind, center, way, request, monkeypatch):
-    from lowrank.spark import decomposition
-
-    if way == "lanczos":
-        monkeypatch.setattr(decomposition, "_GRAM_UP_TO", 0)
+def test_it_is_the_svd_of_the_local_engine(kind, center, request):
     A, frame = request.getfixturevalue(kind)
     columns = {"values": "x"}
     if kind == "sparse":
@@ -83,7 +78,7 @@ def test_it_is_the_svd_of_the_local_engine(kind, center, way, request, monkeypat
         frame, k, **columns, order="number", center=center, random_state=0
     )
     local = lowrank.truncated_svd(A, k, center=center, tol=1e-12, random_state=0)
-    assert found.method == way
+    assert found.method == "gram"
     assert found.shape == (N, M)
     np.testing.assert_allclose(found.s, local.s, rtol=1e-10)
     np.testing.assert_allclose(found.Vt, local.Vt, atol=1e-6)
@@ -99,38 +94,24 @@ def test_it_is_the_svd_of_the_local_engine(kind, center, way, request, monkeypat
     assert found.residuals.max() <= 1e-8 * found.s[0]
 
 
-def test_large_sums_are_added_up_on_the_cluster(sparse, monkeypatch):
-    from lowrank.spark import rows
-
-    A, frame = sparse
-    ask = {
-        "values": "x",
-        "indices": "at",
-        "n_columns": M,
-        "random_state": 0,
-        "center": True,
-    }
-    by_driver = truncated_svd(frame, 3, **ask)
-    monkeypatch.setattr(rows, "_COLLECTED", 0)
-    monkeypatch.setattr(rows, "_CHUNK", 8 * 100)
-    on_cluster = truncated_svd(frame, 3, **ask)
-    np.testing.assert_allclose(on_cluster.s, by_driver.s, rtol=1e-12)
-    np.testing.assert_allclose(on_cluster.Vt, by_driver.Vt, atol=1e-9)
-    assert np.linalg.svd(A.toarray() - A.toarray().mean(axis=0))[1][0] == pytest.approx(
-        on_cluster.s[0]
+def test_a_matrix_with_too_many_columns_is_an_error(spark):
+    frame = spark.createDataFrame(
+        [([0, 4096], [1.0, 2.0])], "i array<int>, values array<double>"
     )
+    with pytest.raises(
+        ValueError, match="has 4,097 columns, and A'A on the driver may have up to"
+    ):
+        truncated_svd(frame, 1, indices="i")
 
 
-def test_a_tolerance_that_is_not_reached_is_a_warning(sparse, monkeypatch):
-    from lowrank.spark import decomposition
-
-    monkeypatch.setattr(decomposition, "_GRAM_UP_TO", 0)
-    monkeypatch.setattr(decomposition, "_MOST_PASSES", 1)
-    said = r"largest residual is .* above tol=1.0e-08, after 3 passes with method='lanczos'"
-    with pytest.warns(lowrank.ConvergenceWarning, match=said):
-        truncated_svd(
-            sparse[1], 3, values="x", indices="at", n_columns=M, random_state=0
-        )
+def test_a_tolerance_that_is_not_reached_is_a_warning(spark):
+    frame = spark.createDataFrame(
+        [([1e10, 0.0],), ([1.0, 1e-3],)], "values array<double>"
+    )
+    with pytest.warns(
+        lowrank.ConvergenceWarning, match="above tol=.* with method='gram'"
+    ):
+        truncated_svd(frame, 2, tol=1e-15)
 
 
 def test_float32_is_returned_as_float32(spark):
@@ -261,23 +242,3 @@ def test_pyspark_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(ImportError, match=r"pip install 'lowrank-recsys\[spark\]'"):
         truncated_svd("rows.parquet", 1)
-
-
-@pytest.mark.parametrize(("m", "k"), [(30, 10), (30, 30), (700, 1), (700, 30)])
-def test_wide_blocks_on_the_driver(m, k):
-    rng = np.random.default_rng(3)
-    values = np.concatenate([[5.0, 5.0, 5.0], np.geomspace(1, 1e-6, m - 3)])
-    basis = np.linalg.qr(rng.standard_normal((m, m)))[0]
-
-    def product(X):
-        return basis @ (values[:, None] * (basis.T @ X))
-
-    options = {"block": k + 8, "check_every": 1}
-    V, converged = leading_eigenvectors(
-        product, m, np.dtype(np.float64), k, 1e-8, rng, 60, **options
-    )
-    assert converged
-    np.testing.assert_allclose(
-        np.sum(V * product(V), axis=0), values[:k], rtol=1e-9, atol=1e-12
-    )
-    np.testing.assert_allclose(V.T @ V, np.eye(k), atol=1e-12)

@@ -44,11 +44,11 @@ def fitted(spark, parts):
     return out, result
 
 
-def test_fit_reports_its_steps_and_the_result(fitted):
+def test_fit_reports_the_held_out_error_and_the_result(fitted):
     out, result = fitted
     assert result.stdout == ""
     lines = result.stderr.splitlines()
-    assert lines[0].startswith("sweep 1/1, held-out RMSE ")
+    assert lines[0].startswith("held-out RMSE ")
     assert lines[-1].startswith("fitted als to 40 users x 30 items, ")
     assert lines[-1].endswith(f"saved in {out}")
 

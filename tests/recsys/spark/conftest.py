@@ -8,7 +8,6 @@ import pytest
 
 from recsys.data.ratings import Ratings
 from recsys.evaluation.splits import random_split
-from recsys.models.base import Step
 from recsys.readers import read_ratings, sample_path
 
 FACTORS, ITERATIONS = 8, 4
@@ -42,18 +41,17 @@ def case(spark, tmp_path_factory):
 
 @dataclass(frozen=True)
 class ToyFit:
-    """A fit of the toy ratings, its parameters and the steps that it reported."""
+    """A fit of the toy ratings, and its parameters."""
 
     path: Path
     parameters: dict[str, float]
-    steps: list[Step]
 
 
 @pytest.fixture(scope="session")
 def toy_fit(spark, toy, tmp_path_factory):
     from recsys.spark import fit
 
-    path, steps = tmp_path_factory.mktemp("toy") / "model", []
+    path = tmp_path_factory.mktemp("toy") / "model"
     schema = "user string, item smallint, rating double"
     frame = spark.createDataFrame(toy.to_dicts(), schema)
     parameters = {
@@ -62,8 +60,8 @@ def toy_fit(spark, toy, tmp_path_factory):
         "test_fraction": 0.2,
         "random_state": 5,
     }
-    fit(frame, str(path), **parameters, broadcast_limit=0, on_step=steps.append)
-    return ToyFit(path, parameters, steps)
+    fit(frame, str(path), **parameters)
+    return ToyFit(path, parameters)
 
 
 @pytest.fixture(scope="session")

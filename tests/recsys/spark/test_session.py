@@ -4,7 +4,6 @@ import json
 import re
 import socket
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -86,22 +85,6 @@ def test_the_failure_of_a_job_is_one_sentence(spark):
     assert "\n" not in str(info.value)
 
 
-def test_a_long_step_tells_how_many_of_its_tasks_are_done(spark, monkeypatch):
-    from lowrank.spark.arrow import map_in_arrow
-
-    def slow(batches):
-        time.sleep(0.2)
-        yield from batches
-
-    said = []
-    monkeypatch.setattr(session, "_REPORT_SECONDS", 0.02)
-    with session.reported(spark, said.append) as begin:
-        begin("counting")
-        map_in_arrow(spark.range(6, numPartitions=6), slow, "id bigint").count()
-    assert said[0] == "counting"
-    assert any(re.fullmatch(r"counting, [1-5] of 6 tasks", text) for text in said)
-
-
 def test_errors_of_others_pass_unchanged():
     with pytest.raises(KeyError, match="mine"), explained():
         raise KeyError("mine")
@@ -154,19 +137,19 @@ def test_java_is_gone():
 
 
 def test_object_stores_need_no_parent_folder(spark, tmp_path, monkeypatch):
-    from recsys.spark import results
+    from recsys.spark import files
 
-    monkeypatch.setattr(results, "_WITH_FOLDERS", ("hdfs",))
+    monkeypatch.setattr(files, "_WITH_FOLDERS", ("hdfs",))
     out = str(tmp_path / "no" / "model")
-    with results.staged(spark, out, lambda place: True, overwrite=False) as folder:
+    with files.staged(spark, out, lambda path: True, overwrite=False) as folder:
         folder.child("model.json").write_text("{}")
-    assert results.Place(spark, out).sizes() == {"model.json": 2}
+    assert files.SparkPath(spark, out).sizes() == {"model.json": 2}
 
 
 def test_the_old_result_is_put_back_where_the_new_one_cannot_be_moved(spark, tmp_path):
-    from recsys.spark.results import Place, put_in_place
+    from recsys.spark.files import SparkPath, put_in_place
 
-    class Stuck(Place):
+    class Stuck(SparkPath):
         def move_to(self, other):
             self._files = SimpleNamespace(rename=lambda *_: False)
             super().move_to(other)
@@ -175,7 +158,7 @@ def test_the_old_result_is_put_back_where_the_new_one_cannot_be_moved(spark, tmp
         (tmp_path / name).mkdir()
         (tmp_path / name / "part").write_text(name)
     new, target, aside = (each(spark, str(tmp_path / name)) for each, name in (
-        (Stuck, "new"), (Place, "target"), (Place, "aside")
+        (Stuck, "new"), (SparkPath, "target"), (SparkPath, "aside")
     ))  # fmt: skip
     with pytest.raises(ModelFileError, match=r"new cannot be renamed to .*target\."):
         put_in_place(new, target, aside)
@@ -188,18 +171,19 @@ def test_the_old_result_is_put_back_where_the_new_one_cannot_be_moved(spark, tmp
     [("{", False), ("[]", False), (json.dumps({"format": SPARK_FORMAT}), True)],
 )
 def test_results_are_known_by_their_manifest(spark, tmp_path, content, expected):
-    from recsys.spark.results import Place, is_result
+    from recsys.spark.files import SparkPath
+    from recsys.spark.results import is_result
 
     (tmp_path / "model.json").write_text(content)
-    assert is_result(Place(spark, str(tmp_path))) is expected
+    assert is_result(SparkPath(spark, str(tmp_path))) is expected
 
 
 def test_a_failed_job_leaves_nothing_half_written(spark, tmp_path):
-    from recsys.spark.results import staged
+    from recsys.spark.files import staged
 
     def fail():
         with staged(
-            spark, str(tmp_path / "out"), lambda place: True, overwrite=False
+            spark, str(tmp_path / "out"), lambda path: True, overwrite=False
         ) as folder:
             spark.range(3).write.parquet(folder.child("part").uri)
             assert any(tmp_path.iterdir())

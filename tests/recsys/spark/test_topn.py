@@ -20,12 +20,10 @@ def written(path):
     return pl.read_parquet(f"{path}/*.parquet").sort("user", "rank")
 
 
-@pytest.mark.parametrize("limit", [2**30, 0], ids=["broadcast", "blocks"])
-def test_it_recommends_as_one_machine_does(spark, case, tmp_path, limit, monkeypatch):
-    from recsys.spark import recommend, topn
+def test_it_recommends_as_one_machine_does(spark, case, tmp_path):
+    from recsys.spark import recommend
 
     opened = Recommender.load(case.path)
-    monkeypatch.setattr(topn, "_LEAST_BLOCK", 1 + opened.ratings.n_items // 3)
     allow = opened.ratings.items.values.to_list()[::2]
     block = allow[:50]
     recommend(
@@ -34,7 +32,6 @@ def test_it_recommends_as_one_machine_does(spark, case, tmp_path, limit, monkeyp
         5,
         items=allow,
         block=[str(item) for item in block],
-        broadcast_limit=limit,
     )
     here = opened.recommend(n=5, items=allow, block=block).drop("title", strict=False)
     assert written(tmp_path / "top").equals(here.sort("user", "rank"))
@@ -45,9 +42,15 @@ def coarse(case, monkeypatch):
     """The model with vectors of small whole numbers: many equal scores, here and on Spark."""
     from pyspark.sql import functions as sql
 
+    from recsys.spark import topn
     from recsys.spark.results import SparkModel
 
-    table = SparkModel.table
+    table, opened_by_workers = SparkModel.table, topn.ordinary_model
+
+    def without_popularity(result, users, items):
+        return opened_by_workers(result, users, items).set_params(popularity=0.0)
+
+    monkeypatch.setattr(topn, "ordinary_model", without_popularity)
 
     def rounded(self, spark, side):
         whole = sql.transform("factors", lambda each: sql.signum(each).cast("float"))
@@ -64,21 +67,14 @@ def coarse(case, monkeypatch):
     return opened
 
 
-@pytest.mark.parametrize("limit", [2**30, 0], ids=["broadcast", "blocks"])
-def test_equal_scores_are_in_the_order_of_one_machine(
-    spark, case, coarse, tmp_path, limit, monkeypatch
-):
-    from recsys.spark import evaluate, recommend, topn
+def test_equal_scores_are_in_the_order_of_one_machine(spark, case, coarse, tmp_path):
+    from recsys.spark import evaluate, recommend
 
-    monkeypatch.setattr(topn, "_LEAST_BLOCK", 1 + coarse.ratings.n_items // 3)
-    monkeypatch.setattr(
-        topn, "obscurity", lambda counts, *_: np.zeros(len(counts), np.float32)
-    )
-    recommend(str(case.path), str(tmp_path / "top"), 20, broadcast_limit=limit)
+    recommend(str(case.path), str(tmp_path / "top"), 20)
     here = coarse.recommend(n=20).drop("title", strict=False)
     assert here.filter(user=here["user"][0])["score"].n_unique() < 5
     assert written(tmp_path / "top").equals(here.sort("user", "rank"))
-    found = evaluate(str(case.path), str(case.test_file), 10, broadcast_limit=limit)
+    found = evaluate(str(case.path), str(case.test_file), 10)
     splits = shared_test({"als": coarse.ratings}, read_ratings(case.test_file)).splits
     names = [f"{kind}@10" for kind in ("precision", "recall", "ndcg")]
     expected = measure(
