@@ -193,9 +193,11 @@ def _right_vectors(gram: Gram, k: int) -> _RightVectors:
     V = np.ascontiguousarray(Vt.T)
     products = gram.matrix @ V
     s = np.sqrt(np.maximum(np.einsum("ij,ij->j", V, products), 0))
-    residuals = np.linalg.norm(products / np.where(s > 0, s, 1.0) - V * s, axis=0)
     # Rounding of A'A adds up to eps times its norm to each eigenvalue.
-    rounding = len(squares) * np.finfo(np.float64).eps * squares[-1:].sum()
+    rounding = float(np.finfo(np.float64).eps * squares[-1:].sum())
+    divisors = np.where(s > 0, s, np.inf)
+    residuals = np.linalg.norm(products / divisors - V * s, axis=0)
+    residuals += rounding / divisors
     remainder = squares[: len(squares) - k].max(initial=0.0)
     return _RightVectors(V, s, residuals, math.sqrt(max(remainder, 0.0) + rounding))
 

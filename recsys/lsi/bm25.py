@@ -12,7 +12,8 @@ from lowrank.kernels.retrieval import sum_rows
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
-_K1, _B = 1.2, 0.75  # saturation of counts, and influence of the document length
+_K1 = 1.2  # saturation of counts
+_B = 0.75  # influence of the document length
 
 
 class Postings(NamedTuple):
@@ -89,18 +90,19 @@ def _weights(counts: Floats, saturation: Floats) -> Floats:
 def document_lengths(counts: Any) -> NDArray[np.floating[Any]]:
     """Return the sum of each row of a csr_array of counts."""
     lengths = np.add.reduceat(np.append(counts.data, 0), counts.indptr[:-1])
-    return np.where(np.diff(counts.indptr) > 0, lengths, 0).astype(
-        counts.dtype, copy=False
-    )
+    lengths[np.diff(counts.indptr) == 0] = 0  # reduceat gives the next entry for these
+    return np.asarray(lengths, counts.dtype)
 
 
 def saturation(lengths: NDArray[np.floating[Any]], mean_length: float) -> Floats:
     """Return ``k1 (1 - b + b l / mean l)`` for documents of length l, k1 = 1.2 and b = 0.75."""
-    saturations: Floats = _K1 * (1 - _B + _B * lengths / max(mean_length, 1e-9))
+    relative = lengths / max(mean_length, 1e-9)
+    saturations: Floats = _K1 * (1 - _B + _B * relative)
     return saturations.astype(np.float32)
 
 
 def inverse_document_frequency(df: Indices, n: int) -> Floats:
     """Return ln(1 + (n - df + .5) / (df + .5)) for terms that are in df of n documents."""
-    idf: Floats = np.log1p((n - df + 0.5) / (df + 0.5)).astype(np.float32)
+    odds = (n - df + 0.5) / (df + 0.5)
+    idf: Floats = np.log1p(odds).astype(np.float32)
     return idf

@@ -217,13 +217,14 @@ class Eigenwords:
         >>> Eigenwords(5).fit(texts).analogy("man", "king", "woman", n=1)["word"].to_list()
         ['queen']
         """
-        places = self.terms_.index([first, second, third])
+        rows = self.terms_.index([first, second, third])
         vectors = np.asarray(self.vectors_, np.float32)
-        unit = vectors[places] / np.linalg.norm(vectors[places], axis=1, keepdims=True)
+        unit = vectors[rows] / np.linalg.norm(vectors[rows], axis=1, keepdims=True)
         target = (unit[1] - unit[0] + unit[2])[None, :]
-        top = best_rows(Cosine(vectors, target), 1, n + len(places))
-        kept = ~np.isin(top.items, places)
-        items, scores = top.items[kept][:n], top.scores[kept][:n]
+        top = best_rows(Cosine(vectors, target), 1, n + len(rows))
+        is_other = ~np.isin(top.items, rows)
+        items = top.items[is_other][:n]
+        scores = top.scores[is_other][:n]
         ranks = np.arange(1, len(items) + 1, dtype=np.int32)
         names = self.terms_.values.gather(items).alias("word")
         return pl.DataFrame(
@@ -234,26 +235,24 @@ class Eigenwords:
         self, batches: Iterable[Sequence[str]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], Ids]:
         """Return running text as numbers (-1 for rare words), the ends of texts, and the words."""
-        places: dict[str, int] = {}
-        stop = self._stop_words
+        number_of: dict[str, int] = {}
         numbers: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
         lengths: list[int] = []
         for texts in batches:
             for text in texts:
-                words = self._tokenize(text)
-                found = [
-                    places.setdefault(w, len(places)) for w in words if w not in stop
-                ]
-                numbers.append(np.array(found, dtype=np.int64))
-                lengths.append(len(found))
+                words = [w for w in self._tokenize(text) if w not in self._stop_words]
+                row = [number_of.setdefault(w, len(number_of)) for w in words]
+                numbers.append(np.array(row, dtype=np.int64))
+                lengths.append(len(row))
         running = np.concatenate(numbers)
-        counts = np.bincount(running, minlength=len(places))
-        names = np.array(list(places), dtype=object)
-        kept = np.flatnonzero(counts >= self.min_count)
-        kept = kept[np.argsort(names[kept], kind="stable")] if kept.size else kept
+        counts = np.bincount(running, minlength=len(number_of))
+        names = np.array(list(number_of), dtype=object)
+        frequent = np.flatnonzero(counts >= self.min_count)
+        if frequent.size:
+            frequent = frequent[np.argsort(names[frequent], kind="stable")]
         target = np.full(len(names), -1, dtype=np.int64)
-        target[kept] = np.arange(len(kept))
-        labels = Ids([str(name) for name in names[kept]], "word", sort=False)
+        target[frequent] = np.arange(len(frequent))
+        labels = Ids([str(name) for name in names[frequent]], "word", sort=False)
         return target[running], np.cumsum(lengths), labels
 
 
@@ -271,35 +270,41 @@ def word_contexts(
     each place, or n_words columns in total if the sides are merged.
     """
     text = np.searchsorted(ends, np.arange(len(words)), side="right")
-    places = [*range(-window, 0), *range(1, window + 1)]
+    offsets = [*range(-window, 0), *range(1, window + 1)]
+    n_columns = n_words
+    if sides == "apart":
+        n_columns *= len(offsets)
     total: Any = None
-    for number, place in enumerate(places):
-        left = slice(max(0, -place), len(words) - max(0, place))
-        right = slice(max(0, place), len(words) - max(0, -place))
-        both = (text[left] == text[right]) & (words[left] >= 0) & (words[right] >= 0)
-        column = words[right][both] + (n_words * number if sides == "apart" else 0)
-        width = n_words * (len(places) if sides == "apart" else 1)
-        ones = np.ones(int(both.sum()), dtype=np.float32)
-        part = sparse.coo_array(
-            (ones, (words[left][both], column)), shape=(n_words, width)
-        )
-        total = part.tocsr() if total is None else total + part.tocsr()
+    for number, offset in enumerate(offsets):
+        # The word at `middle` has the word at `context` at this place of its window.
+        middle = slice(max(0, -offset), len(words) - max(0, offset))
+        context = slice(max(0, offset), len(words) - max(0, -offset))
+        is_pair = text[middle] == text[context]
+        is_pair &= (words[middle] >= 0) & (words[context] >= 0)
+        rows = words[middle][is_pair]
+        columns = words[context][is_pair]
+        if sides == "apart":
+            columns = columns + n_words * number
+        ones = np.ones(len(rows), dtype=np.float32)
+        entries = (ones, (rows, columns))
+        part = sparse.coo_array(entries, shape=(n_words, n_columns)).tocsr()
+        total = part if total is None else total + part
     return total
 
 
 def _scaled(counts: Any, scaling: str) -> Any:
     """Return the counts scaled by "ppmi" or "sqrt", as `Eigenwords` defines them."""
     coo = counts.tocoo()
-    of_words, of_contexts = (  # these sums need float64
-        np.bincount(places, coo.data, length).astype(np.float64, copy=False)
-        for places, length in zip((coo.row, coo.col), coo.shape, strict=True)
-    )
+    n_words, n_contexts = coo.shape
+    # These sums need float64.
+    of_words = np.bincount(coo.row, coo.data, n_words).astype(np.float64)
+    of_contexts = np.bincount(coo.col, coo.data, n_contexts).astype(np.float64)
     product = of_words[coo.row] * of_contexts[coo.col]
     if scaling == "ppmi":
         data = np.maximum(np.log(coo.data * of_words.sum() / product), 0)
     else:
         data = np.sqrt(coo.data / np.sqrt(product))
-    places = (coo.row, coo.col)
-    scaled = sparse.csr_array((data.astype(np.float32), places), shape=coo.shape)
+    entries = (data.astype(np.float32), (coo.row, coo.col))
+    scaled = sparse.csr_array(entries, shape=coo.shape)
     scaled.eliminate_zeros()
     return scaled

@@ -117,12 +117,10 @@ def decompose(
     elif isinstance(n_components, str):
         seed = 0 if random_state is None else random_state
         try:
-            k = max(
-                1,
-                lowrank.choose_rank(
-                    weighted, n_components, center=False, random_state=seed
-                ),
+            chosen = lowrank.choose_rank(
+                weighted, n_components, center=False, random_state=seed
             )
+            k = max(1, chosen)
         except ValueError as error:
             raise DataError(
                 f"n_components must be a rank or a rule for it: {error}"
@@ -137,12 +135,12 @@ def decompose(
     tol = _TOL if weighted.shape[0] > _LARGE else None
     svd = lowrank.truncated_svd(weighted, k, tol=tol, random_state=random_state)
     rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps
-    kept = int(np.sum(svd.s > rounding))
-    if not kept:
+    n_above = int(np.sum(svd.s > rounding))
+    if not n_above:
         raise DataError(
             "There is nothing to decompose: all terms have weight zero everywhere."
         )
-    return Space(svd.Vt[:kept], svd.s[:kept])
+    return Space(svd.Vt[:n_above], svd.s[:n_above])
 
 
 def orthogonality_loss(gram: Float64s, singular_values: NDArray[Any]) -> float:
@@ -163,8 +161,8 @@ def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:
     total = energy(rows.data)
     if total == 0:
         return 0.0
-    kept = energy(coordinates)
-    return min(1.0, max(0.0, 1 - kept / total))
+    share_inside = energy(coordinates) / total
+    return min(1.0, max(0.0, 1 - share_inside))
 
 
 def with_documents(
@@ -197,8 +195,11 @@ def _with_rows(
     P = rows @ components.T
     # Eigenvectors W of R'R, scaled: Q = (D' - U P') W / root, and R = root W'.
     squares, W = np.linalg.eigh((rows @ rows.T).toarray() - P @ P.T)
-    kept = squares > max(float(squares.max(initial=0.0)), float(s[0]) ** 2) * _NOTHING
-    root, W = np.sqrt(squares[kept]), W[:, kept]
+    largest = max(float(squares.max(initial=0.0)), float(s[0]) ** 2)
+    is_new = squares > largest * _NOTHING  # the others are inside the old space
+    root = np.sqrt(squares[is_new])
+    W = W[:, is_new]
+    # The singular values of [diag(s) 0; P R'] are those of the matrix with the new rows.
     small = np.zeros((k + len(P), k + len(root)))
     small[:k, :k] = np.diag(s)
     small[k:, :k] = P
@@ -207,8 +208,10 @@ def _with_rows(
     leading = np.argsort(-eigenvalues, kind="stable")[:k]
     G = G[:, leading]
     of_rows = (W / root) @ G[k:]
-    new = (components.T @ (G[:k] - P.T @ of_rows) + rows.T @ of_rows).T
-    return np.ascontiguousarray(new), np.sqrt(np.maximum(eigenvalues[leading], 0.0))
+    of_components = G[:k] - P.T @ of_rows
+    directions = (components.T @ of_components + rows.T @ of_rows).T
+    values = np.sqrt(np.maximum(eigenvalues[leading], 0.0))
+    return np.ascontiguousarray(directions), values
 
 
 def _rayleigh_ritz(
@@ -222,16 +225,16 @@ def _rayleigh_ritz(
     eigenvalues, turn = np.linalg.eigh(coordinates.T @ coordinates)
     order = np.argsort(-eigenvalues, kind="stable")
     order = order[eigenvalues[order] > eigenvalues.max() * _NOTHING]
-    turned = turn[:, order].T @ components
-    largest = np.abs(turned).argmax(
-        axis=1
-    )  # signs are chosen so that these are positive
-    signs = np.sign(turned[np.arange(len(turned)), largest])
-    space = Space(
-        (turned * signs[:, None]).astype(dtype),
-        np.sqrt(eigenvalues[order]).astype(dtype),
-    )
-    return space, (coordinates @ (turn[:, order] * signs)).astype(dtype)
+    turn = turn[:, order]
+    directions = turn.T @ components
+    # Signs are chosen so that the largest entry of each direction is positive.
+    largest = np.abs(directions).argmax(axis=1)
+    signs = np.sign(directions[np.arange(len(directions)), largest])
+    directions *= signs[:, None]
+    turn = turn * signs
+    values = np.sqrt(eigenvalues[order])
+    space = Space(directions.astype(dtype), values.astype(dtype))
+    return space, (coordinates @ turn).astype(dtype)
 
 
 @dataclass(frozen=True, eq=False)

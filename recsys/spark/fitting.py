@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _DEFAULTS = {
-    "als": {"regularization": 0.1, "count_power": 1.0},
+    "als": {"regularization": 0.05, "count_power": 1.0},
     "ials": {"count_power": 1.0},
 }
 _ITERATIONS = 15
+_SWEEPS_PER_CHECKPOINT = 5
 _BIAS_PENALTY = 5.0  # ratings of the mean that are added to those of each user and item
 _SOLVED = "others array<int>, values array<float>, count int, bias float, factors array<float>"
 _NOBODY = pl.DataFrame(
@@ -125,6 +126,8 @@ def fit(
                 coded.n_users, coded.n_items, summary.n
             )
         begin("fitting")
+        # Without checkpoints, the lineage of many sweeps overflows the stack of Java.
+        spark.sparkContext.setCheckpointDir(scratch.child("checkpoints").uri)
         fitted = (_fit_als if name == "als" else _fit_ials)(coded, summary, settings)
         result = SparkModel(
             format_version=VERSION,
@@ -314,6 +317,7 @@ def _item_factors(
         rank=settings["factors"],
         maxIter=settings["iterations"],
         seed=settings["random_state"],
+        checkpointInterval=_SWEEPS_PER_CHECKPOINT,
         userCol="user",
         itemCol="item",
         ratingCol="value",

@@ -86,12 +86,12 @@ def kill_executor(batches):
 
 def main(ratings: str, folder: str, parameters: str, java: str) -> None:
     from lowrank.spark.arrow import map_in_arrow
-    from recsys.spark.results import staged
+    from recsys.spark.files import staged
 
     killed = []
 
-    def kill_one(step) -> None:
-        if step.step == 1:
+    def kill_one(step: str) -> None:
+        if step == "fitting":
             spark = session.sparkContext._jsc.sc()
             while spark.getExecutorMemoryStatus().size() - 1 < EXECUTORS:
                 time.sleep(0.1)
@@ -106,7 +106,7 @@ def main(ratings: str, folder: str, parameters: str, java: str) -> None:
     master = start_cluster(folder, conf)
     out = Path(folder) / "out"
     with spark_session(master, conf) as session:
-        fit(ratings, str(out / "model"), on_step=kill_one, **json.loads(parameters))
+        fit(ratings, str(out / "model"), say=kill_one, **json.loads(parameters))
         failure = ""
         try:
             with (
