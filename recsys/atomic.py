@@ -347,11 +347,7 @@ def _locked_file(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def move_link(link: Path, name: str) -> None:
-    """Let `link` point to `name` in the same directory, atomically.
-
-    The link is relative. If links are not allowed, as for most users of Windows, a text file with
-    the name is written instead, which `recsys.resolved` follows.
-    """
+    """Let the relative link `link` point to `name` in the same directory, atomically."""
     directory = (
         exclusive(link.parent, lambda: None) if fcntl is not None else nullcontext()
     )
@@ -359,24 +355,13 @@ def move_link(link: Path, name: str) -> None:
         for path in _remains(link, "tmp"):
             if fcntl is not None or _is_old(path, _ABANDONED):
                 path.unlink(missing_ok=True)
-        try:
-            _move_link(link, name)
-        except FileNotFoundError:  # taken for remains by another process, without locks
-            _move_link(link, name)
-    flush(link.parent)
-
-
-def _move_link(link: Path, name: str) -> None:
-    new = _hidden(link)
-    try:
+        new = _hidden(link)
         try:
             new.symlink_to(name, target_is_directory=True)
-        except OSError:
-            new.write_text(f"{name}\n", encoding="utf-8")
-            flush(new)
-        new.replace(link)
-    finally:
-        new.unlink(missing_ok=True)
+            new.replace(link)
+        finally:
+            new.unlink(missing_ok=True)
+    flush(link.parent)
 
 
 def flush(path: Path) -> None:

@@ -22,13 +22,13 @@ from recsys.addresses import located
 
 MANIFEST = "model.json"
 MODEL_FORMAT = "recsys-model"
-FORMAT_VERSION: Literal[3] = 3
+FORMAT_VERSION: Literal[4] = 4
 
 LONGEST = 64 * 2**20
 """Maximum size of a JSON document, in bytes."""
 
-VERIFIED_TOGETHER = 64 * 2**20
-"""Total size of files up to which all checksums are verified, in bytes."""
+VERIFIED = 16 * 2**20
+"""Size of a file up to which its checksum is always verified, in bytes."""
 
 DTYPES = (
     "|b1",
@@ -46,12 +46,7 @@ DTYPES = (
 )
 """Types of saved arrays."""
 
-MARK_PATTERN = r"[0-9a-f]{8}"
-"""Pattern of the mark in the header of an array, by which a file of another model is found."""
-
 # size up to which the checksum of a file is verified, in bytes
-_ALWAYS_VERIFIED = 2**20
-_LONGEST_NAME = 255  # maximum length of a file name, in bytes
 _LONGEST_HEADER = 4096
 _MOST_AXES = 8
 
@@ -62,8 +57,7 @@ _SIZE = rb"(?:0|[1-9][0-9]{0,18})"
 # The literal that `numpy.save` writes, which `numpy.load` evaluates.
 _HEADER = re.compile(
     rb"\{'descr': '([<>|][biuf][0-9]{1,2})', 'fortran_order': (False|True), "
-    rb"'shape': \((|" + _SIZE + rb",|" + _SIZE + rb"(?:, " + _SIZE + rb")+)\), \} *"
-    rb"(?:#(" + MARK_PATTERN.encode() + rb"))?\n"
+    rb"'shape': \((|" + _SIZE + rb",|" + _SIZE + rb"(?:, " + _SIZE + rb")+)\), \} *\n"
 )
 
 _HAS_DESCRIPTORS = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
@@ -78,18 +72,9 @@ class DamageError(ValueError):
     """Damage of a saved model, index or split; the message is the end of a sentence."""
 
 
-def resolved(path: str | Path) -> Path:
-    """Return a path, or the directory named by a text file there (see `atomic.move_link`)."""
-    place = Path(located(os.fspath(path)))
-    if place.is_file() and place.stat().st_size <= _LONGEST_NAME:
-        try:
-            name = place.read_text(encoding="utf-8").strip()
-        except UnicodeDecodeError:
-            return place
-        target = place.parent / name
-        if name and Path(name).name == name and target.is_dir():
-            return target
-    return place
+def as_path(path: str | Path) -> Path:
+    """Return a path whose text has no password."""
+    return Path(located(os.fspath(path)))
 
 
 class SavedDirectory:
@@ -97,7 +82,7 @@ class SavedDirectory:
 
     Files are opened relative to its descriptor, wherever links to it are moved meanwhile. Links in
     it are not followed. Windows, which has no such descriptors, does not move directories with open
-    files; there the path is resolved once.
+    files; there the links of the path are followed once.
 
     Attributes
     ----------
@@ -114,7 +99,7 @@ class SavedDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.real = Path(os.path.realpath(resolved(path)))
+        self.real = Path(os.path.realpath(as_path(path)))
         self._manifest: tuple[int, ...] | None = None
         self._descriptor: int | None = None
         if _HAS_DESCRIPTORS:
@@ -181,7 +166,7 @@ class SavedDirectory:
     def was_replaced(self) -> bool:
         """Return whether the path leads to another directory or model.json by now."""
         try:
-            path = resolved(self.path)
+            path = as_path(self.path)
             if _identity(path.stat()) != self._identity:
                 return True
             if self._manifest is None:
@@ -206,13 +191,12 @@ def sha256_of(path: Path) -> str:
 
 
 class Header(NamedTuple):
-    """Header of an array file: type, shape, order of the axes, first byte of the data, mark."""
+    """Header of an array file: type, shape, order of the axes, first byte of the data."""
 
     dtype: str
     shape: tuple[int, ...]
     order: Literal["C", "F"]
     start: int
-    mark: str
 
 
 def read_header(stream: BufferedReader) -> Header | None:
@@ -230,26 +214,11 @@ def read_header(stream: BufferedReader) -> Header | None:
     match = _HEADER.fullmatch(stream.read(length))
     if match is None:
         return None
-    dtype, is_fortran, sizes, mark = match.groups(default=b"")
+    dtype, is_fortran, sizes = match.groups()
     shape = tuple(int(size) for size in sizes.split(b",") if size)
     order: Literal["C", "F"] = "F" if is_fortran == b"True" else "C"
     n_bytes = len(start) + len(counted) + length
-    return Header(dtype.decode("latin-1"), shape, order, n_bytes, mark.decode())
-
-
-def write_mark(path: Path, mark: str) -> None:
-    """Put a mark in the spaces at the end of the header of a new array file."""
-    with path.open("rb") as stream:
-        header = read_header(stream)
-    end = f"#{mark}\n".encode()
-    if header is None:
-        raise ValueError(f"numpy.save has not written a known header to {path.name}")
-    with path.open("r+b") as file:
-        file.seek(header.start - len(end))
-        if file.read(len(end)).strip(b" ") != b"\n":
-            raise ValueError(f"the header of {path.name} has no space for a mark")
-        file.seek(header.start - len(end))
-        file.write(end)
+    return Header(dtype.decode("latin-1"), shape, order, n_bytes)
 
 
 def mapped(
@@ -257,30 +226,24 @@ def mapped(
 ) -> NDArray[Any]:
     """Map an array into memory after checking it against the fields of a `schema.FileEntry`.
 
-    The checksum of a file larger than 1 MB is only verified if `verify` is set; otherwise, its
-    mark is compared.
-
-    Raises
-    ------
-    DamageError
+    The checksum of a file larger than 16 MB is only verified if `verify` is set.
     """
     with directory.open(name) as stream:
         size = os.fstat(stream.fileno()).st_size
-        if size != (expected := entry["bytes"]):
+        expected = entry["bytes"]
+        if size != expected:
             raise DamageError(f"{name} has {size:,} bytes instead of {expected:,}")
-        is_verified = verify or size <= _ALWAYS_VERIFIED
-        if (
-            is_verified
-            and hashlib.file_digest(stream, "sha256").hexdigest() != entry["sha256"]
-        ):
-            raise DamageError(f"the contents of {name} have changed since it was saved")
+        if verify or size <= VERIFIED:
+            checksum = hashlib.file_digest(stream, "sha256").hexdigest()
+            if checksum != entry["sha256"]:
+                raise DamageError(
+                    f"the contents of {name} have changed since it was saved"
+                )
         stream.seek(0)
         header = read_header(stream)
         if header is None:
             raise DamageError(f"{name} is not an array of numbers")
         _check_header(name, header, entry, size)
-        if not is_verified and header.mark != entry.get("mark", ""):
-            raise DamageError(f"{name} belongs to another model")
         try:
             return open_memmap(stream, header)
         except (OverflowError, ValueError):  # empty, with an axis that is too long

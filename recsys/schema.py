@@ -54,15 +54,14 @@ from recsys.saved_arrays import (
     FORMAT_VERSION,
     LONGEST,
     MANIFEST,
-    MARK_PATTERN,
     MODEL_FORMAT,
-    VERIFIED_TOGETHER,
+    VERIFIED,
     DamageError,
     SavedDirectory,
+    as_path,
     check_finite,
     check_rows,
     mapped,
-    resolved,
 )
 
 if TYPE_CHECKING:
@@ -119,17 +118,12 @@ T = TypeVar("T")
 
 
 class FileEntry(Struct, frozen=True):
-    """Description of an array file: checksum, size, type (``<f4`` is float32) and shape.
-
-    The header of the file has the `mark`, by which a large file of another model is found without
-    reading it.
-    """
+    """Description of an array file: checksum, size, type (``<f4`` is float32) and shape."""
 
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     bytes: Count
     dtype: Annotated[str, Meta(pattern=r"\A(\|b1|\|[iu]1|<[iuf][248])\Z")]
     shape: tuple[Count, ...]
-    mark: Annotated[str, Meta(pattern=rf"\A({MARK_PATTERN})?\Z")] = ""
 
 
 class ColumnEntry(Struct, frozen=True):
@@ -308,7 +302,7 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
     """Contents of split.json; `folds` are the subdirectories of a split into folds."""
 
     format: Literal["recsys-split"] = SPLIT_FORMAT
-    format_version: Literal[3] = FORMAT_VERSION
+    format_version: Literal[4] = FORMAT_VERSION
     package_version: str = ""
     method: str = "k-fold"
     parameters: dict[str, Number] = {}
@@ -594,7 +588,7 @@ def _opened(path: str | Path, form: Form) -> SavedDirectory:
     ------
     ModelFileError
     """
-    place = resolved(path)
+    place = as_path(path)
     try:
         try:
             return SavedDirectory(path)
@@ -668,7 +662,7 @@ def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
 def format_of(path: str | Path) -> str | None:
     """Return the format in the model.json of a directory, or None without one."""
     try:
-        return str(read_document(resolved(path) / MANIFEST).get("format"))
+        return str(read_document(as_path(path) / MANIFEST).get("format"))
     except (OSError, DamageError):
         return None
 
@@ -730,15 +724,14 @@ def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
         training["rating_max"],
     ):
         raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
-    everything = verify or manifest.size <= VERIFIED_TOGETHER
-    arrays = mapped_arrays(directory, manifest, everything)
-    model = _saved_model(arrays, manifest, everything)
+    arrays = mapped_arrays(directory, manifest, verify=verify)
+    model = _saved_model(arrays, manifest)
     users, items = (_saved_ids(arrays, manifest, kind) for kind in ("user", "item"))
     if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
         raise DamageError(
             f"the model is of shape {shape}, not {(len(users), len(items))}"
         )
-    ratings = _saved_ratings(arrays, manifest, users, items, everything)
+    ratings = _saved_ratings(arrays, manifest, users, items)
     origin = {f.name: getattr(manifest, f.name) for f in fields(Provenance)}
     return Saved(model, ratings, training, Provenance(**origin))
 
@@ -781,9 +774,7 @@ def _loaded_spark_model(directory: SavedDirectory) -> Saved:
     return saved
 
 
-def _saved_model(
-    found: Mapping[str, NDArray[Any]], manifest: Manifest, everything: bool
-) -> Model:
+def _saved_model(found: Mapping[str, NDArray[Any]], manifest: Manifest) -> Model:
     """Return the fitted model of the saved arrays."""
     folder = "arrays/"
     arrays = {
@@ -791,8 +782,6 @@ def _saved_model(
         for name, array in found.items()
         if name.startswith(folder)
     }
-    if everything:
-        check_finite(arrays)
     model: Model = resolve_name(MODELS[manifest.model])._from_arrays(
         manifest.parameters, arrays
     )
@@ -804,7 +793,6 @@ def _saved_ratings(
     manifest: Manifest,
     users: Ids,
     items: Ids,
-    everything: bool,
 ) -> Ratings:
     """Return the training ratings of a saved model, with its tables and features."""
     indptr, indices, data = (listed(found, f"ratings/{name}") for name in _ROWS)
@@ -820,10 +808,10 @@ def _saved_ratings(
         implicit=bool(manifest.training["implicit"]),
         item_table=_saved_features(found, manifest, "item"),
         user_table=_saved_features(found, manifest, "user"),
-        item_features=_blocks(found, manifest, items, everything),
-        user_features=_blocks(found, manifest, users, everything),
+        item_features=_blocks(found, manifest, items),
+        user_features=_blocks(found, manifest, users),
         levels=levels,
-        events=_saved_events(found, manifest, len(users), len(items), everything),
+        events=_saved_events(found, manifest, len(users), len(items)),
         rule=manifest.rule.to_rule(),
         scale=_saved_scale(manifest),
         feature_request=manifest.feature_request,
@@ -832,10 +820,6 @@ def _saved_ratings(
     )
     if levels is not None and data.max(initial=0) >= len(levels):
         raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
-    if everything and not np.isfinite(data if levels is None else levels).all():
-        raise DamageError("ratings has values that are not finite")
-    if everything and seconds is not None and not np.isfinite(seconds).all():
-        raise DamageError("ratings has times that are not finite")
     if (feedback := manifest.feedback) is None:
         return ratings
     low, high = ratings.value_range()
@@ -854,7 +838,6 @@ def _saved_events(
     manifest: Manifest,
     n_users: int,
     n_items: int,
-    everything: bool,
 ) -> Events | None:
     """Return the saved events, or None if the ratings tell everything.
 
@@ -894,29 +877,28 @@ def _saved_events(
     if data is not None:
         if levels is not None and data.max(initial=0) >= len(levels):
             raise DamageError(f"events/data has codes beyond the {len(levels)} levels")
-        numbers = data if levels is None else levels
-        if everything and not np.isfinite(numbers).all():
-            raise DamageError("events has values that are not finite")
         values = Values(cast(Any, data), levels)
-    if everything and seconds is not None and not np.isfinite(seconds).all():
-        raise DamageError("events has times that are not finite")
     return Events(indptr, items, values, cast(Any, seconds), kinds, keys)
 
 
 def mapped_arrays(
-    directory: SavedDirectory, manifest: Manifest, everything: bool
+    directory: SavedDirectory, manifest: Manifest, *, verify: bool
 ) -> dict[str, NDArray[Any]]:
-    """Map all arrays into memory, by names without suffix, after checking sizes and checksums."""
-    return {
-        name.removesuffix(".npy"): mapped(
-            directory, name, as_dict(entry), verify=everything
-        )
-        for name, entry in manifest.files.items()
-    }
+    """Map all arrays into memory, by names without suffix, after checking files and values."""
+    arrays = {}
+    for file, entry in manifest.files.items():
+        name = file.removesuffix(".npy")
+        array = mapped(directory, file, as_dict(entry), verify=verify)
+        # Columns of tables may have numbers that are not finite.
+        is_column = name.partition("/")[0] in manifest.columns
+        if not is_column and (verify or array.nbytes <= VERIFIED):
+            check_finite({name.removeprefix("arrays/"): array})
+        arrays[name] = array
+    return arrays
 
 
 def _blocks(
-    found: Mapping[str, NDArray[Any]], manifest: Manifest, ids: Ids, everything: bool
+    found: Mapping[str, NDArray[Any]], manifest: Manifest, ids: Ids
 ) -> GroupedFeatures | None:
     """Return the features of users or items, if the model has any."""
     side = cast("Side", ids.kind)
@@ -946,8 +928,7 @@ def _blocks(
         or data.dtype != np.float32
     ):
         raise DamageError(f"the {side} features are not a matrix of {len(ids)} rows")
-    arrays = [*own.values(), levels["weight"].to_numpy()]
-    if everything and not all(np.isfinite(each).all() for each in arrays):
+    if not levels["weight"].is_finite().all():
         raise DamageError(f"the {side} features are not all finite")
     shape = len(ids), len(encoder.names)
     return FeatureBlocks(csr_array((data, indices, indptr), shape=shape), encoder)

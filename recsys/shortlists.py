@@ -27,7 +27,6 @@ from recsys.saved_arrays import (
     LONGEST,
     MANIFEST,
     MODEL_FORMAT,
-    VERIFIED_TOGETHER,
     DamageError,
     SavedDirectory,
     mapped,
@@ -127,13 +126,10 @@ class _Model:
         self._directory, self._about, self._files = directory, about, about["files"]
         self.name: str = about["model"]
         self.places_new = self.name in _PLACING_NEW
-        self._verify = (
-            sum(each["bytes"] for each in self._files.values()) <= VERIFIED_TOGETHER
-        )
 
     def mapped(self, file: str) -> NDArray[Any]:
         """Return the array in a file."""
-        return mapped(self._directory, file, self._files[file], verify=self._verify)
+        return mapped(self._directory, file, self._files[file], verify=False)
 
     def array(self, name: str, dtype: str, ndim: int = 1) -> NDArray[Any]:
         """Return a fitted array."""

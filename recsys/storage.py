@@ -20,9 +20,9 @@ Tables are columns 0, 1, ...: numbers and booleans in ``0.npy``, texts in ``0_of
 ``0_bytes.npy`` (UTF-8). Lists of texts also have ``0_ends.npy``, and columns with missing values
 ``0_valid.npy``.
 
-Arrays are memory-mapped. On load, all sizes, types and shapes are checked. Checksums are verified
-for files up to 1 MB, and for all files if they have at most 64 MB in total or `verify` is set.
-Failures raise a `ModelFileError`, or a `DataError` for splits.
+Arrays are memory-mapped. On load, all sizes, types and shapes are checked, and the checksums of
+files up to 16 MB, or of all files if `verify` is set. Failures raise a `ModelFileError`, or a
+`DataError` for splits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ import platform
 import re
 import stat
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -63,9 +62,8 @@ from recsys.saved_arrays import (
     FORMAT_VERSION,
     MANIFEST,
     DamageError,
-    resolved,
+    as_path,
     sha256_of,
-    write_mark,
 )
 from recsys.schema import MODEL, Form, Manifest, Saved, format_of
 from recsys.user_columns import (
@@ -198,7 +196,7 @@ def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
         raise ModelFileError(
             f"The {noun} cannot be saved in {place}: it is not a path."
         )
-    path = resolved(path)
+    path = as_path(path)
     target = Path(os.path.realpath(path))
     recover(target)
     is_ours = target.is_dir() and format_of(target) == form.format
@@ -293,14 +291,10 @@ def write_directory(
 
 
 def _written(path: Path, array: NDArray[Any]) -> schema.FileEntry:
-    """Write an array, with a mark of its contents in the header."""
+    """Write an array, and describe its file."""
     np.save(path, array, allow_pickle=False)
-    mark = f"{zlib.crc32(np.ascontiguousarray(array).data):08x}"
-    write_mark(path, mark)
     n_bytes = path.stat().st_size
-    return schema.FileEntry(
-        sha256_of(path), n_bytes, array.dtype.str, array.shape, mark
-    )
+    return schema.FileEntry(sha256_of(path), n_bytes, array.dtype.str, array.shape)
 
 
 def _columns(

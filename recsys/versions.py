@@ -30,7 +30,7 @@ from recsys.saved_arrays import (
     MODEL_FORMAT,
     DamageError,
     SavedDirectory,
-    resolved,
+    as_path,
 )
 from recsys.schema import load_model, read_manifest
 
@@ -143,7 +143,7 @@ def _saved_in(directory: Path) -> list[Path]:
 def _latest(directory: Path) -> str | None:
     """Return the name of the version that the link points to."""
     link = directory / LATEST
-    place = Path(os.path.realpath(link)) if link.is_symlink() else resolved(link)
+    place = Path(os.path.realpath(link)) if link.is_symlink() else as_path(link)
     return place.name if place != link and place.is_dir() else None
 
 
@@ -189,7 +189,7 @@ def measured(model: str | Path) -> list[Measured]:
     ModelFileError
         If the file is damaged.
     """
-    file = resolved(model) / schema.MEASURED
+    file = as_path(model) / schema.MEASURED
     if not file.exists():
         return []
     try:
@@ -217,7 +217,7 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
             row["metric"]: (row["value"], row["low"], row["high"]) for row in rows
         },
     )
-    directory = Path(os.path.realpath(resolved(model)))
+    directory = Path(os.path.realpath(as_path(model)))
     target = directory / schema.MEASURED
     try:
         with (
@@ -264,7 +264,7 @@ def _models_near(paths: Iterable[str | Path]) -> list[Path]:
     """Return the directories with a model.json near some paths, each once."""
     parents: dict[Path, Path] = {}  # by real path
     for path in paths:
-        for place in (Path(path).absolute(), Path(os.path.realpath(resolved(path)))):
+        for place in (Path(path).absolute(), Path(os.path.realpath(as_path(path)))):
             parents.setdefault(place.parent.resolve(), _shown(Path(path), place).parent)
             if os.path.lexists(place.parent / LATEST):
                 parents.setdefault(place.parent.parent.resolve(), place.parent.parent)

@@ -247,7 +247,7 @@ def update(
     temporary directory and moved into place when complete. Simultaneous updates of a model wait
     for each other.
     """
-    from recsys.saved_arrays import resolved
+    from recsys.saved_arrays import as_path
     from recsys.schema import MODEL
     from recsys.storage import check_target
 
@@ -261,7 +261,7 @@ def update(
     require(
         out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL."
     )
-    target = out or str(resolved(model))
+    target = out or str(as_path(model))
     check_target(target, MODEL, overwrite=force)
     with alone(target):
         _update(model, ratings, target, changes, reader, force=force)

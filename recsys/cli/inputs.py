@@ -42,9 +42,9 @@ _CANDIDATES = 10
 
 def is_model(path: str) -> bool:
     """Return whether there is a saved model at `path`."""
-    from recsys.saved_arrays import MANIFEST, resolved
+    from recsys.saved_arrays import MANIFEST, as_path
 
-    return (resolved(path) / MANIFEST).is_file()
+    return (as_path(path) / MANIFEST).is_file()
 
 
 def load_ratings(

@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from recsys.saved_arrays import (
     MANIFEST,
-    VERIFIED_TOGETHER,
     DamageError,
     SavedDirectory,
     check_rows,
@@ -103,8 +101,7 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
 def _loaded_index(directory: SavedDirectory, verify: bool) -> SavedIndex:
     """Load the index in a saved directory."""
     manifest = checked_manifest(directory, INDEX)
-    is_verified = verify or manifest.size <= VERIFIED_TOGETHER
-    mapped = mapped_arrays(directory, manifest, is_verified)
+    mapped = mapped_arrays(directory, manifest, verify=verify)
     arrays = {name: listed(mapped, f"arrays/{name}") for name in _ARRAYS}
     documents = saved_table(mapped, manifest, "documents")
     terms = saved_table(mapped, manifest, "terms")
@@ -115,7 +112,7 @@ def _loaded_index(directory: SavedDirectory, verify: bool) -> SavedIndex:
         raise DamageError(
             f"{MANIFEST} does not name the columns of terms and stop_words"
         )
-    _check_arrays(arrays, len(documents), len(terms), is_verified)
+    _check_arrays(arrays, len(documents), len(terms))
     return SavedIndex(
         manifest.parameters,
         manifest.training,
@@ -127,10 +124,7 @@ def _loaded_index(directory: SavedDirectory, verify: bool) -> SavedIndex:
 
 
 def _check_arrays(
-    arrays: Mapping[str, NDArray[Any]],
-    n_documents: int,
-    n_terms: int,
-    is_verified: bool,
+    arrays: Mapping[str, NDArray[Any]], n_documents: int, n_terms: int
 ) -> None:
     """Check types and shapes of arrays, so that no file makes a kernel leave its arrays."""
     k = arrays["singular_values"].size
@@ -151,8 +145,6 @@ def _check_arrays(
         shape = tuple(sizes[axis] for axis in _ARRAYS[name])
         if array.shape != shape:
             raise DamageError(f"{name} must have shape {shape}, not {array.shape}")
-        if is_verified and not np.isfinite(array).all():
-            raise DamageError(f"{name} has values that are not finite")
     check_rows(
         "counts_indptr", arrays["counts_indptr"], arrays["counts_indices"], n_terms
     )

@@ -106,7 +106,7 @@ class Index:
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
         """Load a saved index; its arrays are memory-mapped, not read.
 
-        With `verify`, the checksums of an index larger than 64 MB are also verified.
+        With `verify`, the checksums of files larger than 16 MB are also verified.
 
         Raises
         ------

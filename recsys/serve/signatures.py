@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TypeAlias
 
-from recsys.saved_arrays import MANIFEST, resolved
+from recsys.saved_arrays import MANIFEST, as_path
 
 Signature: TypeAlias = tuple[str, int, int, int]
 Contents: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
@@ -14,7 +14,7 @@ Contents: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 
 def signature_of(path: str) -> Signature | None:
     """Return a signature that changes when a directory is replaced, None if missing."""
-    real = os.path.realpath(resolved(path))
+    real = os.path.realpath(as_path(path))
     try:
         status = (Path(real) / MANIFEST).stat()
     except OSError:
@@ -25,7 +25,7 @@ def signature_of(path: str) -> Signature | None:
 def contents_of(path: str) -> Contents:
     """Return a signature that changes with anything in a directory, its rights included."""
     entries: list[tuple[str, int, int, int, int]] = []
-    folders = [os.path.realpath(resolved(path))]
+    folders = [os.path.realpath(as_path(path))]
     for folder in folders:  # grows by the folders in them
         try:
             with os.scandir(folder) as scanned:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from recsys.errors import RecsysError
-from recsys.saved_arrays import MANIFEST, resolved
+from recsys.saved_arrays import MANIFEST, as_path
 from recsys.serve.problems import ProblemError
 from recsys.serve.signatures import Contents, Signature, contents_of, signature_of
 from recsys.serve.trial import Trial
@@ -80,7 +80,7 @@ class Slot(Generic[T]):
             signature = signature_of(self.path)
             contents = contents_of(self.path)
             try:
-                loaded = self._load_tried(Path(os.path.realpath(resolved(self.path))))
+                loaded = self._load_tried(Path(os.path.realpath(as_path(self.path))))
             except (RecsysError, OSError, MemoryError) as error:
                 is_served = self.current is not None and self.rejected is None
                 if signature is None and is_served:
@@ -146,7 +146,7 @@ def without_folders(sentence: str, path: str) -> str:
     >>> without_folders("Permission denied: '/srv/model.json'", "models/latest")
     "Permission denied: 'model.json'"
     """
-    real = os.path.realpath(resolved(path))
+    real = os.path.realpath(as_path(path))
     spellings = {path, str(Path(path).absolute()), real}
     for spelling in sorted(spellings, key=len, reverse=True):
         sentence = sentence.replace(spelling, Path(spelling).name or spelling)

@@ -9,7 +9,6 @@ import pytest
 
 from recsys import atomic
 from recsys.atomic import put_in_place, unfinished_directory, unfinished_file
-from recsys.saved_arrays import resolved
 
 
 def names(folder):
@@ -191,10 +190,3 @@ def test_a_link_moves_from_one_name_to_another(tmp_path):
         atomic.move_link(tmp_path / "latest", name)
         assert (tmp_path / "latest").resolve().name == name
     assert sorted(each.name for each in tmp_path.iterdir()) == ["latest", "one", "two"]
-
-
-@pytest.mark.parametrize("text", ["../one", "", "nowhere", "one/../one", "\0"])
-def test_a_file_with_another_text_is_not_a_link(tmp_path, text):
-    (tmp_path / "one").mkdir()
-    (tmp_path / "file").write_text(text)
-    assert resolved(tmp_path / "file") == tmp_path / "file"

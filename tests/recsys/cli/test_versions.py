@@ -10,8 +10,6 @@ import polars as pl
 import pytest
 
 from recsys import Recommender
-from recsys.serve.loading import load_responses
-from recsys.serve.slots import Slot
 
 SECRET = "margarethe-von-trotta"
 
@@ -297,31 +295,6 @@ def test_the_link_moves_and_every_command_follows_it(run, models):
     run("update", "models/latest", "new.csv", "--force")
     assert Path("models/latest").readlink() == Path("old")
     assert 77 in Recommender.load("models/old").ratings.users.values
-
-
-def test_where_links_are_not_allowed_the_link_is_a_file(run, models, monkeypatch):
-    def forbidden(*_args, **_options):
-        raise OSError("A required privilege is not held by the client")
-
-    monkeypatch.setattr(Path, "symlink_to", forbidden)
-    run("versions", "promote", "models/old")
-    run("versions", "promote", "models/one")
-    assert Path("models/latest").read_text() == "one\n"
-    assert "bias" in run("info", "models/latest").stdout
-    served = Slot("models/latest", load_responses)
-    assert served.check()
-    assert served.current.name == Recommender.load("models/one").provenance.version
-    run("versions", "promote", "models/old")
-    assert served.check()
-    assert served.current.name == Recommender.load("models/old").provenance.version
-    run("versions", "promote", "models/one")
-    assert table(run("versions", "list", models)).filter("latest")[
-        "version"
-    ].to_list() == ["one"]
-    Path("new.csv").write_text("user,item,rating,time\n77,500,4.5,2004-06-01\n")
-    run("update", "models/latest", "new.csv", "--force")
-    assert 77 in Recommender.load("models/one").ratings.users.values
-    assert table(run("recommend", "models/latest", "--user", 77, "-n", 1)).height == 1
 
 
 def test_what_cannot_be_promoted(run, models):
