@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import (
@@ -73,7 +72,6 @@ SPARK_FORMAT = (
     "recsys-spark-model"  # written by `recsys.spark`, and loaded without a cluster too
 )
 MEASURED = "metrics.json"
-_FEW_TEXTS = 2**16  # maximum number of texts that Python slices faster than polars
 ATTEMPTS = 20
 """Maximum number of times to read a directory that is replaced again and again."""
 PAUSE = 0.02
@@ -430,53 +428,47 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
 
 
 def decoded(
-    found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry
+    found: Mapping[str, NDArray[Any]], prefix: str, entry: ColumnEntry
 ) -> pl.Series:
-    """Return a column from the arrays of `storage.encoded`; texts must be valid UTF-8.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Return a column from the arrays of `storage.encoded`, whose names begin with `prefix`."""
     if entry.type in ("text", "list"):
-        offsets, text = (
-            listed(found, f"{place}_offsets"),
-            listed(found, f"{place}_bytes"),
-        )
-        if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
-            raise DamageError(f"{place} is not text")
-        check_rows(f"{place}_offsets", offsets, text, 256)
-        whole = text.tobytes()
-        if len(offsets) <= _FEW_TEXTS:
-            cuts = pairwise(offsets.tolist())
-            values = pl.Series([whole[a:b].decode() for a, b in cuts], dtype=pl.String)
-        else:
-            values = _slices(offsets, pl.lit(whole).bin.slice).cast(pl.String)
+        values = _decoded_texts(found, prefix)
         if entry.type == "list":
-            starts = np.append(0, listed(found, f"{place}_ends"))
-            check_rows(f"{place}_ends", starts, offsets[:-1], text.size + 1)
-            values = values.implode()
-            cuttable = len(starts) > 1
-            values = (
-                _slices(starts, pl.lit(values).list.slice)
-                if cuttable
-                else values.clear()
-            )
+            starts = np.append(0, listed(found, f"{prefix}_ends"))
+            check_rows(f"{prefix}_ends", starts, np.zeros(len(values)), 1)
+            lists = pl.lit(values.implode()).list
+            values = _slices(starts, lists.slice, pl.List(pl.String))
     else:
-        array = listed(found, place)
+        array = listed(found, prefix)
         if array.ndim != 1 or not array.dtype.isnative:
-            raise DamageError(f"{place} is not a column")
+            raise DamageError(f"{prefix} is not a column")
         values = pl.Series(array)
         if entry.type != "number":
             values = values.cast(pl.Date if entry.type == "date" else pl.Datetime("us"))
-    if f"{place}_valid" in found:
+    if f"{prefix}_valid" in found:
         missing = pl.Series([None], dtype=values.dtype)
-        values = values.zip_with(pl.Series(found[f"{place}_valid"]), missing)
+        values = values.zip_with(pl.Series(found[f"{prefix}_valid"]), missing)
     return values.alias(entry.name)
 
 
-def _slices(starts: NDArray[Any], slice_of: Callable[[str, str], pl.Expr]) -> pl.Series:
+def _decoded_texts(found: Mapping[str, NDArray[Any]], prefix: str) -> pl.Series:
+    """Return the texts between offsets of bytes, which must be valid UTF-8."""
+    offsets = listed(found, f"{prefix}_offsets")
+    text = listed(found, f"{prefix}_bytes")
+    if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
+        raise DamageError(f"{prefix} is not text")
+    # An offset outside the bytes would be cut to an empty text in silence.
+    check_rows(f"{prefix}_offsets", offsets, text, 256)
+    return _slices(offsets, pl.lit(text.tobytes()).bin.slice, pl.Binary).cast(pl.String)
+
+
+def _slices(
+    starts: NDArray[Any], slice_of: Callable[[str, str], pl.Expr], dtype: Any
+) -> pl.Series:
+    """Return slices of one value, each from a start to the next one."""
     spans = pl.DataFrame({"start": starts[:-1], "length": np.diff(starts)})
+    if not len(spans):  # a literal would be a column of one row
+        return pl.Series([], dtype=dtype)
     return spans.select(slice_of("start", "length")).to_series()
 
 
