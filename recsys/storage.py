@@ -35,6 +35,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from numbers import Real
 from pathlib import Path
@@ -99,70 +100,92 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     ------
     ModelFileError
     """
-    known, name = saved.provenance, saved.model.name
-    columns = saved_columns(saved.ratings, known.keep_columns)
-    ratings = with_columns(saved.ratings, columns)
+    provenance = saved.provenance
+    name = saved.model.name
     if name not in MODELS or model_class(name) is not type(saved.model):
         raise ModelFileError(
             f"A saved {type(saved.model).__name__} could not be loaded again, since "
-            f"recsys.models.registry.MODELS does not have it as {name!r}; enter it there first."
+            f"recsys.models.registry.MODELS has no model {name!r}. Register it first."
         )
     saved.model._check_finite()
-    arrays = {f"arrays/{key}": array for key, array in saved.model._arrays().items()}
-    rows = {
-        key: getattr(ratings, key)
-        for key in (*_ROWS, "levels", "seconds", "in_time_order")
-    }
-    arrays |= {
-        f"ratings/{key}": array for key, array in rows.items() if array is not None
-    }
-    if ratings.events is not None:
-        arrays |= {
-            f"events/{key}": array for key, array in ratings.events.arrays().items()
-        }
-    tables = {
-        "users": ratings.users.values.to_frame(),
-        "items": ratings.items.values.to_frame(),
-    }
-    of_features: dict[str, Features] = {}
-    blocks: dict[schema.Side, list[schema.BlockEntry]] = {}
-    for side in _SIDES:
-        table = getattr(ratings, f"{side}_table")
-        if table is not None:
-            tables[f"{side}_table"], of_features[f"{side}_table"] = table.frame, table
-        features = getattr(ratings, f"{side}_features")
-        if encoder := getattr(features, "encoder", None):
-            state = encoder.state()
-            blocks[side] = [schema.BlockEntry(**entry) for entry in state.entries]
-            tables[f"{side}_levels"] = state.levels
-            parts = {
-                name: getattr(features.matrix, name) for name in _ROWS
-            } | state.components
-            arrays |= {
-                f"{side}_features/{name}": array for name, array in parts.items()
-            }
+    columns = saved_columns(saved.ratings, provenance.keep_columns)
+    ratings = with_columns(saved.ratings, columns)
+    contents = _contents(ratings)
+    for key, array in saved.model._arrays().items():
+        contents.arrays[f"arrays/{key}"] = array
     source = ratings.source
-    about: dict[str, Any] = {
-        "parameters": saved.model.get_params(),
-        "training": saved.training,
-        "source": known.source if source is None else str(source),
-        "features": blocks,
-        "feature_request": ratings.feature_request,
-        "untyped": list(ratings.untyped),
-        "title": None if ratings.item_table is None else ratings.item_table.title,
-        "rule": schema.RuleEntry.from_rule(ratings.rule),
-        "feedback": schema.FeedbackEntry.from_feedback(ratings.feedback),
-        "reading": known.reading,
-        "request": known.request,
-        "keep_columns": known.keep_columns,
-        "period": period_of(ratings),
-        "parent": known.parent,
-        "tag": known.tag,
-    }
     with target_directory(path, MODEL, overwrite) as directory:
         write_directory(
-            directory, MODEL, name, arrays, tables, of_features, ratings, **about
+            directory,
+            MODEL,
+            name,
+            contents.arrays,
+            contents.tables,
+            contents.of_features,
+            ratings,
+            parameters=saved.model.get_params(),
+            training=saved.training,
+            source=provenance.source if source is None else str(source),
+            features=contents.blocks,
+            feature_request=ratings.feature_request,
+            untyped=list(ratings.untyped),
+            title=None if ratings.item_table is None else ratings.item_table.title,
+            rule=schema.RuleEntry.from_rule(ratings.rule),
+            feedback=schema.FeedbackEntry.from_feedback(ratings.feedback),
+            reading=provenance.reading,
+            request=provenance.request,
+            keep_columns=provenance.keep_columns,
+            period=period_of(ratings),
+            parent=provenance.parent,
+            tag=provenance.tag,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """Arrays and tables of ratings; some tables are of features, which have `blocks`."""
+
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    tables: dict[str, pl.DataFrame] = field(default_factory=dict)
+    of_features: dict[str, Features] = field(default_factory=dict)
+    blocks: dict[schema.Side, list[schema.BlockEntry]] = field(default_factory=dict)
+
+
+def _contents(ratings: Ratings) -> _Contents:
+    """Return what is saved of ratings."""
+    contents = _Contents()
+    for key in (*_ROWS, "levels", "seconds", "in_time_order"):
+        array = getattr(ratings, key)
+        if array is not None:
+            contents.arrays[f"ratings/{key}"] = array
+    if ratings.events is not None:
+        for key, array in ratings.events.arrays().items():
+            contents.arrays[f"events/{key}"] = array
+    contents.tables["users"] = ratings.users.values.to_frame()
+    contents.tables["items"] = ratings.items.values.to_frame()
+    _add_side(contents, "user", ratings.user_table, ratings.user_features)
+    _add_side(contents, "item", ratings.item_table, ratings.item_features)
+    return contents
+
+
+def _add_side(
+    contents: _Contents, side: schema.Side, table: Features | None, features: Any
+) -> None:
+    """Add the table of users or items, and its encoded features."""
+    if table is not None:
+        contents.tables[f"{side}_table"] = table.frame
+        contents.of_features[f"{side}_table"] = table
+    encoder = getattr(features, "encoder", None)
+    if encoder is None:
+        return
+    # The encoder is saved, so that features of new users or items are encoded alike.
+    state = encoder.state()
+    contents.blocks[side] = [schema.BlockEntry(**entry) for entry in state.entries]
+    contents.tables[f"{side}_levels"] = state.levels
+    for key in _ROWS:
+        contents.arrays[f"{side}_features/{key}"] = getattr(features.matrix, key)
+    for key, array in state.components.items():
+        contents.arrays[f"{side}_features/{key}"] = array
 
 
 @contextmanager
