@@ -83,7 +83,7 @@ def read_ratings(
     )
     frame = reader.csv(place.uri, inferSchema=True)
     # Spark takes texts such as 1.23457E+11 for floats.
-    texts = reader.csv(place.uri)
+    texts = reader.csv(place.uri, inferSchema=False)
     for role, position in choose_columns(frame.columns, request, path).items():
         name, kind = frame.dtypes[position]
         if role in ("user", "item") and kind in _EXACT:

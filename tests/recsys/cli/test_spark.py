@@ -102,7 +102,12 @@ def test_an_evaluation_is_a_table_as_well(run, monkeypatch):
         "rmse": spark.Metric(0.9, None, 48),
         "ndcg@5": spark.Metric(0.2, (0.1, 0.3), 30),
     }
-    counts = {"test_ratings": 48, "users_evaluated": 30, "unknown_ratings": 0}
+    counts = {
+        "test_ratings": 48,
+        "users_evaluated": 30,
+        "unknown_ratings": 0,
+        "known_pairs": 0,
+    }
     found = spark.SparkEvaluation(metrics, counts)
     asked = {}
     monkeypatch.setattr(

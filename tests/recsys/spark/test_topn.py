@@ -166,6 +166,7 @@ def test_it_measures_as_one_machine_does(spark, case):
         "test_ratings": known.n_ratings,
         "users_evaluated": len(values["ndcg"]),
         "unknown_ratings": split.test.n_ratings - known.n_ratings,
+        "known_pairs": 0,
     }
 
 
