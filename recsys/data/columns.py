@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any
 
 import polars as pl
@@ -30,15 +28,11 @@ NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
 """A number in a file, possibly with a decimal comma."""
 
 _TYPED = re.compile(r"(\w+):((?:token|float)(?:_seq)?)")  # in atomic files of RecBole
-_DATE = re.compile(r"\d{1,4}([/.-])\d\d?\1\d{1,4}(?!\d)")
-_FRACTION = re.compile(r"[-+]?\d*\.\d+")
-_SECONDS = re.compile(r"\d{9,10}|\d{13}")  # or in milliseconds
-_KIND = re.compile(r"[A-Za-z][\w-]*")
-_GRADES = 10  # largest grade
-_LARGE = 1e5  # most counts are smaller, and most numeric ids are larger
-_COUNTED = 10
 BY_PLACE = ("user", "item", "rating", "timestamp")
 """Roles of the columns of a file without header."""
+
+BY_NUMBER = "such as --user-col 1 --item-col 2"
+"""Example of options that name the columns of a file without header."""
 
 _ROLES = (*BY_PLACE, "event", "event_id")
 
@@ -585,71 +579,16 @@ def names_without_header(
     if len(positions) > len(BY_PLACE):
         if requested:
             return tuple(called.values())
-        hint = wide_hint(len(positions))
-        numbered = by_number(rows)
-        problem = f"{where} has no header and {len(positions)} columns"
-        if "item" in numbered or not hint:
-            problem += f"; name them by number, such as {numbered}"
-        raise DataError(f"{problem}.{hint}")
+        raise DataError(
+            f"{where} has no header and {len(positions)} columns; name them by number, "
+            f"{BY_NUMBER}.{wide_hint(len(positions))}"
+        )
     if not requested and is_time(first[1]) and not first[1].isdecimal():
         raise DataError(
             f"{where} has no header, and its second column has times ({first[1]!r}); name the "
-            f"columns by number, such as {by_number(rows)}."
+            "columns by number, such as --user-col 1 --item-col 3 --timestamp-col 2."
         )
     for position, role in zip(positions, BY_PLACE, strict=False):
         if role in named or (role not in requested and called[position] not in named):
             called[position] = role
     return tuple(called.values())
-
-
-def by_number(rows: Sequence[Sequence[str]]) -> str:
-    """Return options that name the columns of rows without header, guessed from their values.
-
-    Columns of ids have no dates, fractions or missing values. Constant columns and row numbers are
-    ignored.
-    """
-    stripped = (
-        [text.strip() for text in cells] for cells in zip_longest(*rows, fillvalue="")
-    )
-    columns = dict(enumerate(stripped, 1))
-    telling = {
-        n: cells
-        for n, cells in columns.items()
-        if len({*cells}) > 1 and not _is_counter(cells)
-    }
-    if len(telling) > 1:
-        columns = telling
-
-    def where(fits: Callable[[str], object], used: Collection[int]) -> list[int]:
-        return [
-            n for n, cells in columns.items() if n not in used and all(map(fits, cells))
-        ]
-
-    def number(text: str) -> float:
-        return float(text.replace(",", ".")) if NUMBER.fullmatch(text) else math.nan
-
-    def is_date(text: str) -> bool:
-        return bool(_DATE.match(text)) or (not NUMBER.fullmatch(text) and is_time(text))
-
-    dates = where(lambda text: not text or is_date(text), ())
-    ids = where(lambda text: text and not _FRACTION.fullmatch(text), dates)[:2]
-    times = dates or where(_SECONDS.fullmatch, ids)[-1:]
-    used = [*ids, *times]
-    grades = where(lambda text: 0 <= number(text) <= _GRADES, used)
-    numbers = where(lambda text: number(text) < _LARGE, used)
-    rated = grades or numbers * (len(numbers) == 1)
-    kinds = where(_KIND.fullmatch, used) * (not rated)
-    events = [n for n in kinds if len({*columns[n]}) <= _LISTED]
-    by_role = (ids, ids[1:], rated, times, events)
-    roles = zip((*BY_PLACE, "event"), by_role, strict=True)
-    return " ".join(
-        f"{_OPTIONS[role]} {positions[0]}" for role, positions in roles if positions
-    )
-
-
-def _is_counter(texts: Sequence[str]) -> bool:
-    """Return whether texts are row numbers."""
-    first = int(texts[0]) if texts[0].isdecimal() else 0
-    return len(texts) >= _COUNTED and texts == [
-        str(first + n) for n in range(len(texts))
-    ]

@@ -23,11 +23,10 @@ import polars as pl
 
 from lowrank.kernels import backends, default_threads
 from recsys.data.columns import (
-    BY_PLACE,
+    BY_NUMBER,
     Request,
     Roles,
     assign_roles,
-    by_number,
     is_known_name,
     names_without_header,
     usual_column,
@@ -60,11 +59,7 @@ _SAMPLE_ROWS = 200
 DOUBLE_COLON = "::"
 """Separator of MovieLens."""
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
-_RULE = re.compile(r"[ |+:=-]*-{3}[ |+:=-]*")
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
-_OF_AMAZON = re.compile(
-    r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}"
-)  # a product, then a reviewer
 _LABEL = "label"  # of RecBole: 1 for an interaction, 0 for none
 
 _MARK = "\x1f"  # replaces "::" for polars; not possible if the text contains it
@@ -138,11 +133,6 @@ def detect(data: DataFile, request: Request) -> Layout:
                 f"{data.name} is a JSON array, and its elements are not objects."
             )
         filled = [line for line in lines if line.strip()]
-        if any(_RULE.fullmatch(line.strip()) for line in filled[:3]):
-            raise DataError(
-                f"{data.name} is a table with lines drawn around its cells; write it as CSV, as "
-                "`psql --csv` and `mysql --batch` do."
-            )
         if re.fullmatch(r"\d+:\s*", filled[0]):
             return Layout("netflix")
         if all(map(_INTEGERS.fullmatch, filled)):
@@ -194,21 +184,20 @@ def _delimited(
             "separator with --sep."
         )
     first = [field.strip() for field in rows[0]]
-    # R writes row names without a header; other programs end all rows with a separator.
-    if len(rows) > 2 and {len(row) for row in rows[1:]} == {len(first) + 1}:
-        first = (
-            ["", *first] if any(row[-1].strip() for row in rows[1:]) else [*first, ""]
-        )
+    # Some programs end all rows but the header with a separator.
+    if len(rows) > 2 and all(_ends_empty(row, len(first)) for row in rows[1:]):
+        first.append("")
     names = names_without_header(first, rows, separator, data.name, request)
     if names is None:
         untyped_names, types = without_types(first)
         names, sample = tuple(untyped_names), tuple(rows[1:])
         return Layout("delimited", separator, names, True, blank + 1, sample, types)
-    if names == BY_PLACE and all(
-        _OF_AMAZON.fullmatch("".join(row[:2])) for row in rows
-    ):
-        names = ("item (first)", "user (second)", *names[2:])
     return Layout("delimited", separator, names, False, blank, tuple(rows))
+
+
+def _ends_empty(row: list[str], width: int) -> bool:
+    """Return whether a row has one field more than the header, which is empty."""
+    return len(row) == width + 1 and not row[-1].strip()
 
 
 def sniff_separator(
@@ -321,9 +310,8 @@ def read_delimited(
             or any(map(is_known_name, layout.names))
         ):
             raise
-        hint = "If these are values of the first row, use column numbers, such as"
-        such = by_number([layout.names, *layout.sample])
-        raise DataError(f"{error} {hint} {such}.") from None
+        hint = f"If these are values of the first row, use column numbers, {BY_NUMBER}."
+        raise DataError(f"{error} {hint}") from None
     if not layout.sample:
         raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
@@ -338,9 +326,8 @@ def read_delimited(
         problem = None if is_truth(first) else rating_problem(pointed)
         if problem is not None and problem.startswith("rating "):
             raise DataError(
-                f"{data.name}, line {layout.skip + 1}: {problem.removesuffix('.')}. There is no "
-                "header; name the columns by number, such as "
-                f"{by_number(layout.sample)}."
+                f"{data.name}, line {layout.skip + 1}: {problem.removesuffix('.')}. "
+                f"There is no header; name the columns by number, {BY_NUMBER}."
             )
     rows = read_fast(data, layout, roles, request.rules.time_format)
     lines = None

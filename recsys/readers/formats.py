@@ -26,7 +26,6 @@ from recsys.readers.sources import DataFile, NoRowsError
 _OF_PYTHON = ("{'", "{u'", '{u"')  # beginnings of dicts
 _GLOB = frozenset("*?[")
 _MOST_EXPECTED = 1 << 26  # maximum number of rows to allocate from an estimate
-_UUID_BYTES = 16
 _CHUNK = 100_000  # rows of a Parquet file to read at once, which fit in a cache
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 
@@ -175,16 +174,13 @@ def read_parquet(
 
 
 def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
-    """Return a column of bytes as texts, or as UUIDs if they are 16 bytes that are not text."""
-    head = scan.select(binary.alias("id")).head(SAMPLE).collect()["id"].drop_nulls()
-    letters = "".join(value.decode(errors="replace") for value in head)
-    if "\ufffd" not in letters and min(letters, default=" ") > "\b":
-        return binary.cast(pl.String)
-    if (head.bin.size() != _UUID_BYTES).any():
-        raise DataError(f"{where} has bytes that are neither texts nor UUIDs.")
-    return binary.bin.encode("hex").str.replace(
-        r"^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-"
-    )
+    """Return a column of bytes as texts."""
+    texts = binary.cast(pl.String)
+    try:
+        scan.select(texts).head(SAMPLE).collect()
+    except pl.exceptions.PolarsError:
+        raise DataError(f"{where} has bytes that are not text in UTF-8.") from None
+    return texts
 
 
 def read_jsonl(

@@ -60,21 +60,10 @@ _WORKBOOK = re.compile(
 )
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
-_AS_PARQUET = "write it as Parquet, which most programs that read it can do."
-_DUMP = "a dump of a database; restore it, and name the database, or write the table as CSV."
 _FOREIGN = {
-    b"SQLite format 3\0": "an SQLite database in an archive or a folder; name the file itself.",
+    b"sqlite format 3\0": "an SQLite database in an archive or a folder; name the file itself.",
     b"<!doctype html": _WEB_PAGE,
     b"<html": _WEB_PAGE,
-    b"version https://git-lfs": "a pointer of Git LFS; `git lfs pull` gets the file itself.",
-    b"Obj\x01": f"an Avro file; {_AS_PARQUET}",
-    b"ORC": f"an ORC file; {_AS_PARQUET}",
-    b"\x80\x04\x95": "a pickle of Python, which is never loaded; write its table as Parquet.",
-    b"\x93NUMPY": "an array of NumPy; write users, items and ratings as columns of a table.",
-    b"PGDMP": _DUMP,
-    b"INSERT INTO": _DUMP,
-    b"-- MySQL dump": _DUMP,
-    b"--\n-- PostgreSQL": _DUMP,
 }
 _TABLE_FORMATS = {
     "_delta_log": "a Delta Lake table",
@@ -187,8 +176,9 @@ class DataFile:
         DataError
             If the file is binary, or of a known unsupported format.
         """
-        for beginning, description in _FOREIGN.items():
-            if head.lstrip()[:40].lower().startswith(beginning.lower()):
+        begin = head.lstrip()[:40].lower()
+        for foreign_begin, description in _FOREIGN.items():
+            if begin.startswith(foreign_begin):
                 raise DataError(f"{self.name} is {description}")
         if b"\r" in head and b"\n" not in head:
             raise DataError(
