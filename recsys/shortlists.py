@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 from lowrank.kernels import Seen, backend
 from lowrank.kernels.retrieval import hash_texts, top_k
 from lowrank.kernels.topk import Hashes, Ties
-from recsys.models.factor_form import FactorForm
 from recsys.saved_arrays import (
     FORMAT_VERSION,
     LONGEST,
@@ -32,16 +32,10 @@ from recsys.saved_arrays import (
     mapped,
 )
 
-# Models that score as `FactorModel`, and models whose class is imported.
-_FACTORED = {"als", "bayes", "clusters", "ials", "softimpute"}
-_FACTORED |= {"implicit-als", "implicit-bpr", "implicit-lmf"}
-_LOADED = {"blend", "sparse-ease", "spectral"}
-_PLACING_NEW = {
-    "als",
-    "bayes",
-    "ials",
-}  # factored models that can score items without ratings
-_JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+if TYPE_CHECKING:
+    from recsys.models.base import Model
+
+_COMPACT = (",", ":")  # separators of JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +54,39 @@ class Shortlist:
 
     def write_ndjson(self) -> str:
         """Return the rows as JSON objects, one per line."""
-        rows = zip(*self.columns.values(), strict=True)
-        objects = (dict(zip(self.columns, row, strict=True)) for row in rows)
-        return "".join(f"{json.dumps(each, **_JSON)}\n" for each in objects)
+        lines = []
+        for row in self._rows():
+            entry = dict(zip(self.columns, row, strict=True))
+            text = json.dumps(entry, ensure_ascii=False, separators=_COMPACT)
+            lines.append(f"{text}\n")
+        return "".join(lines)
 
     def write_csv(self, *, include_header: bool = True, separator: str = ",") -> str:
         """Return the rows as delimited text."""
+        rows = self._rows()
+        if include_header:
+            rows.insert(0, tuple(self.columns))
+        lines = []
+        for row in rows:
+            cells = [_cell(value, separator) for value in row]
+            lines.append(f"{separator.join(cells)}\n")
+        return "".join(lines)
 
-        def cell(value: Any) -> str:
-            text = "" if value is None else str(value)
-            text = text.lower() if isinstance(value, bool) else text
-            is_plain = (text or value is None) and not {*text} & {
-                separator,
-                '"',
-                "\n",
-                "\r",
-            }
-            return text if is_plain else '"{}"'.format(text.replace('"', '""'))
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return list(zip(*self.columns.values(), strict=True))
 
-        rows = [
-            *[tuple(self.columns)] * include_header,
-            *zip(*self.columns.values(), strict=True),
-        ]
-        return "".join(f"{separator.join(map(cell, row))}\n" for row in rows)
+
+def _cell(value: Any, separator: str) -> str:
+    """Return a value as polars writes it: an empty text is quoted, a missing one is not."""
+    if value is None:
+        return ""
+    text = str(value)
+    if isinstance(value, bool):
+        text = text.lower()
+    if text and not {separator, '"', "\n", "\r"} & {*text}:
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | None:
@@ -113,149 +117,155 @@ class _Model:
 
     def __init__(self, directory: SavedDirectory) -> None:
         with directory.open(MANIFEST) as file:
-            about = json.loads(file.read(LONGEST))
-        if (about["format"], about["format_version"]) != (MODEL_FORMAT, FORMAT_VERSION):
+            manifest = json.loads(file.read(LONGEST))
+        version = manifest["format"], manifest["format_version"]
+        if version != (MODEL_FORMAT, FORMAT_VERSION):
             raise DamageError("it is not a model")
         # The same as `recsys.schema.checksum`, except for some numbers such as 1e-5.
-        rest = {name: value for name, value in about.items() if name != "checksum"}
-        text = json.dumps(rest, sort_keys=True, **_JSON)
-        if hashlib.sha256(text.encode()).hexdigest() != about["checksum"]:
+        signed = {k: v for k, v in manifest.items() if k != "checksum"}
+        text = json.dumps(
+            signed, sort_keys=True, ensure_ascii=False, separators=_COMPACT
+        )
+        checksum = hashlib.sha256(text.encode()).hexdigest()
+        if checksum != manifest["checksum"]:
             raise DamageError("its checksum is wrong")
-        if about["model"] not in _FACTORED | _LOADED:
-            raise LookupError(about["model"])
-        self._directory, self._about, self._files = directory, about, about["files"]
-        self.name: str = about["model"]
-        self.places_new = self.name in _PLACING_NEW
+        self._directory = directory
+        self._manifest = manifest
+        self._files = manifest["files"]
+        self.name: str = manifest["model"]
 
     def mapped(self, file: str) -> NDArray[Any]:
         """Return the array in a file."""
         return mapped(self._directory, file, self._files[file], verify=False)
 
-    def array(self, name: str, dtype: str, ndim: int = 1) -> NDArray[Any]:
-        """Return a fitted array."""
+    def array(self, name: str, dtype: str) -> NDArray[Any]:
+        """Return a vector."""
         array = self.mapped(f"{name}.npy")
-        if (array.dtype.str, array.ndim) != (dtype, ndim):
+        if array.dtype.str != dtype or array.ndim != 1:
             raise DamageError(f"{name} is of another type")
         return array
 
-    def column(self, table: str, place: int = 0) -> _Column:
+    def column(self, table: str, position: int = 0) -> _Column:
         """Return a column of a table, of integers or texts."""
-        name = f"{table}/{place}"
-        kind = self._about["columns"][table][place]["type"]
-        ends, suffix = ("<i8", "") if kind == "number" else ("|u1", "_bytes")
-        values = self.array(f"{name}{suffix}", ends)
-        offsets = None if kind == "number" else self.array(f"{name}_offsets", "<i8")
-        is_whole = f"{name}_valid.npy" not in self._files
-        return _Column(
-            values, offsets, None if is_whole else self.array(f"{name}_valid", "|b1")
-        )
+        name = f"{table}/{position}"
+        kind = self._manifest["columns"][table][position]["type"]
+        offsets = None
+        if kind == "number":
+            values = self.array(name, "<i8")
+        else:
+            values = self.array(f"{name}_bytes", "|u1")
+            offsets = self.array(f"{name}_offsets", "<i8")
+        valid = None
+        if f"{name}_valid.npy" in self._files:
+            valid = self.array(f"{name}_valid", "|b1")
+        return _Column(values, offsets, valid)
 
-    def form(self, users: NDArray[np.int64]) -> FactorForm:
-        """Return the scores of some users in factored form, as `Model._factor_form`."""
-        if self.name in _LOADED:
-            from recsys.models.registry import model_class
+    def model(self) -> Model:
+        """Return the fitted model."""
+        from recsys.models.registry import model_class
 
-            arrays = {
-                file.removeprefix("arrays/").removesuffix(".npy"): self.mapped(file)
-                for file in self._files
-                if file.startswith("arrays/")
-            }
-            model = model_class(self.name)._from_arrays(
-                self._about["parameters"], arrays
-            )
-            if (form := model._factor_form(users)) is None:
-                raise LookupError(self.name)
-            self.places_new = model.uses_features
-            return form
-        vectors, items = (
-            self.array(f"arrays/{s}_factors", "<f4", 2) for s in ("user", "item")
-        )
-        offset, bias = (
-            self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item")
-        )
-        if "arrays/item_obscurity.npy" in self._files:  # a `RatingModel`
-            discount = np.float32(self._about["parameters"]["popularity"])
-            bias = bias - discount * self.array("arrays/item_obscurity", "<f4")
-        offset = offset[users] + self.array("arrays/global_mean", "<f8", 0).item()
-        if len(items) != len(bias) or items.shape[1] != vectors.shape[1]:
-            raise DamageError("the arrays do not agree")
-        return FactorForm(vectors[users], items, offset, bias)
+        arrays = {}
+        for file in self._files:
+            if file.startswith("arrays/"):
+                name = file.removeprefix("arrays/").removesuffix(".npy")
+                arrays[name] = self.mapped(file)
+        parameters = self._manifest["parameters"]
+        return model_class(self.name)._from_arrays(parameters, arrays)
 
-    def seen(
-        self, users: NDArray[np.int64], n_items: int
-    ) -> tuple[Seen, NDArray[np.bool_]]:
-        """Return the items that some users have rated, and which items have no ratings."""
-        indptr, indices = (
-            self.array("ratings/indptr", "<i8"),
-            self.array("ratings/indices", "<i4"),
-        )
-        starts, stops = indptr[users], indptr[users + 1]
-        if (
-            not (starts >= 0).all()
-            or (starts > stops).any()
-            or (stops > len(indices)).any()
-        ):
+    def rated(self, users: NDArray[np.int64], n_items: int) -> Seen:
+        """Return the items that some users have rated."""
+        indptr = self.array("ratings/indptr", "<i8")
+        indices = self.array("ratings/indices", "<i4")
+        starts = indptr[users]
+        stops = indptr[users + 1]
+        if (starts < 0).any() or (starts > stops).any() or (stops > len(indices)).any():
             raise DamageError("the ratings are not in rows")
-        rated = [indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
-        own = np.concatenate(rated)
-        # otherwise all items have ratings
-        has_features = "item" in self._about["features"]
-        looked_at = indices if has_features else own
-        if looked_at.size and not 0 <= looked_at.min() <= looked_at.max() < n_items:
+        spans = zip(starts, stops, strict=True)
+        items_of_users = [indices[start:stop] for start, stop in spans]
+        items = np.concatenate(items_of_users)
+        if items.size and not 0 <= items.min() <= items.max() < n_items:
             raise DamageError("there are ratings of other items")
-        is_new = (
-            np.bincount(indices, minlength=n_items) == 0
-            if has_features
-            else np.zeros(0, bool)
-        )
-        return Seen(
-            np.arange(len(users)), np.cumsum([0, *map(len, rated)]), own
-        ), is_new
+        ends = np.cumsum([0, *map(len, items_of_users)])
+        return Seen(np.arange(len(users)), ends, items)
+
+    def is_new(self, n_items: int) -> NDArray[np.bool_] | None:
+        """Return which items have no ratings; None if all have some."""
+        if "item" not in self._manifest["features"]:
+            return None
+        indices = self.array("ratings/indices", "<i4")
+        if indices.size and not 0 <= indices.min() <= indices.max() < n_items:
+            raise DamageError("there are ratings of other items")
+        is_new = np.bincount(indices, minlength=n_items) == 0
+        return is_new if is_new.any() else None
 
     def best(self, users: Sequence[str], n: int) -> Shortlist:
         """Return the n best items of each user."""
-        user_ids, item_ids = self.column("users"), self.column("items")
-        listed = (place for text in users for place in _places(text, user_ids))
-        places = np.array([*dict.fromkeys(listed)])
-        form, n_items = self.form(places), len(item_ids)
+        user_ids = self.column("users")
+        item_ids = self.column("items")
+        requested = [index for text in users for index in _indices(text, user_ids)]
+        indices = np.array([*dict.fromkeys(requested)])
+        model = self.model()
+        form = model._factor_form(indices)
+        if form is None or form.weight is not None:
+            raise LookupError(self.name)
+        n_items = len(item_ids)
         if len(form.items) != n_items:
             raise DamageError("there are other items")
-        seen, is_new = self.seen(places, n_items)
-        if is_new.any() and not self.places_new:
+        is_new = self.is_new(n_items)
+        if is_new is not None and not model.uses_features:
             raise LookupError("items that are not recommended")
-        limits: dict[str, Any] = {"sparse": form.sparse, "seen": seen}
-        found = top_k(
-            form.users, form.items, n + 1, offset=form.offset, bias=form.bias, **limits
+        search = partial(
+            top_k,
+            form.users,
+            form.items,
+            offset=form.offset,
+            bias=form.bias,
+            sparse=form.sparse,
+            seen=self.rated(indices, n_items),
         )
-        if not found.counts.any():
+        # One more item shows whether the last score is shared by another item.
+        top = search(n + 1)
+        if not top.counts.any():
             raise LookupError("no items")
-        is_found = np.arange(found.items.shape[1]) < found.counts[:, None]
-        if (is_found[:, 1:] & (found.scores[:, 1:] == found.scores[:, :-1])).any():
-            limits["ties"] = Ties(item_ids.hashes())
-            found = top_k(
-                form.users, form.items, n, offset=form.offset, bias=form.bias, **limits
-            )
-        rows, ranks = np.nonzero(is_found[:, :n])
-        shown, scores = found.items[rows, ranks].tolist(), found.scores[rows, ranks]
+        is_filled = np.arange(top.items.shape[1]) < top.counts[:, None]
+        is_equal = top.scores[:, 1:] == top.scores[:, :-1]
+        if (is_filled[:, 1:] & is_equal).any():
+            top = search(n, ties=Ties(item_ids.hashes()))
+        rows, ranks = np.nonzero(is_filled[:, :n])
+        items = top.items[rows, ranks].tolist()
+        scores = top.scores[rows, ranks]
+        if form.link is not None:
+            scores = form.link(scores)
         columns: dict[str, list[Any]] = {
-            "user": [user_ids[place] for place in places[rows]],
-            "item": [item_ids[place] for place in shown],
+            "user": [user_ids[index] for index in indices[rows]],
+            "item": [item_ids[item] for item in items],
             "rank": (ranks + 1).tolist(),
-            "score": [
-                *map(
-                    float, map(str, scores if form.link is None else form.link(scores))
-                )
-            ],
+            # The shortest digits of single precision, as polars writes them.
+            "score": [float(str(score)) for score in scores],
         }
-        if (title := self._about.get("title")) is not None:
-            names = [each["name"] for each in self._about["columns"]["item_table"]]
-            known, titles = (
-                self.column("item_table", each) for each in (0, names.index(title))
-            )
-            columns["title"] = [*_beside(columns["item"], shown, known, titles)]
-        if is_new.any():
-            columns["new"] = is_new[shown].tolist()
+        title = self._manifest.get("title")
+        if title is not None:
+            columns["title"] = self._titles(title, columns["item"], items)
+        if is_new is not None:
+            columns["new"] = is_new[items].tolist()
         return Shortlist(self.name, columns)
+
+    def _titles(self, title: str, ids: list[Any], items: list[int]) -> list[str | None]:
+        """Return the titles of items; fast if the table has the order of the items."""
+        columns = self._manifest["columns"]["item_table"]
+        names = [column["name"] for column in columns]
+        table_ids = self.column("item_table")
+        titles = self.column("item_table", names.index(title))
+        row_of: dict[Any, int] = {}
+        titles_of_items: list[str | None] = []
+        for id, item in zip(ids, items, strict=True):
+            row: int | None = item
+            if item >= len(table_ids) or table_ids[item] != id:
+                if not row_of:
+                    row_of = {table_ids[at]: at for at in range(len(table_ids))}
+                row = row_of.get(id)
+            titles_of_items.append(None if row is None else titles[row])
+        return titles_of_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +277,16 @@ class _Column:
     valid: NDArray[Any] | None
 
     def __len__(self) -> int:
-        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+        if self.offsets is None:
+            return len(self.values)
+        return len(self.offsets) - 1
 
-    def __getitem__(self, place: int) -> Any:
-        if self.valid is not None and not self.valid[place]:
+    def __getitem__(self, row: int) -> Any:
+        if self.valid is not None and not self.valid[row]:
             return None
         if self.offsets is None:
-            return int(self.values[place])
-        start, end = self.offsets[place : place + 2]
+            return int(self.values[row])
+        start, end = self.offsets[row : row + 2]
         return self.values[start:end].tobytes().decode()
 
     def hashes(self) -> Hashes:
@@ -282,39 +294,37 @@ class _Column:
         if self.offsets is not None:
             return hash_texts(self.values, self.offsets)
         texts = [str(number).encode() for number in self.values.tolist()]
-        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-        return hash_texts(np.frombuffer(b"".join(texts), np.uint8), offsets)
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+        offsets = np.insert(ends, 0, 0)
+        joined = np.frombuffer(b"".join(texts), np.uint8)
+        return hash_texts(joined, offsets)
 
     def find(self, text: str) -> int:
         """Return the position of an id in the sorted column, or -1."""
-        if self.offsets is None and str(int(text)) != text:
-            return -1
-        query: Any = text if self.offsets is not None else int(text)
-        place = bisect_left(self, query)
-        return place if place < len(self) and self[place] == query else -1
+        query: Any = text
+        if self.offsets is None:
+            query = int(text)
+            if str(query) != text:
+                return -1
+        row = bisect_left(self, query)
+        if row < len(self) and self[row] == query:
+            return row
+        return -1
 
 
-def _places(text: str, ids: _Column) -> list[int]:
+def _indices(text: str, ids: _Column) -> list[int]:
     """Return the position of an id, or of several between commas; all must exist."""
-    try:
-        found = [ids.find(text)]
-    except ValueError:  # not an integer
-        found = [-1]
-    if found[0] < 0:
-        found = [ids.find(part) for each in text.split(",") if (part := each.strip())]
-    if not found or min(found) < 0:
+    indices = [_index(text, ids)]
+    if indices[0] < 0:
+        parts = [part.strip() for part in text.split(",")]
+        indices = [_index(part, ids) for part in parts if part]
+    if not indices or min(indices) < 0:
         raise LookupError(text)
-    return found
+    return indices
 
 
-def _beside(
-    ids: list[Any], places: list[int], known: _Column, titles: _Column
-) -> Iterator[str | None]:
-    """Yield the title of each item or None; fast if the table has the order of the items."""
-    rows: dict[Any, int] = {}
-    for each, place in zip(ids, places, strict=True):
-        if place < len(known) and known[place] == each:
-            yield titles[place]
-            continue
-        rows = rows or {known[row]: row for row in range(len(known))}
-        yield titles[rows[each]] if each in rows else None
+def _index(text: str, ids: _Column) -> int:
+    try:
+        return ids.find(text)
+    except ValueError:  # not an integer
+        return -1
