@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from lowrank.acceleration import Acceleration
 from lowrank.approximation import LowRank, svd_down_to
 from lowrank.arguments import checked_count, checked_generator
 from lowrank.blocks import as_array, not_finite
@@ -36,11 +37,6 @@ _SETTLED, _SETTLED_FACTOR = (
     3.0,
 )  # iteration after which it changes by large factors only
 _BEHIND = 100.0  # a gap of so many residuals shows that the step size is too small
-_HISTORY = 10  # number of earlier points that the acceleration uses
-_HISTORY_NUMBERS = 1 << 26  # at most so many numbers: half a gigabyte in float64
-_DAMPING = 1e-10  # share of the trace that is added to the diagonal of a Gram matrix
-_FARTHEST = 10.0  # largest norm of a combined point, in norms of the last image
-_EPS = float(np.finfo(np.float64).eps)
 _FAILED = 2.0  # growth of the change after which the acceleration starts again
 
 
@@ -215,7 +211,7 @@ class _Pursuit:
         self._step = _FIRST_STEP * self._spectral
         self._multipliers = values / max(self._spectral, largest / penalty)
         self._point = self._step * self._multipliers
-        self._acceleration = _Acceleration(values.size)
+        self._acceleration = Acceleration(values.size, growth=_FAILED)
         self._low_rank: FloatArray = np.zeros_like(values)
         self._last_low_rank, self._last_subgradient = self._low_rank, self._multipliers
         self._next_balance = _FIRST_BALANCE
@@ -245,9 +241,9 @@ class _Pursuit:
         self._multipliers = shift / self._step
         self.iterations += 1
         image = self._low_rank + shift
-        if not self._acceleration.accepts(self._point, image):
+        change = float(np.linalg.norm(image - self._point))
+        if not self._acceleration.accepts(self._point, image, change):
             self._point = self._acceleration.best_image
-            self._acceleration.restart()
         elif self.iterations >= self._next_balance:
             self._balance()
         else:
@@ -298,63 +294,6 @@ class _Pursuit:
         product = np.einsum("ij,ij->", self._X, self._multipliers, dtype=np.float64)
         bound = float(product) / max(spectral, 1.0)
         return 1.0 - bound / reached if reached else 0.0
-
-
-class _Acceleration:
-    """Anderson's acceleration of a fixed-point iteration (Walker & Ni 2011), restarted if it fails.
-
-    The next point combines the last images so that their changes would cancel, if the map were
-    linear. If the change grows instead, the iteration goes on from the image that changed least.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._length = min(_HISTORY, _HISTORY_NUMBERS // max(1, 2 * size))
-        self._failures = 0
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget the earlier points."""
-        self._images: list[FloatArray] = []
-        self._changes: list[FloatArray] = []
-        self._smallest = math.inf
-        self._plain_steps = self._failures  # steps before the next combination
-
-    def accepts(self, point: FloatArray, image: FloatArray) -> bool:
-        """Record a point and its image; return False if it changes more than earlier ones did."""
-        change = image - point
-        size = float(np.linalg.norm(change))
-        if size > _FAILED * self._smallest:
-            self._failures += 1
-            return False
-        if size < self._smallest:
-            self._smallest = size
-            self.best_image = image
-        self._images.append(image)
-        self._changes.append(change)
-        if len(self._images) > self._length + 1:
-            del self._images[0], self._changes[0]
-        return True
-
-    def next_point(self) -> FloatArray:
-        """Return the point after the last one that was recorded."""
-        image, change = self._images[-1], self._changes[-1]
-        self._plain_steps -= 1
-        if len(self._images) < 2 or self._plain_steps > 0:
-            return image
-        differences = np.stack(
-            [(earlier - change).ravel() for earlier in self._changes[:-1]]
-        )
-        gram = differences @ differences.T
-        trace = float(np.trace(gram))
-        length = float(np.linalg.norm(image))
-        if trace <= len(gram) * (_EPS * length) ** 2:
-            return image
-        gram[np.diag_indices_from(gram)] += _DAMPING * trace
-        weights = np.linalg.solve(gram, differences @ change.ravel())
-        combined = image.copy()
-        for weight, earlier in zip(weights, self._images[:-1], strict=True):
-            combined -= weight * (earlier - image)
-        return combined if np.linalg.norm(combined) <= _FARTHEST * length else image
 
 
 def _known_values(X: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_] | None]:

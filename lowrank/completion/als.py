@@ -213,7 +213,7 @@ def als_sweeps(
     start: BiasedFactors | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
-) -> Generator[AlsSweep]:
+) -> Generator[AlsSweep, BiasedFactors | None]:
     r"""Fit biased factors to the stored entries of a sparse matrix, one sweep at a time.
 
     Minimises over the mean :math:`\mu`, the biases and the factors
@@ -255,7 +255,8 @@ def als_sweeps(
     Yields
     ------
     AlsSweep
-        After each sweep, without end.
+        After each sweep, without end. `BiasedFactors` that are sent to the generator replace the
+        mean and the factors and biases of the columns before the next sweep.
 
     Raises
     ------
@@ -326,12 +327,17 @@ def als_sweeps(
             fitted -= total_weight * (shift := columns.mean_residual()) ** 2
             mean += shift
         squares = fitted - columns.penalties()
-        yield AlsSweep(
+        replaced = yield AlsSweep(
             BiasedFactors(mean, rows.bias, columns.bias, rows.factors, columns.factors),
             half_objective=half,
             objective=fitted + rows.penalties(),
             rmse=math.sqrt(max(squares, 0.0) / total_weight),
         )
+        if replaced is not None:
+            columns.factors[:] = replaced.column_factors
+            if biases:
+                columns.bias[:] = replaced.column_bias
+                mean = replaced.mean
 
 
 def moments(X: Known, weights: Floats | None = None) -> tuple[float, float]:

@@ -6,12 +6,13 @@ import math
 import warnings
 from collections import deque
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
+from lowrank.acceleration import Acceleration
 from lowrank.approximation import LowRank
 from lowrank.arguments import checked_count, checked_generator, checked_rank
 from lowrank.blocks import as_array
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 METHODS = ("als", "soft-impute")
 
-_CANDIDATE = (1e-4, 100)  # tolerance and sweeps of the fits that are compared
+_CANDIDATE = (1e-3, 100)  # tolerance and sweeps of the fits that are compared
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 _PATIENCE = (
@@ -58,6 +59,7 @@ _PATIENCE = (
 )
 _CLEARLY = 1.001  # ratio to the lowest error above which an error is clearly higher
 _TEST_FRACTION = 0.1
+_SETTLED_SWEEPS = 8  # the decrease of so many sweeps estimates what is left
 _OBJECTIVE_ROUNDING = 8  # rounding error of an objective, in machine epsilons
 _HOPELESS = float(
     np.finfo(np.float64).max
@@ -199,8 +201,9 @@ def complete(
     biases : bool, optional
         Whether to fit a mean and biases, by default unless `nonnegative`.
     tol : float, default 1e-4
-        "als" ends after a sweep that lowers the objective by at most this share of it;
-        "soft-impute" when the duality gap is at most this share of the objective.
+        Largest accepted distance of the objective to its minimum, as a share of the objective.
+        For "soft-impute" it is the duality gap. For "als" it is estimated by the decrease in the
+        last eight accelerated sweeps, and the minimum is a local one, as the problem is not convex.
     max_iter : int, default 500
         Maximum number of sweeps, or of iterations of `soft_impute`.
     random_state : int, Generator, RandomState or None
@@ -324,25 +327,33 @@ def _without_zero_weights(
 def _by_als(
     problem: _Problem, k: int | None, regularization: float | None, stop: _Stop
 ) -> Completion:
-    X, chosen = problem.X, None
-    if k is None or regularization is None:
-        ranks = [rank for rank in _RANKS if rank <= min(X.shape)] if k is None else [k]
-        penalties = _PENALTIES if regularization is None else (regularization,)
-        chosen = _lowest(_bests_of_ranks(problem, ranks, penalties))
-        k, regularization = chosen.k, chosen.regularization
-    decreases: list[float] = []
-    fitted = _fitted_als(problem, k, regularization, stop, decreases)
-    if decreases and decreases[-1] > stop.tol:
+    X = problem.X
+    error = None
+    ranks = [rank for rank in _RANKS if rank <= min(X.shape)]
+    if k is not None:
+        ranks = [k]
+    penalties = _PENALTIES if regularization is None else (regularization,)
+    is_chosen = k is None or regularization is None
+    fitted = None
+    while fitted is None and ranks:
+        best = _Candidate(0.0, ranks[0], penalties[0])
+        if is_chosen:
+            best = _lowest(_bests_of_ranks(problem, ranks, penalties))
+            error = best.error
+        fitted, decrease = _fitted_als(problem, best.k, best.regularization, stop)
+        # The largest rank of a subset of the entries may be singular with all of them.
+        ranks = [rank for rank in ranks if rank < best.k]
+    if fitted is None:
+        raise ArgumentError(
+            f"regularization must be larger than {best.regularization:g} for k={best.k} columns: "
+            f"with it the least squares problem is singular in {X.dtype}."
+        )
+    if decrease > stop.tol:
         warnings.warn(
-            f"The last sweep lowered the objective by {decreases[-1]:.1e} of it, more than "
+            f"The last sweeps lowered the objective by {decrease:.1e} of it, more than "
             f"tol={stop.tol:.1e}, after max_iter={stop.max_iter} sweeps; increase max_iter or tol.",
             ConvergenceWarning,
             stacklevel=3,
-        )
-    if fitted is None:
-        raise ArgumentError(
-            f"regularization must be larger than {regularization:g} for k={k} columns: with it the "
-            f"least squares problem is singular in {X.dtype}."
         )
     return Completion(
         mean=fitted.mean,
@@ -350,25 +361,22 @@ def _by_als(
         column_bias=fitted.column_bias,
         factors=LowRank(fitted.row_factors, fitted.column_factors),
         method="als",
-        regularization=regularization,
+        regularization=best.regularization,
         rmse=_error_at(fitted, Entries.of(X), problem.weights),
-        held_out_rmse=chosen and chosen.error,
+        held_out_rmse=error,
     )
 
 
 def _fitted_als(
-    problem: _Problem,
-    k: int,
-    regularization: float,
-    stop: _Stop,
-    decreases: list[float],
-) -> BiasedFactors | None:
-    """Return the factors after convergence; None if the penalty is lost in rounding.
-
-    The share by which each sweep lowers the objective is appended to `decreases`.
-    """
-    previous = math.inf
+    problem: _Problem, k: int, regularization: float, stop: _Stop
+) -> tuple[BiasedFactors | None, float]:
+    """Return the factors and the last decrease; None if the penalty is lost in rounding."""
     rounding = _OBJECTIVE_ROUNDING * float(np.finfo(problem.X.dtype).eps)
+    columns = problem.X.shape[1]
+    acceleration = Acceleration(columns * (k + 1) + 1, growth=1 + rounding)
+    mean, deviation = moments(problem.X, problem.weights)
+    unit = math.hypot(mean, deviation) or 1.0
+    objectives: list[float] = []
     sweeps = als_sweeps(
         problem.X,
         k,
@@ -378,17 +386,69 @@ def _fitted_als(
         nonnegative=problem.nonnegative,
         random_state=problem.seed,
     )
-    for sweep in islice(sweeps, stop.max_iter):
-        if not math.isfinite(sweep.objective):
-            return None
-        decrease = previous - sweep.objective
-        decreases.append(decrease / sweep.objective if sweep.objective > 0 else 0.0)
-        if decreases[-1] <= rounding:  # the objective is not more accurate
-            decreases[-1] = 0.0
-        if decreases[-1] <= stop.tol:
-            break
-        previous = sweep.objective
-    return sweep.factors
+    sweep = next(sweeps)
+    image = _as_vector(sweep.factors, unit)
+    point = image
+    is_first = is_plain = True
+    for iteration in count(1):
+        if is_plain and not math.isfinite(sweep.objective):
+            return None, math.inf
+        is_plain = not is_first and not acceleration.accepts(
+            point, image, sweep.objective
+        )
+        if not is_plain:
+            objectives.append(sweep.objective)
+            decrease = _recent_decrease(objectives, rounding)
+            if decrease <= stop.tol or iteration >= stop.max_iter:
+                return sweep.factors, decrease
+        if is_plain:  # the combined point failed: go on from the best one
+            point = acceleration.best_image
+        elif not is_first:
+            point = acceleration.next_point()
+        is_first = False
+        if problem.nonnegative:
+            point = point.copy()
+            point[: columns * k] = point[: columns * k].clip(min=0)
+        sweep = sweeps.send(_as_factors(point, sweep.factors, unit))
+        image = _as_vector(sweep.factors, unit)
+    raise AssertionError("the loop above has no end")
+
+
+def _recent_decrease(objectives: Sequence[float], rounding: float) -> float:
+    """Return the decrease of the last accelerated sweeps, as a share of the objective.
+
+    That of a single sweep says little: plain sweeps may take thousands of small steps.
+    """
+    last = objectives[-1]
+    if last <= 0:
+        return 0.0
+    if len(objectives) <= _SETTLED_SWEEPS:
+        return math.inf
+    decrease = objectives[-1 - _SETTLED_SWEEPS] / last - 1
+    return decrease if decrease > rounding else 0.0
+
+
+def _as_vector(factors: BiasedFactors, unit: float) -> FloatArray:
+    """Return the factors and biases of the columns, and the mean, in units of the entries."""
+    dtype = factors.column_factors.dtype
+    biases = np.append(factors.column_bias, dtype.type(factors.mean)) / dtype.type(unit)
+    scaled = factors.column_factors.ravel() / dtype.type(math.sqrt(unit))
+    return np.concatenate([scaled, biases])
+
+
+def _as_factors(
+    vector: FloatArray, factors: BiasedFactors, unit: float
+) -> BiasedFactors:
+    """Return factors with the columns and the mean of `_as_vector`."""
+    size = factors.column_factors.size
+    scaled = vector[:size] * vector.dtype.type(math.sqrt(unit))
+    biases = vector[size:] * vector.dtype.type(unit)
+    return replace(
+        factors,
+        mean=float(biases[-1]),
+        column_bias=biases[:-1],
+        column_factors=scaled.reshape(factors.column_factors.shape),
+    )
 
 
 def chosen_rank(
@@ -418,7 +478,7 @@ def _bests_of_ranks(
     kept, others, weights = problem.held_out()
 
     def candidate(k: int, penalty: float) -> _Candidate:
-        fitted = _fitted_als(kept, k, penalty, _Stop(*_CANDIDATE), [])
+        fitted, _ = _fitted_als(kept, k, penalty, _Stop(*_CANDIDATE))
         error = _HOPELESS if fitted is None else _error_at(fitted, others, weights)
         return _Candidate(error, k, penalty)
 

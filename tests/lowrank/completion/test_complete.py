@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowrank import ConvergenceWarning, complete, soft_impute
-from lowrank.completion.als import Biases, als_sweeps
+from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
 from lowrank.completion.observed import observed_entries
 
 methods = pytest.mark.parametrize("method", ["als", "soft-impute"])
@@ -166,16 +166,73 @@ def test_the_held_out_error_is_near_the_error_of_unknown_entries(method):
     assert result.held_out_rmse == pytest.approx(truth, rel=0.2)
 
 
-def test_als_is_that_of_the_sweeps():
-    X, _ = table()
-    result = complete(X, k=3, regularization=0.4)
-    for sweep in islice(als_sweeps(observed_entries(X), 3, regularization=0.4), 100):
-        if sweep.rmse == pytest.approx(result.rmse, rel=1e-12):
-            break
-    else:
-        raise AssertionError("no sweep gives the result")
-    np.testing.assert_array_equal(result.factors.left, sweep.factors.row_factors)
-    assert result.mean == sweep.factors.mean
+def als_objective(X, mean, row_bias, column_bias, left, right, penalty, biases):
+    """Return the objective of `als_sweeps` for dense X with NaN."""
+    known = ~np.isnan(X)
+    scale = np.std(X[known]) if biases else rms(X[known])
+    errors = X - mean - row_bias[:, None] - column_bias - left @ right.T
+    rows = penalty * np.sqrt(known.sum(axis=1))
+    columns = penalty * np.sqrt(known.sum(axis=0))
+    total = np.sum(errors[known] ** 2)
+    total += rows @ (scale * np.sum(left**2, axis=1) + row_bias**2)
+    return total + columns @ (scale * np.sum(right**2, axis=1) + column_bias**2)
+
+
+@pytest.mark.parametrize("biases", [True, False])
+@pytest.mark.parametrize("penalty", [0.001, 0.05, 0.4])
+@pytest.mark.parametrize("tol", [1e-4, 1e-8])
+def test_als_reaches_a_minimum_of_its_objective(biases, penalty, tol):
+    X, _ = table(n=30, m=20)
+    n, m = X.shape
+    k = 2
+    result = complete(
+        X, k, regularization=penalty, biases=biases, tol=tol, max_iter=2000
+    )
+    factors = (result.factors.left, result.factors.right)
+    parts = (result.mean, result.row_bias, result.column_bias, *factors)
+    reached = als_objective(X, *parts, penalty, biases)
+
+    def objective(vector):
+        ends = np.cumsum([1, n, m, n * k])
+        mean, row_bias, column_bias, left, right = np.split(vector, ends)
+        if not biases:
+            mean, row_bias, column_bias = 0, np.zeros(n), np.zeros(m)
+        left, right = left.reshape(n, k), right.reshape(m, k)
+        return als_objective(
+            X, mean, row_bias, column_bias, left, right, penalty, biases
+        )
+
+    start = np.concatenate([np.ravel(part) for part in parts])
+    assert objective(start) == pytest.approx(reached)
+    rng = np.random.default_rng(0)
+    least = reached
+    for size in 1e-1, 1e-2, 1e-3, 1e-4:
+        for _ in range(30):
+            moved = start + size * rng.standard_normal(start.size)
+            least = min(least, objective(moved))
+    assert least >= (1 - 2 * tol) * reached
+    entries = observed_entries(X)
+    sweeps = als_sweeps(entries, k, regularization=penalty, biases=biases)
+    plain = next(islice(sweeps, 3000, None)).objective
+    assert reached <= (1 + 2 * tol) * plain
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_more_sweeps_do_not_lower_the_objective(dtype, nonnegative):
+    rng = np.random.default_rng(3)
+    X = rng.gamma(1.0, size=(40, 25))
+    X[rng.random(X.shape) < 0.5] = np.nan
+    X = X.astype(dtype)
+    options = {"regularization": 0.1, "biases": False, "nonnegative": nonnegative}
+    result = complete(X, 4, tol=1e-5, max_iter=3000, **options)
+    left, right = result.factors.left, result.factors.right
+    assert not nonnegative or min(left.min(), right.min()) >= 0
+    zeros = np.zeros(40), np.zeros(25)
+    reached = als_objective(X, 0.0, *zeros, left, right, 0.1, False)
+    start = BiasedFactors(0.0, *(bias.astype(dtype) for bias in zeros), left, right)
+    sweeps = als_sweeps(observed_entries(X), 4, start=start, **options)
+    assert reached <= (1 + 1e-4) * next(islice(sweeps, 30, None)).objective
 
 
 def test_soft_impute_works_on_what_the_biases_leave_over():
