@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, unquote
 
+import psutil
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -198,17 +200,12 @@ class Command:
 
     def workers(self) -> list[int]:
         """Return the processes that serve, where there are several."""
-        listed = subprocess.run(
-            ["ps", "-e", "-o", "pid=,ppid=,args="],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        rows = (line.split(None, 2) for line in listed.splitlines())
-        own = str(self.process.pid)
-        return [
-            int(row[0]) for row in rows if row[1] == own and "tracker" not in row[2]
-        ]
+        workers = []
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.NoSuchProcess):  # it ends at this moment
+                if not any("resource_tracker" in word for word in child.cmdline()):
+                    workers.append(child.pid)
+        return workers
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)

@@ -282,10 +282,12 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
             return
         from scipy import io, sparse
 
-        matrix: Any = (
-            io.mmread(path) if form == "Matrix Market" else sparse.load_npz(path)
-        )
-        first, matrix = int(form == "Matrix Market"), sparse.coo_array(matrix)
+        matrix: Any
+        if form == "Matrix Market":
+            matrix, first = io.mmread(path, spmatrix=False), 1
+        else:
+            matrix, first = sparse.load_npz(path), 0
+        matrix = sparse.coo_array(matrix)
         if matrix.dtype.kind in "iu":
             matrix = matrix.astype(np.int64)  # which holds sums of repeated entries
         matrix.sum_duplicates()

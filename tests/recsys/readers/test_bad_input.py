@@ -448,7 +448,7 @@ def test_times_of_absurd_length(tmp_path: Path, suffix: str) -> None:
 
 def test_utf_16_without_a_mark(read: Read) -> None:
     with pytest.raises(
-        DataError, match=r"not in the encoding utf-16: UTF-16 stream does not"
+        DataError, match=r"not in the encoding utf-16: (UTF-16 s|S)tream does not"
     ):
         read((HEADER + GOOD).encode(), encoding="utf-16")
 
