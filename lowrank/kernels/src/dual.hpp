@@ -36,7 +36,8 @@ inline void turn_tile(const Workspace<T>& work, std::int64_t n, std::int64_t k, 
         }
 }
 
-// The upper triangle of B D^-1 B' in `gram`, in rows of `width` numbers, and the targets in a row behind it.
+// The upper triangle of B D^-1 B' in `gram`, in rows of `width` numbers, and behind it the targets in a row and the
+// roots of the weights in the next.
 // work.scale has D^-1/2 of the factors, and of the bias if there is one. `equation` is as for `accumulate`,
 // and `ahead` is what the next row needs. The sums of gathered factors are left where the turned tile follows.
 template <bool Weighted, class T, class EquationOf>
@@ -44,18 +45,16 @@ inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other,
                         std::int64_t k, bool with_bias, std::int64_t width, T* gram,
                         const EquationOf& equation, const Ahead<T>& ahead) {
     const std::int64_t begin = entries.indptr[row], n = entries.indptr[row + 1] - begin;
-    T* right = gram + width * width;
+    T *right = gram + width * width, *roots = right + width;
     __builtin_memset(gram, 0, (width + rhs_columns) * width * sizeof(T));
     for (std::int64_t p = 0; p < n; ++p) {
         const Equation<T> entry = equation(begin + p, entries.indices[begin + p]);
         right[p] = entry.target;
-        work.roots[p] = entry.root;
+        roots[p] = entry.root;
     }
-    gather<T, Weighted>({other, k, entries.indices + begin, right, work.roots, n, work.tile, work.turned, work.width},
-                        k);
+    gather<T, Weighted>({other, k, entries.indices + begin, right, roots, n, work.tile, work.turned, work.width}, k);
     turn_tile(work, n, k, width);
-    for (std::int64_t p = 0; with_bias && p < width; ++p)
-        work.turned[k * width + p] = p < n ? work.scale[k] * work.roots[p] : 0;
+    for (std::int64_t p = 0; with_bias && p < width; ++p) work.turned[k * width + p] = work.scale[k] * roots[p];
     gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, gram, ahead);
 }
 
@@ -72,15 +71,15 @@ inline void solve_dual(const Workspace<T>& work, int count, std::int64_t size, s
 }
 
 // D^-1 B'y of one lane. Returns the last number of B'y, for a bias.
-template <class T, class EquationOf>
+template <class T>
 inline double dual_factors(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
-                           std::int64_t k, int lane, const EquationOf& equation, T* factors) {
+                           std::int64_t k, int lane, const T* roots, T* factors) {
     const std::int64_t begin = entries.indptr[row], n = entries.indptr[row + 1] - begin;
     T* sums = work.turned;
     __builtin_memset(sums, 0, rhs_columns * work.width * sizeof(T));
     double total = 0;
     for (std::int64_t p = 0; p < n; ++p) {
-        work.targets[p] = work.solution[p][lane] * equation(begin + p, entries.indices[begin + p]).root;
+        work.targets[p] = work.solution[p][lane] * roots[p];
         total += work.targets[p];
     }
     gather<T, false>({other, k, entries.indices + begin, work.targets, nullptr, n, work.tile, sums, work.width}, k);
@@ -121,7 +120,7 @@ inline void dual_rows(const Csr<T>& entries, const T* other, T* factors, const W
                     minimum += static_cast<double>(work.solution[p][lane]) * targets[p];
                 scale(solved);
                 finish(solved, minimum,
-                       dual_factors(entries, solved, other, work, k, lane, equations(solved), factors + solved * k));
+                       dual_factors(entries, solved, other, work, k, lane, targets + width, factors + solved * k));
             }
             count = 0;
         }

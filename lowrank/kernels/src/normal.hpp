@@ -122,12 +122,22 @@ struct TargetSums {
 
     // Adds n targets with the roots of their weights, by which they are multiplied.
     template <class T>
-    void add(const T* targets, const T* roots, std::int64_t n) {
-        for (std::int64_t p = 0; p < n; ++p) {
-            const double target = targets[p], root = roots[p];
-            sum += root * target;
-            squares += target * target;
-            weight += root * root;
+    void add(T* targets, T* roots, std::int64_t n) {
+        constexpr int N = lanes<double>;
+        using V = Vec<double, N>;
+        V sums{}, all{}, weights{};
+        for (std::int64_t p = n; p % N; ++p) targets[p] = roots[p] = 0;
+        for (std::int64_t p = 0; p < n; p += N) {
+            const V target = __builtin_convertvector((load<T, N>(targets + p)), V);
+            const V root = __builtin_convertvector((load<T, N>(roots + p)), V);
+            sums = add_product<double, N>(sums, root, target);
+            all = add_product<double, N>(all, target, target);
+            weights = add_product<double, N>(weights, root, root);
+        }
+        for (int i = 0; i < N; ++i) {
+            sum += sums[i];
+            squares += all[i];
+            weight += weights[i];
         }
     }
 };
