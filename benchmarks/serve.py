@@ -32,9 +32,9 @@ from lowrank import kernels, truncated_svd
 from lowrank.kernels.retrieval import top_k
 from recsys import Recommender
 from recsys.data.ratings import Ratings
+from recsys.model_file import Saved
 from recsys.models.als import ALS
 from recsys.readers import read_ratings
-from recsys.schema import Saved
 from recsys.storage import save_model
 from recsys.topn import CsrPairs, top_n
 

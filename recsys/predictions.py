@@ -16,13 +16,13 @@ from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
+from recsys.model_file import Saved
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.baselines import Bias, Popular
 from recsys.models.histories import Context, Explanation, Histories
 from recsys.models.parts import Floats, Indices
 from recsys.models.registry import MODELS, model_class
-from recsys.schema import Saved
 from recsys.topn import Cosine, CsrPairs, Scorer, TopN, check_n
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from recsys.errors import DataError, NotFittedError, check_choice
 from recsys.filters import BlockLike
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
+from recsys.model_file import Saved, load_model
 from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
 from recsys.models.registry import make_model
@@ -33,7 +34,6 @@ from recsys.ranking.lists import ColdUser, ListOptions
 from recsys.readers import as_ratings
 from recsys.refit import fit_model
 from recsys.reranking import prepare_lists
-from recsys.schema import Saved, load_model
 from recsys.storage import save_model
 from recsys.topics import Topics
 from recsys.topn import Cosine, CsrPairs, KnownUsers, Scorer, TopN, top_n
@@ -291,7 +291,7 @@ class Recommender:
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
-        """Load a saved model; see `recsys.schema.load_model`."""
+        """Load a saved model; see `recsys.model_file.load_model`."""
         check_process()
         return cls._of(load_model(path, verify=verify), is_named=True)
 

@@ -29,10 +29,10 @@ from recsys.data.ratings import (
     with_collected,
 )
 from recsys.data.rows import Policy, marks_unrated
+from recsys.model_file import Saved
 from recsys.models.base import Model, OnStep
 from recsys.models.registry import fitted_model, request_of, requested_model
 from recsys.provenance import Provenance
-from recsys.schema import Saved
 
 
 def fit_model(

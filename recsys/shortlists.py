@@ -121,7 +121,7 @@ class _Model:
         version = manifest["format"], manifest["format_version"]
         if version != (MODEL_FORMAT, FORMAT_VERSION):
             raise DamageError("it is not a model")
-        # The same as `recsys.schema.checksum`, except for some numbers such as 1e-5.
+        # The same as `recsys.model_file.checksum`, except for some numbers such as 1e-5.
         signed = {k: v for k, v in manifest.items() if k != "checksum"}
         text = json.dumps(
             signed, sort_keys=True, ensure_ascii=False, separators=_COMPACT

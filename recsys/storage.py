@@ -48,7 +48,7 @@ from polars.exceptions import PolarsError
 
 import recsys
 from lowrank import kernels
-from recsys import schema
+from recsys import model_file
 from recsys.addresses import Location, located
 from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
 from recsys.data.features import Features
@@ -58,6 +58,7 @@ from recsys.data.ratings import Ratings
 from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
+from recsys.model_file import MODEL, Form, Manifest, Saved, format_of
 from recsys.models.registry import MODELS, model_class
 from recsys.saved_arrays import (
     FORMAT_VERSION,
@@ -66,7 +67,6 @@ from recsys.saved_arrays import (
     as_path,
     sha256_of,
 )
-from recsys.schema import MODEL, Form, Manifest, Saved, format_of
 from recsys.user_columns import (
     check_columns,
     saved_columns,
@@ -79,10 +79,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SIDES: tuple[schema.Side, ...] = ("user", "item")
+_SIDES: tuple[model_file.Side, ...] = ("user", "item")
 _OWN = re.compile(
-    rf"{re.escape(MANIFEST)}|{re.escape(schema.MEASURED)}|{hidden_names(schema.MEASURED)}|"
-    rf"{schema.FOLDER}"
+    rf"{re.escape(MANIFEST)}|{re.escape(model_file.MEASURED)}|{hidden_names(model_file.MEASURED)}|"
+    rf"{model_file.FOLDER}"
 )
 _ROWS = ("indptr", "indices", "data")
 _PARTS = ("train", "test", "history")
@@ -130,8 +130,8 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             feature_request=ratings.feature_request,
             untyped=list(ratings.untyped),
             title=None if ratings.item_table is None else ratings.item_table.title,
-            rule=schema.RuleEntry.from_rule(ratings.rule),
-            feedback=schema.FeedbackEntry.from_feedback(ratings.feedback),
+            rule=model_file.RuleEntry.from_rule(ratings.rule),
+            feedback=model_file.FeedbackEntry.from_feedback(ratings.feedback),
             reading=provenance.reading,
             request=provenance.request,
             keep_columns=provenance.keep_columns,
@@ -148,7 +148,9 @@ class _Contents:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     tables: dict[str, pl.DataFrame] = field(default_factory=dict)
     of_features: dict[str, Features] = field(default_factory=dict)
-    blocks: dict[schema.Side, list[schema.BlockEntry]] = field(default_factory=dict)
+    blocks: dict[model_file.Side, list[model_file.BlockEntry]] = field(
+        default_factory=dict
+    )
 
 
 def _contents(ratings: Ratings) -> _Contents:
@@ -169,7 +171,7 @@ def _contents(ratings: Ratings) -> _Contents:
 
 
 def _add_side(
-    contents: _Contents, side: schema.Side, table: Features | None, features: Any
+    contents: _Contents, side: model_file.Side, table: Features | None, features: Any
 ) -> None:
     """Add the table of users or items, and its encoded features."""
     if table is not None:
@@ -180,7 +182,7 @@ def _add_side(
         return
     # The encoder is saved, so that features of new users or items are encoded alike.
     state = encoder.state()
-    contents.blocks[side] = [schema.BlockEntry(**entry) for entry in state.entries]
+    contents.blocks[side] = [model_file.BlockEntry(**entry) for entry in state.entries]
     contents.tables[f"{side}_levels"] = state.levels
     for key in _ROWS:
         contents.arrays[f"{side}_features/{key}"] = getattr(features.matrix, key)
@@ -287,7 +289,7 @@ def write_directory(
     for folder in {name.partition("/")[0] for name in everything}:
         (directory / folder).mkdir()
 
-    def saved(name: str) -> schema.FileEntry:
+    def saved(name: str) -> model_file.FileEntry:
         return _written(directory / f"{name}.npy", everything[name])
 
     with ThreadPoolExecutor(kernels.available_cores()) as pool:  # for the checksums
@@ -310,34 +312,34 @@ def write_directory(
         files=entries,
         **fields,
     )
-    (directory / MANIFEST).write_bytes(schema.to_json(manifest))
+    (directory / MANIFEST).write_bytes(model_file.to_json(manifest))
 
 
-def _written(path: Path, array: NDArray[Any]) -> schema.FileEntry:
+def _written(path: Path, array: NDArray[Any]) -> model_file.FileEntry:
     """Write an array, and describe its file."""
     np.save(path, array, allow_pickle=False)
     n_bytes = path.stat().st_size
-    return schema.FileEntry(sha256_of(path), n_bytes, array.dtype.str, array.shape)
+    return model_file.FileEntry(sha256_of(path), n_bytes, array.dtype.str, array.shape)
 
 
 def _columns(
     tables: Mapping[str, pl.DataFrame], of_features: Mapping[str, Features]
-) -> tuple[dict[str, list[schema.ColumnEntry]], dict[str, Any]]:
+) -> tuple[dict[str, list[model_file.ColumnEntry]], dict[str, Any]]:
     """Return the columns of tables and their arrays."""
-    columns: dict[str, list[schema.ColumnEntry]] = {}
+    columns: dict[str, list[model_file.ColumnEntry]] = {}
     arrays: dict[str, Any] = {}
     for table, frame in tables.items():
         columns[table] = []
         for number, series in enumerate(frame.get_columns()):
             kind, parts = encoded(series)
-            entry = schema.ColumnEntry(series.name, kind)
+            entry = model_file.ColumnEntry(series.name, kind)
             if (features := of_features.get(table)) is not None:
                 name = series.name
                 of_values, read_as = (
                     features.kinds.get(name),
                     features.read_as.get(name),
                 )
-                entry = schema.ColumnEntry(name, kind, of_values, read_as)
+                entry = model_file.ColumnEntry(name, kind, of_values, read_as)
             columns[table].append(entry)
             arrays |= {
                 f"{table}/{number}{suffix}": array for suffix, array in parts.items()
@@ -345,7 +347,7 @@ def _columns(
     return columns, arrays
 
 
-def encoded(series: pl.Series) -> tuple[schema.ColumnType, dict[str, NDArray[Any]]]:
+def encoded(series: pl.Series) -> tuple[model_file.ColumnType, dict[str, NDArray[Any]]]:
     """Return the type of a column, and its arrays by name suffix.
 
     Raises
@@ -353,7 +355,7 @@ def encoded(series: pl.Series) -> tuple[schema.ColumnType, dict[str, NDArray[Any
     ModelFileError
         If values of its type cannot be saved.
     """
-    kind: schema.ColumnType = "number"
+    kind: model_file.ColumnType = "number"
     arrays: dict[str, NDArray[Any]] = {}
     if series.null_count():
         arrays["_valid"] = series.is_not_null().to_numpy()
@@ -406,8 +408,10 @@ def save_split(
         for name, split in zip(names, splits, strict=True):
             (folder / name).mkdir()
             _write_split(split, folder / name, form, features, keep_columns)
-        manifest = schema.SplitManifest(package_version=recsys.__version__, folds=names)
-        (folder / SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
+        manifest = model_file.SplitManifest(
+            package_version=recsys.__version__, folds=names
+        )
+        (folder / SPLIT_MANIFEST).write_bytes(model_file.to_json(manifest))
 
 
 def _write_split(
@@ -451,7 +455,7 @@ def _write_split(
         f"{name}_ratings": p.n_ratings
         for name, p in zip(_PARTS, split.parts, strict=False)
     }
-    manifest = schema.SplitManifest(
+    manifest = model_file.SplitManifest(
         package_version=recsys.__version__,
         method=split.method,
         parameters=split.parameters,
@@ -462,7 +466,7 @@ def _write_split(
         files=names,
         reading=reading,
     )
-    (folder / SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
+    (folder / SPLIT_MANIFEST).write_bytes(model_file.to_json(manifest))
 
 
 def check_split_target(path: str | Path, *, overwrite: bool) -> None:
@@ -522,7 +526,7 @@ def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:
     ------
     DataError, OSError
     """
-    for attempt in range(1, schema.ATTEMPTS + 1):
+    for attempt in range(1, model_file.ATTEMPTS + 1):
         real = Path(os.path.realpath(folder))
         place = folder if real == folder.absolute() else real
         state = _state(place)
@@ -530,14 +534,14 @@ def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:
             result = read(place)
         except (DataError, OSError):
             if (
-                attempt == schema.ATTEMPTS
+                attempt == model_file.ATTEMPTS
                 or _state(Path(os.path.realpath(folder))) == state
             ):
                 raise
         else:
-            if attempt == schema.ATTEMPTS or _state(place) == state:
+            if attempt == model_file.ATTEMPTS or _state(place) == state:
                 return result
-        time.sleep(attempt * schema.PAUSE)
+        time.sleep(attempt * model_file.PAUSE)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -553,7 +557,7 @@ def _state(folder: Path) -> tuple[tuple[int, int, int], ...]:
     return tuple(entries)
 
 
-def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
+def read_split_manifest(path: str | Path) -> model_file.SplitManifest | None:
     """Return the contents of split.json, or None if this package has not written one.
 
     Raises
@@ -570,8 +574,8 @@ def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
             "put the file itself there."
         )
     try:
-        return schema.checked(
-            schema.read_document(file), schema.SplitManifest, file.name
+        return model_file.checked(
+            model_file.read_document(file), model_file.SplitManifest, file.name
         )
     except DamageError as error:
         raise DataError(f"{file} is damaged: {error}.") from None

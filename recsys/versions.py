@@ -20,11 +20,12 @@ from typing import Any, Literal
 import polars as pl
 from msgspec import Struct
 
-from recsys import schema
+from recsys import model_file
 from recsys.atomic import exclusive, flush, move_link, unfinished_file
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
+from recsys.model_file import load_model, read_manifest
 from recsys.saved_arrays import (
     MANIFEST,
     MODEL_FORMAT,
@@ -32,7 +33,6 @@ from recsys.saved_arrays import (
     SavedDirectory,
     as_path,
 )
-from recsys.schema import load_model, read_manifest
 
 LATEST = "latest"
 """Name of the link."""
@@ -60,8 +60,8 @@ class Measured(Struct, frozen=True, kw_only=True):
     test: str
     fingerprint: str
     time: str
-    ratings: schema.Count
-    users: schema.Count
+    ratings: model_file.Count
+    users: model_file.Count
     metrics: dict[str, tuple[float, float | None, float | None]]
 
 
@@ -189,13 +189,13 @@ def measured(model: str | Path) -> list[Measured]:
     ModelFileError
         If the file is damaged.
     """
-    file = as_path(model) / schema.MEASURED
+    file = as_path(model) / model_file.MEASURED
     if not file.exists():
         return []
     try:
         with SavedDirectory(model) as directory:
-            document = schema.read_document_of(directory, file.name)
-        return schema.checked(document, MeasuredFile, file.name).measured
+            document = model_file.read_document_of(directory, file.name)
+        return model_file.checked(document, MeasuredFile, file.name).measured
     except DamageError as error:
         raise ModelFileError(f"{file} is damaged: {error}.") from None
 
@@ -218,14 +218,14 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
         },
     )
     directory = Path(os.path.realpath(as_path(model)))
-    target = directory / schema.MEASURED
+    target = directory / model_file.MEASURED
     try:
         with (
             exclusive(directory, lambda: None),
             unfinished_file(target) as (new, stream),
         ):
             everything = MeasuredFile(measured=[*measured(directory), entry][-_KEPT:])
-            stream.write(schema.to_json(everything))
+            stream.write(model_file.to_json(everything))
             stream.close()
             flush(new)
             new.replace(target)
@@ -255,7 +255,7 @@ def models_knowing(users: Iterable[str], near: Iterable[str | Path]) -> Knowing:
             if any((wanted.find(ids) >= 0).any() for ids in _user_ids(path)):
                 knowing.models.append(path)
         except RecsysError:
-            if schema.format_of(path) != schema.INDEX_FORMAT:
+            if model_file.format_of(path) != model_file.INDEX_FORMAT:
                 knowing.unreadable.append(path)
     return knowing
 
@@ -300,8 +300,8 @@ def _user_ids(path: Path) -> list[pl.Series]:
     ------
     ModelFileError
     """
-    if schema.format_of(path) != MODEL_FORMAT:
+    if model_file.format_of(path) != MODEL_FORMAT:
         return [
             load_model(path).ratings.users.values
         ]  # of the Spark engine, or an error
-    return schema.read_user_ids(path)
+    return model_file.read_user_ids(path)

@@ -280,7 +280,7 @@ class PCA(pca.PCA):
             random_state=random_state,
         )
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         rows: DataFrame | str,
         y: Any = None,

@@ -91,7 +91,7 @@ def fit(
         )
         return
 
-    from recsys.schema import MODEL
+    from recsys.model_file import MODEL
     from recsys.storage import check_target
 
     check_target(out, MODEL, overwrite=force)
@@ -247,8 +247,8 @@ def update(
     temporary directory and moved into place when complete. Simultaneous updates of a model wait
     for each other.
     """
+    from recsys.model_file import MODEL
     from recsys.saved_arrays import as_path
-    from recsys.schema import MODEL
     from recsys.storage import check_target
 
     forgets = bool(changes.forget_user or changes.forget_users)

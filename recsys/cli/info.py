@@ -16,8 +16,8 @@ from recsys.cli.output import Output, write_facts
 from recsys.models.registry import MODELS
 
 if TYPE_CHECKING:
+    from recsys.model_file import Manifest
     from recsys.models.parameters import Parameter
-    from recsys.schema import Manifest
     from recsys.spark.results import SparkModel
 
 LIBRARIES = (
@@ -41,7 +41,7 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
     if model is None:
         write_facts(_of_installation(ctx), output)
         return
-    from recsys.schema import SPARK_FORMAT, format_of, read_manifest
+    from recsys.model_file import SPARK_FORMAT, format_of, read_manifest
 
     if format_of(Path(model)) == SPARK_FORMAT:
         from recsys.spark.results import read_result

@@ -124,7 +124,7 @@ def index(
     may be compressed by gzip or zstd. Texts are read once, a thousand at a time, and
     not stored.
     """
-    from recsys.schema import INDEX
+    from recsys.model_file import INDEX
     from recsys.storage import check_target
 
     check_target(out, INDEX, overwrite=force)
@@ -418,7 +418,7 @@ def evaluate(
     from recsys.cli.evaluate import tables
     from recsys.evaluation.results import INTERVALS, TESTS
     from recsys.lsi.evaluation import evaluate_search
-    from recsys.readers.collections import read_judgements
+    from recsys.readers.judgements import read_judgements
 
     loaded = lsi.Index.load(index)
     documents = reading.open(_inside(queries, "queries.jsonl"))
@@ -475,7 +475,7 @@ def info(index: str, output: Output) -> None:
     """
     from recsys.cli.info import manifest_facts
     from recsys.cli.output import write_facts
-    from recsys.schema import INDEX, read_manifest
+    from recsys.model_file import INDEX, read_manifest
 
     write_facts(manifest_facts(index, read_manifest(index, INDEX), "index"), output)
 

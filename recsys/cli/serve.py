@@ -25,7 +25,7 @@ from recsys.serve.server import serve as run
 from recsys.serve.settings import LENGTH, Limits, Settings
 
 _EVENTS = ".events.jsonl"
-MANIFEST = "model.json"  # as in `recsys.schema`, which needs NumPy
+MANIFEST = "model.json"  # as in `recsys.model_file`, which needs NumPy
 
 _access = functools.partial(cli.declared, section="Access")
 _limit = functools.partial(cli.declared, section="Limits")
@@ -127,7 +127,7 @@ def serve(
     )
     for path in (model, model_b, index):
         if path is not None and not (Path(path) / MANIFEST).is_file():
-            from recsys.schema import read_manifest
+            from recsys.model_file import read_manifest
 
             read_manifest(path)  # raises
     place = Path(model).absolute()  # of a link itself, whose target may change

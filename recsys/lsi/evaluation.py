@@ -22,7 +22,7 @@ from recsys.evaluation.results import (
 )
 from recsys.lsi.search import METHODS
 from recsys.messages import counted
-from recsys.readers.collections import Judgements, places_of
+from recsys.readers.judgements import Judgements, places_of
 
 if TYPE_CHECKING:
     from recsys.lsi.index import Index

@@ -11,19 +11,19 @@ from typing import Any
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.saved_arrays import (
-    MANIFEST,
-    DamageError,
-    SavedDirectory,
-    check_rows,
-)
-from recsys.schema import (
+from recsys.model_file import (
     INDEX,
     checked_manifest,
     listed,
     mapped_arrays,
     read_directory,
     saved_table,
+)
+from recsys.saved_arrays import (
+    MANIFEST,
+    DamageError,
+    SavedDirectory,
+    check_rows,
 )
 from recsys.storage import target_directory, write_directory
 
@@ -89,7 +89,7 @@ def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) 
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
-    """Load a saved index; see `recsys.schema.load_model`.
+    """Load a saved index; see `recsys.model_file.load_model`.
 
     Raises
     ------

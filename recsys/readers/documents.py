@@ -20,7 +20,6 @@ from recsys.data.columns import Roles, usual_column, without_types
 from recsys.database import parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.readers.collections import FORMS, HTML, form_of, page
 from recsys.readers.copies import ZIP
 from recsys.readers.delimited import (
     Layout,
@@ -30,6 +29,7 @@ from recsys.readers.delimited import (
     split_rows,
 )
 from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
+from recsys.readers.judgements import FORMS, HTML, form_of, page
 from recsys.readers.sources import DataFile, Directory, head_of, open_data
 
 TEXTS = "texts"

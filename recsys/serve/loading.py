@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from recsys import schema
+from recsys import model_file
 from recsys.errors import ModelFileError
+from recsys.model_file import INDEX_FORMAT, format_of
 from recsys.recommender import Recommender
 from recsys.saved_arrays import MANIFEST, DamageError
-from recsys.schema import INDEX_FORMAT, format_of
 from recsys.serve.catalogue import Json
 from recsys.serve.responses import Responses
 from recsys.serve.signatures import signature_of
@@ -68,7 +68,7 @@ def _mark(manifest: Json) -> str:
 
 def _manifest(path: Path) -> Json:
     try:
-        return schema.read_document(path / MANIFEST)
+        return model_file.read_document(path / MANIFEST)
     except (OSError, DamageError) as error:
         raise ModelFileError(f"{path} cannot be served: {error}.") from None
 

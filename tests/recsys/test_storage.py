@@ -22,19 +22,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import recsys.schema
+import recsys.model_file
 from lowrank.kernels import backend
 from recsys.atomic import exclusive, move_link
 from recsys.data.encoder import with_features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
+from recsys.model_file import check_features, checksum, format_of, read_manifest
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.registry import MODELS
 from recsys.recommender import Recommender
 from recsys.saved_arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
-from recsys.schema import check_features, checksum, format_of, read_manifest
 from recsys.shortlists import shortlist
 from recsys.versions import list_versions
 
@@ -346,7 +346,7 @@ FAILURES = [
 )
 @pytest.mark.parametrize(
     "place",
-    ["storage.np.save", "schema.to_json", "storage.put_in_place", "atomic.flush"],
+    ["storage.np.save", "model_file.to_json", "storage.put_in_place", "atomic.flush"],
 )
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_failure_leaves_things_as_they_were(
@@ -442,14 +442,17 @@ def test_remains_of_a_measurement_do_not_block_the_next_save(recommender, saved)
 def test_of_two_saves_at_once_the_second_is_an_error(
     recommender, tmp_path, monkeypatch
 ):
-    other, to_json = Recommender(Popular()).fit(make_ratings()), recsys.schema.to_json
+    other, to_json = (
+        Recommender(Popular()).fit(make_ratings()),
+        recsys.model_file.to_json,
+    )
 
     def save_other_first(manifest):
-        monkeypatch.setattr("recsys.schema.to_json", to_json)
+        monkeypatch.setattr("recsys.model_file.to_json", to_json)
         other.save(tmp_path / "model")
         return to_json(manifest)
 
-    monkeypatch.setattr("recsys.schema.to_json", save_other_first)
+    monkeypatch.setattr("recsys.model_file.to_json", save_other_first)
     with pytest.raises(ModelFileError, match="another process has saved one there"):
         recommender.save(tmp_path / "model")
     assert Recommender.load(tmp_path / "model").model.name == "popular"
@@ -758,7 +761,7 @@ def test_large_files_are_verified_on_request(saved, monkeypatch):
 
 def replaced_at(monkeypatch, number, replace):
     """Call `replace` once, just before the array of this number is mapped."""
-    mapped, count = recsys.schema.mapped, [0]
+    mapped, count = recsys.model_file.mapped, [0]
 
     def mapped_later(*args, **kwargs):
         count[0] += 1
@@ -766,7 +769,7 @@ def replaced_at(monkeypatch, number, replace):
             replace()
         return mapped(*args, **kwargs)
 
-    monkeypatch.setattr("recsys.schema.mapped", mapped_later)
+    monkeypatch.setattr("recsys.model_file.mapped", mapped_later)
 
 
 @pytest.fixture
@@ -819,8 +822,8 @@ def test_a_model_that_never_stays_the_same_is_an_error(two, monkeypatch):
         )
         raise DamageError("one array is of another model")
 
-    monkeypatch.setattr("recsys.schema.mapped", fail)
-    monkeypatch.setattr("recsys.schema.PAUSE", 0)
+    monkeypatch.setattr("recsys.model_file.mapped", fail)
+    monkeypatch.setattr("recsys.model_file.PAUSE", 0)
     rejected(two / "a", "is damaged: one array is of another model")
 
 

@@ -14,7 +14,7 @@ from recsys.data.features import Features
 from recsys.errors import DataError
 from recsys.evaluation.split_files import save_split
 from recsys.evaluation.splits import random_split
-from recsys.schema import read_manifest
+from recsys.model_file import read_manifest
 from recsys.user_columns import named_in, saved_columns
 
 N = 40

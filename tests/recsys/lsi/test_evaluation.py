@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from recsys.errors import DataError
 from recsys.lsi import LSI
 from recsys.lsi.evaluation import evaluate_search
-from recsys.readers.collections import Judgements, places_of
+from recsys.readers.judgements import Judgements, places_of
 
 TEXTS = ["tea", "tea tea milk", "milk bread", "bread", "water"]
 

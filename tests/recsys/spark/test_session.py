@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from recsys.errors import EngineError, ModelFileError
-from recsys.schema import SPARK_FORMAT
+from recsys.model_file import SPARK_FORMAT
 from recsys.spark import session
 from recsys.spark.session import explained, spark_session
 

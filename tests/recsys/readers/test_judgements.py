@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recsys.errors import DataError
-from recsys.readers.collections import read_judgements
 from recsys.readers.documents import Documents
+from recsys.readers.judgements import read_judgements
 
 SMART = """.I 1
 .T
