@@ -1,4 +1,4 @@
-"""Canonical CSR form: compact storage of the rows while they are read, and sorting of entries."""
+"""Canonical CSR form: compact storage of rows during reading, and sorting of entries."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
+from numpy.typing import DTypeLike, NDArray
 
 from lowrank.kernels import N_CODES, backends, default_threads, level_counts
 from recsys.data.ids import MISSING_IDS, Ids, id_problem, is_bad_id
@@ -20,21 +20,30 @@ _CHUNK = 1 << 20  # number of entries processed at once, to limit temporary memo
 _KEY_BITS = 63  # an int64 key must stay non-negative
 _INT32 = np.iinfo(np.int32)
 _IDS = frozenset(("user", "item"))
-_FEW_PLACES, _ROWS_PER_PLACE = (
-    2**12,
-    8,
-)  # limits on the range of ids that is counted directly
+# Limits on the range of ids that is counted directly.
+_FEW_PLACES = 2**12
+_ROWS_PER_PLACE = 8
 _MOST_IDS = 2**31 - 1
 _FEWEST = 1 << 16  # minimum number of rows to allocate
 _FEWEST_KEYS = 1 << 12  # minimum number of keys to allocate
-_PAIRS_OF_AN_ID = 2  # maximum mean number of pairs for each id of an event,
-_FEWEST_EVENTS = 20  # unless there are few
+# Maximum mean number of pairs for each id of an event, unless there are few.
+_PAIRS_OF_AN_ID = 2
+_FEWEST_EVENTS = 20
 _LARGEST = float(np.finfo(np.float32).max)
+_SMALL_UNSIGNED = (pl.UInt8, pl.UInt16, pl.UInt32)  # all values fit in int64
 _ROUNDING = 1e-6  # share of the sum of absolute weights that is a rounding error
 
-Data = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
-Times = npt.NDArray[np.int32] | npt.NDArray[np.int64] | npt.NDArray[np.float64]
-Column: TypeAlias = "pl.Series | npt.NDArray[Any]"
+Array: TypeAlias = NDArray[Any]
+Codes: TypeAlias = NDArray[np.uint8]
+Ints: TypeAlias = NDArray[np.int32]
+Longs: TypeAlias = NDArray[np.int64]
+Hashes: TypeAlias = NDArray[np.uint64]
+Floats: TypeAlias = NDArray[np.float32]
+Doubles: TypeAlias = NDArray[np.float64]
+Mask: TypeAlias = NDArray[np.bool_]
+Data: TypeAlias = Codes | Floats
+Times: TypeAlias = Ints | Longs | Doubles
+Column: TypeAlias = "pl.Series | NDArray[Any]"
 """Column of a batch; an array is of int64 or float32."""
 
 
@@ -46,13 +55,11 @@ class Levels:
         self.count = 0
 
     @property
-    def values(self) -> npt.NDArray[np.float32]:
+    def values(self) -> Floats:
         """The values."""
         return self.table[: self.count]
 
-    def code(
-        self, values: npt.NDArray[np.float32], codes: npt.NDArray[np.uint8]
-    ) -> bool:
+    def code(self, values: Floats, codes: Codes) -> bool:
         """Write the code of each value, adding new values; return False if there are too many."""
         values = np.ascontiguousarray(values, np.float32)
         count = backends.active.code_levels(values, codes, self.table, self.count)
@@ -68,57 +75,58 @@ class Keys:
         self._make(_FEWEST_KEYS)
 
     @property
-    def values(self) -> npt.NDArray[np.int64]:
+    def values(self) -> Longs:
         """The integers."""
         return self._distinct[: self.count]
 
-    def codes(
-        self, keys: npt.NDArray[np.int32] | npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int32]:
+    def codes(self, keys: Ints | Longs) -> Ints:
         """Return the code of each key, adding new keys."""
-        remaining: npt.NDArray[Any] = np.ascontiguousarray(keys)
-        all_codes = codes = np.empty(len(remaining), np.int32)
+        remaining: Array = np.ascontiguousarray(keys)
+        all_codes = np.empty(len(remaining), np.int32)
+        codes = all_codes
         while True:
             done, self.count = backends.active.code_keys(
                 remaining, codes, self._distinct, self.count, self._slots
             )
             if done == len(remaining):
                 return all_codes
-            remaining, codes, distinct = remaining[done:], codes[done:], self.values
-            self._make(2 * len(self._distinct))
-            again = np.empty(len(distinct), np.int32)
-            backends.active.code_keys(distinct, again, self._distinct, 0, self._slots)
+            remaining = remaining[done:]
+            codes = codes[done:]
+            self._enlarge()
+
+    def _enlarge(self) -> None:
+        """Double the room, and enter the keys again, which gives them the same codes."""
+        keys = self.values
+        codes = np.empty(len(keys), np.int32)
+        self._make(2 * len(self._distinct))
+        backends.active.code_keys(keys, codes, self._distinct, 0, self._slots)
 
     def _make(self, room: int) -> None:
-        self._distinct, self._slots = (
-            np.empty(room, np.int64),
-            np.full(2 * room, -1, np.int32),
-        )
+        self._distinct = np.empty(room, np.int64)
+        self._slots = np.full(2 * room, -1, np.int32)
 
 
 class Values(NamedTuple):
     """Values of entries: float32 numbers, or uint8 codes of at most 256 levels."""
 
     data: Data
-    levels: npt.NDArray[np.float32] | None = None  # increasing
+    levels: Floats | None = None  # increasing
 
     @classmethod
-    def of(cls, values: npt.NDArray[np.float32]) -> Values:
+    def of(cls, values: Floats) -> Values:
         """Return values as codes if they have at most 256 levels, else unchanged."""
-        levels, codes = Levels(), np.empty(len(values), np.uint8)
-        return (
-            cls.ordered(codes, levels.values)
-            if levels.code(values, codes)
-            else cls(values)
-        )
+        levels = Levels()
+        codes = np.empty(len(values), np.uint8)
+        if levels.code(values, codes):
+            return cls.ordered(codes, levels.values)
+        return cls(values)
 
     @classmethod
-    def ordered(
-        cls, codes: npt.NDArray[np.uint8], levels: npt.NDArray[np.float32]
-    ) -> Values:
+    def ordered(cls, codes: Codes, levels: Floats) -> Values:
         """Sort the levels, and renumber the codes in place."""
         order = np.argsort(levels, kind="stable")
-        if not (order[1:] > order[:-1]).all():
+        is_sorted = (order[1:] > order[:-1]).all()
+        if not is_sorted:
             ranks = np.empty(len(order), np.uint8)
             ranks[order] = np.arange(len(order), dtype=np.uint8)
             for start in range(0, len(codes), _CHUNK):
@@ -134,23 +142,21 @@ class Values(NamedTuple):
     def compact(self) -> Values:
         """Return the values as codes of the levels that occur, if these are at most 256."""
         if self.levels is None:
-            return Values.of(cast("npt.NDArray[np.float32]", self.data))
-        counts = level_counts(cast("npt.NDArray[np.uint8]", self.data))[
-            : len(self.levels)
-        ]
-        occurs = counts > 0
+            return Values.of(cast(Floats, self.data))
+        counts = level_counts(cast(Codes, self.data))
+        occurs = counts[: len(self.levels)] > 0
         if occurs.all():
             return self
-        codes = (np.cumsum(occurs) - 1).astype(np.uint8)
-        return Values(codes[self.data], self.levels[occurs])
+        # The code of a level that occurs is the number of such levels below it.
+        new_codes = (np.cumsum(occurs) - 1).astype(np.uint8)
+        return Values(new_codes[self.data], self.levels[occurs])
 
-    def at(self, which: Any = slice(None)) -> npt.NDArray[np.float32]:
+    def at(self, which: Any = slice(None)) -> Floats:
         """Return the values, or some of them, as numbers."""
         part = self.data[which]
-        return cast(
-            "npt.NDArray[np.float32]",
-            part if self.levels is None else self.levels[part],
-        )
+        if self.levels is not None:
+            part = self.levels[part]
+        return cast(Floats, part)
 
 
 def in_common(one: Values, other: Values) -> tuple[Values, Values]:
@@ -162,13 +168,12 @@ def in_common(one: Values, other: Values) -> tuple[Values, Values]:
     return Values(one.at()), Values(other.at())
 
 
-def _in_levels(values: Values, levels: npt.NDArray[np.float32]) -> Values:
+def _in_levels(values: Values, levels: Floats) -> Values:
     """Return the codes of values in other levels, which must include all of their own."""
     if values.levels is None or np.array_equal(values.levels, levels):
         return values
-    return Values(
-        np.searchsorted(levels, values.levels).astype(np.uint8)[values.data], levels
-    )
+    new_codes = np.searchsorted(levels, values.levels).astype(np.uint8)
+    return Values(new_codes[values.data], levels)
 
 
 class Batches:
@@ -182,9 +187,8 @@ class Batches:
     def __init__(self, expected: int | None = None) -> None:
         self._expected = expected or _FEWEST
         self._keys: dict[str, Keys] = {}
-        self._texts: dict[
-            str, pl.Series
-        ] = {}  # categories live as long as a series uses them
+        # Categories live as long as a series uses them.
+        self._texts: dict[str, pl.Series] = {}
         self._levels: Levels | None = Levels()
         self._in_seconds = False
         self._arrays: dict[str, _Growing] = {}
@@ -193,28 +197,33 @@ class Batches:
     def add(self, batch: Mapping[str, Column]) -> None:
         """Add rows, given as columns by role; arrays are of int64 or float32."""
         for role, column in batch.items():
-            if role == "timestamp" and isinstance(column.dtype, pl.Date | pl.Datetime):
-                column, self._in_seconds = epoch_seconds(pl.Series(column)), True
+            is_date = isinstance(column.dtype, pl.Date | pl.Datetime)
+            if role == "timestamp" and is_date:
+                column = epoch_seconds(pl.Series(column))
+                self._in_seconds = True
             if role not in self._parts and self._is_plain(role, column):
-                self._append(
-                    self._arrays.setdefault(role, _Growing(self._expected)),
-                    role,
-                    column,
-                )
-                continue
-            if role in self._arrays:
-                self._parts[role] = [self._taken(role).decode().columns[role]]
-            self._parts.setdefault(role, []).append(pl.Series(role, column))
+                if role not in self._arrays:
+                    self._arrays[role] = _Growing(self._expected)
+                self._append(self._arrays[role], role, column)
+            else:
+                self._append_part(role, column)
+
+    def _append_part(self, role: str, column: Column) -> None:
+        """Append a column to the series of a role, which replace its array."""
+        if role in self._arrays:
+            rows = self._taken(role).decode()
+            self._parts[role] = [rows.columns[role]]
+        parts = self._parts.setdefault(role, [])
+        parts.append(pl.Series(role, column))
 
     def rows(self) -> Rows:
         """Return all rows, and release their columns."""
         rows = self._taken(*self._arrays)
         if self._parts:
             rows.spread()
-            parts = tuple(self._parts)
-            rows.columns |= {
-                role: concatenated(self._parts.pop(role)) for role in parts
-            }
+        # The parts of each column are freed before the next one is concatenated.
+        for role in tuple(self._parts):
+            rows.columns[role] = concatenated(self._parts.pop(role))
         return rows
 
     def _taken(self, *roles: str) -> Rows:
@@ -235,26 +244,17 @@ class Batches:
         """Return whether a column can be kept as an array."""
         if isinstance(column, np.ndarray):
             return role not in self._texts
-        dtype, is_begun = column.dtype, role in self._arrays
-        is_integer = dtype.is_signed_integer() or dtype in (
-            pl.UInt8,
-            pl.UInt16,
-            pl.UInt32,
-        )
         if column.null_count():
             return False
+        dtype = column.dtype
+        is_integer = dtype.is_signed_integer() or dtype in _SMALL_UNSIGNED
         if role in _IDS:
             is_text = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
-            return (is_text or is_integer) and (
-                not is_begun or is_text == (role in self._texts)
-            )
+            if role in self._arrays and is_text != (role in self._texts):
+                return False
+            return is_text or is_integer
         if role == "rating":
-            ends: list[Any] = (
-                [column.min(), column.max()] if dtype == pl.Float64 else []
-            )
-            return dtype.is_numeric() and all(
-                abs(end or 0.0) <= _LARGEST for end in ends
-            )
+            return dtype.is_numeric() and _fits_in_floats(column)
         return role == "timestamp" and is_integer
 
     def _append(self, array: _Growing, role: str, column: Column) -> None:
@@ -263,27 +263,29 @@ class Batches:
             return
         if isinstance(column, pl.Series):
             if not column.dtype.is_integer():
-                column = self._as_categories(role, column)
-                array.more(len(column), np.int32)[:] = column.to_physical().to_numpy()
+                codes = self._as_categories(role, column).to_physical()
+                array.more(len(codes), np.int32)[:] = codes.to_numpy()
                 return
-            narrow = isinstance(column.dtype, pl.Int32 | pl.Int64)
-            column = (column if narrow else column.cast(pl.Int64)).to_numpy()
-        fits = not len(column) or (
-            column.min() >= _INT32.min and column.max() <= _INT32.max
-        )
-        if role in _IDS and not (fits or role in self._keys):
-            array.change(self._keys.setdefault(role, Keys()).codes)
+            if not isinstance(column.dtype, pl.Int32 | pl.Int64):
+                column = column.cast(pl.Int64)
+            column = column.to_numpy()
+        fits = _fits_in_ints(column)
+        if role in _IDS and role not in self._keys and not fits:
+            self._keys[role] = Keys()
+            array.change(self._keys[role].codes)
         if role in self._keys:
-            array.more(len(column), np.int32)[:] = self._keys[role].codes(column)
-        else:
-            array.more(len(column), np.int32 if fits else np.int64)[:] = column
+            column = self._keys[role].codes(column)
+            fits = True
+        dtype = np.int32 if fits else np.int64
+        array.more(len(column), dtype)[:] = column
 
     def _append_ratings(self, array: _Growing, column: Column) -> None:
         """Append ratings as codes if all ratings so far have few levels, else as numbers."""
         if isinstance(column, pl.Series):
             column = column.cast(pl.Float32).to_numpy()
         if self._levels is not None:
-            if self._levels.code(column, array.more(len(column), np.uint8)):
+            codes = array.more(len(column), np.uint8)
+            if self._levels.code(column, codes):
                 return
             array.drop(len(column))
             values = self._levels.values
@@ -292,38 +294,55 @@ class Batches:
         array.more(len(column), np.float32)[:] = column
 
     def _as_categories(self, role: str, column: pl.Series) -> pl.Series:
+        """Return texts with the categories of the earlier texts of a role."""
         if role not in self._texts:
-            dtype = pl.Categorical(pl.Categories.random())
-            self._texts[role] = column.head(1).cast(pl.String).cast(dtype)
-        if isinstance(
-            column.dtype, pl.Categorical
-        ):  # looks up each category, not each value
-            categories: Any = column.dtype
-            recoded: pl.Series = categories.categories.to_series().cast(
-                self._texts[role].dtype
-            )
-            return recoded.gather(column.to_physical()).alias(role)
-        return column.cast(pl.String).cast(self._texts[role].dtype)
+            first = column.head(1).cast(pl.String)
+            self._texts[role] = first.cast(pl.Categorical(pl.Categories.random()))
+        target = self._texts[role].dtype
+        if not isinstance(column.dtype, pl.Categorical):
+            return column.cast(pl.String).cast(target)
+        # This looks up each category, not each value.
+        dtype: Any = column.dtype
+        categories: pl.Series = dtype.categories.to_series()
+        return categories.cast(target).gather(column.to_physical()).alias(role)
+
+
+def _fits_in_ints(numbers: Array) -> bool:
+    """Return whether all integers are in the range of int32."""
+    if not len(numbers):
+        return True
+    return bool(numbers.min() >= _INT32.min and numbers.max() <= _INT32.max)
+
+
+def _fits_in_floats(numbers: pl.Series) -> bool:
+    """Return whether all numbers are in the range of float32."""
+    if numbers.dtype != pl.Float64:
+        return True
+    ends: list[Any] = [numbers.min(), numbers.max()]
+    return all(abs(end or 0.0) <= _LARGEST for end in ends)
 
 
 class _Growing:
     """Array of numbers that grows at its end; reserved space takes no memory until it is used."""
 
     def __init__(self, expected: int) -> None:
-        self._numbers, self._n, self._expected = np.empty(0, np.uint8), 0, expected
+        self._numbers: Array = np.empty(0, np.uint8)
+        self._n = 0
+        self._expected = expected
 
-    def more(self, n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def more(self, n: int, dtype: DTypeLike) -> Array:
         """Return space for more numbers at the end; the array is widened to their type."""
         if not self._n:
             self._numbers = np.empty(0, dtype)
         elif np.dtype(dtype).itemsize > self._numbers.itemsize:
             self.change(lambda numbers: numbers.astype(dtype))
-        begin, self._n = self._n, self._n + n
+        begin = self._n
+        self._n += n
         if self._n > len(self._numbers):
-            before = self._numbers[:begin]  # not by `resize`, which writes zeros
-            self._numbers = np.empty(
-                max(2 * begin, self._n, self._expected), before.dtype
-            )
+            # Not by `resize`, which writes zeros.
+            before = self._numbers[:begin]
+            size = max(2 * begin, self._n, self._expected)
+            self._numbers = np.empty(size, before.dtype)
             self._numbers[:begin] = before
         return self._numbers[begin : self._n]
 
@@ -331,12 +350,12 @@ class _Growing:
         """Remove numbers at the end."""
         self._n -= n
 
-    def change(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
+    def change(self, function: Callable[[Array], Array]) -> None:
         """Replace all numbers by a function of them."""
         if self._n:
             self._numbers = function(self._numbers[: self._n])
 
-    def array(self) -> npt.NDArray[Any]:
+    def array(self) -> Array:
         """Return the numbers."""
         return self._numbers[: self._n]
 
@@ -344,44 +363,52 @@ class _Growing:
 def concatenated(series: list[pl.Series]) -> pl.Series:
     """Concatenate columns, as numbers if all are numbers and else as strings."""
     types = {column.dtype for column in series}
-    if len(types) > 1 and all(isinstance(column, pl.Categorical) for column in types):
+    if len(types) == 1:
+        return pl.concat(series)
+    if all(isinstance(dtype, pl.Categorical) for dtype in types):
         shared = pl.Categorical(pl.Categories.random())
         return pl.concat([column.cast(pl.String).cast(shared) for column in series])
-    if len(types) > 1:
-        target: type[pl.DataType] = pl.String
-        if all(column.is_integer() for column in types):
-            target = pl.Int64
-        elif all(column.is_numeric() for column in types):
-            target = pl.Float64
-        series = [column.cast(target) for column in series]
-    return pl.concat(series)
+    target: type[pl.DataType] = pl.String
+    if all(dtype.is_integer() for dtype in types):
+        target = pl.Int64
+    elif all(dtype.is_numeric() for dtype in types):
+        target = pl.Float64
+    return pl.concat([column.cast(target) for column in series])
 
 
 @dataclass(slots=True)
 class Entries:
     """Entries of a matrix in any order; the arrays have one number per entry, and are reused."""
 
-    rows: npt.NDArray[np.int32]
-    columns: npt.NDArray[np.int32]
+    rows: Ints
+    columns: Ints
     values: Values | None = None  # None if all are 1
     seconds: Times | None = None
-    kinds: npt.NDArray[np.uint8] | None = None
-    keys: npt.NDArray[np.uint64] | None = (
-        None  # hashes of the ids of events; 0 if missing
-    )
-    positions: npt.NDArray[np.integer[Any]] | None = None  # in the data that were read
+    kinds: Codes | None = None
+    keys: Hashes | None = None  # hashes of the ids of events; 0 if missing
+    positions: NDArray[np.integer[Any]] | None = None  # in the data that were read
 
-    def take(self, selected: npt.NDArray[np.bool_]) -> Entries:
+    def take(self, selected: Mask) -> Entries:
         """Return the entries selected by a mask."""
         values = self.values
         if values is not None:
-            values = Values(cast(Any, values.data[selected]), values.levels)
-        optional = {
-            name: array[selected]
-            for name in ("seconds", "kinds", "keys", "positions")
-            if (array := getattr(self, name)) is not None
-        }
-        return Entries(self.rows[selected], self.columns[selected], values, **optional)
+            values = values._replace(data=values.data[selected])
+        return Entries(
+            rows=self.rows[selected],
+            columns=self.columns[selected],
+            values=values,
+            seconds=_selected(self.seconds, selected),
+            kinds=_selected(self.kinds, selected),
+            keys=_selected(self.keys, selected),
+            positions=_selected(self.positions, selected),
+        )
+
+
+def _selected(array: Array | None, selected: Mask) -> Array | None:
+    """Return the selected entries of an array; None without one."""
+    if array is None:
+        return None
+    return array[selected]
 
 
 def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
@@ -393,50 +420,66 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
         If an id is a text that marks a missing id, such as "NULL", an id, of an event too, is a
         rounded number, or the ids of events are not of single events.
     """
+    # Each column is removed, so that its memory is free when it has been encoded.
     columns: Any = rows.arrays or rows.columns
-    distinct = rows.distinct
     users, user_codes = encode(
-        columns.pop("user"), "user", rows.idle_users, distinct.get("user")
+        columns.pop("user"), "user", rows.idle_users, rows.distinct.get("user")
     )
-    items, item_codes = encode(columns.pop("item"), "item", None, distinct.get("item"))
-    for ids, codes in ((users, user_codes), (items, item_codes)):
-        if len(invalid := ids.invalid()):
-            row = int(np.isin(codes, invalid).argmax())
-            text = ids.values[int(codes[row])]
-            raise DataError(f"{rows.place(row)}: {id_problem(text, ids.kind)}")
-    times, ratings = columns.pop("timestamp", None), columns.pop("rating", None)
-    kinds: pl.Series | None = columns.pop("event", None)
+    _check_ids(users, user_codes, rows)
+    items, item_codes = encode(
+        columns.pop("item"), "item", None, rows.distinct.get("item")
+    )
+    _check_ids(items, item_codes, rows)
+    entries = Entries(user_codes, item_codes)
+    times = columns.pop("timestamp", None)
     if isinstance(times, pl.Series):
         times = compact_times(times.to_numpy())
-    entries = Entries(user_codes, item_codes, seconds=times)
+    entries.seconds = times
+    ratings = columns.pop("rating", None)
+    kinds: pl.Series | None = columns.pop("event", None)
     if kinds is not None:
         entries.kinds = kinds.to_numpy(writable=True)
     if "event_id" in columns:
-        events: pl.Series = columns.pop("event_id")
-        bad = first_rounded(events)
-        if bad is not None:
-            raise DataError(
-                f"{rows.place(bad)}: {id_problem(events[bad], 'event', events.dtype)}"
-            )
-        entries.keys = event_keys(events)
+        entries.keys = _checked_keys(columns.pop("event_id"), rows)
         _check_events(entries)
-    if ratings is not None and rows.levels is not None:
-        data: Any = (
-            ratings.to_numpy(writable=True)
-            if isinstance(ratings, pl.Series)
-            else ratings
-        )
-        entries.values = Values.ordered(data, rows.levels)
-    elif ratings is not None:  # an array has too many levels
-        entries.values = (
-            Values(ratings)
-            if isinstance(ratings, np.ndarray)
-            else Values.of(ratings.to_numpy())
-        )
+    if ratings is not None:
+        entries.values = _encoded_ratings(ratings, rows.levels)
     return users, items, entries
 
 
-def event_keys(ids: pl.Series) -> npt.NDArray[np.uint64]:
+def _check_ids(ids: Ids, codes: Ints, rows: Rows) -> None:
+    """Raise an error if an id is not valid."""
+    invalid = ids.invalid()
+    if len(invalid):
+        row = int(np.isin(codes, invalid).argmax())
+        problem = id_problem(ids.values[int(codes[row])], ids.kind)
+        raise DataError(f"{rows.place(row)}: {problem}")
+
+
+def _checked_keys(events: pl.Series, rows: Rows) -> Hashes:
+    """Return the hashes of ids of events, or raise an error for a rounded number."""
+    row = first_rounded(events)
+    if row is not None:
+        problem = id_problem(events[row], "event", events.dtype)
+        raise DataError(f"{rows.place(row)}: {problem}")
+    return event_keys(events)
+
+
+def _encoded_ratings(ratings: pl.Series | Array, levels: Floats | None) -> Values:
+    """Return ratings, or their codes if there are few levels."""
+    if levels is not None:
+        codes: Array
+        if isinstance(ratings, pl.Series):
+            codes = ratings.to_numpy(writable=True)
+        else:
+            codes = ratings
+        return Values.ordered(codes, levels)
+    if isinstance(ratings, pl.Series):
+        return Values.of(ratings.to_numpy())
+    return Values(ratings)  # an array without codes has too many levels
+
+
+def event_keys(ids: pl.Series) -> Hashes:
     """Return a hash of the text of each id of an event, 0 where the id is missing.
 
     A whole number that was stored as a float, 17.0, has the hash of the integer.
@@ -448,16 +491,15 @@ def event_keys(ids: pl.Series) -> npt.NDArray[np.uint64]:
     return keys
 
 
-def _hashes_of_events(ids: pl.Series) -> npt.NDArray[np.uint64]:
+def _hashes_of_events(ids: pl.Series) -> Hashes:
     """Return a hash of the text of each id of an event, 0 where the id is missing."""
-    from pandas.util import (
-        hash_array,
-    )  # the same on every machine, and in every version
+    # These hashes are the same on every machine, and in every version.
+    from pandas.util import hash_array
 
     texts = _texts_of_events(ids)
     is_missing = texts.is_null() | texts.is_in(MISSING_IDS)
-    hashes = hash_array(texts.fill_null("").to_numpy().astype(object), categorize=False)
-    hashes = np.maximum(hashes, 1)
+    objects = texts.fill_null("").to_numpy().astype(object)
+    hashes = np.maximum(hash_array(objects, categorize=False), 1)
     hashes[is_missing.to_numpy()] = 0
     return np.asarray(hashes, np.uint64)
 
@@ -466,26 +508,28 @@ def first_rounded(ids: pl.Series) -> int | None:
     """Return the first row whose id of an event is a rounded number, which may be several ids."""
     if ids.dtype.is_float():
         numbers = ids.fill_nan(None)
-        rounded = is_bad_id(numbers) & (
-            numbers == numbers.floor()
-        )  # not nan, and not 1.5
+        is_whole = numbers == numbers.floor()
+        rounded = is_bad_id(numbers) & is_whole
     else:
         texts = ids.cast(pl.String)
         rounded = is_bad_id(texts) & ~texts.is_in(MISSING_IDS)
-    return rounded.arg_max() if rounded.any() else None
+    if not rounded.any():
+        return None
+    return rounded.arg_max()
 
 
 def _check_events(entries: Entries) -> None:
     """Raise an error if most ids of events stand for several pairs, as ids of kinds do."""
     assert entries.keys is not None
     sorted_keys = np.sort(entries.keys[entries.keys != 0])
-    n_ids = int(np.count_nonzero(np.diff(sorted_keys))) + 1
+    is_new = np.diff(sorted_keys) != 0
+    n_ids = int(np.count_nonzero(is_new)) + 1
     limit = max(_FEWEST_EVENTS, _PAIRS_OF_AN_ID * n_ids)
     if len(sorted_keys) <= limit:
         return
-    keys = pl.Series("key", entries.keys)
-    frame = pl.DataFrame({"key": keys, "user": entries.rows, "item": entries.columns})
-    n_pairs = frame.filter(keys != 0).n_unique()
+    columns = {"key": entries.keys, "user": entries.rows, "item": entries.columns}
+    frame = pl.DataFrame(columns).filter(pl.col("key") != 0)
+    n_pairs = frame.n_unique()
     if n_pairs > limit:
         raise DataError(
             f"The column of ids of events has {n_ids:,} different ids for {n_pairs:,} rows of "
@@ -499,15 +543,16 @@ def _texts_of_events(ids: pl.Series) -> pl.Series:
     if not ids.dtype.is_float():
         return ids.cast(pl.String).str.replace(r"^(-?[0-9]+)\.0+$", "$1")
     integers = ids.cast(pl.Int64, strict=False)
-    return integers.cast(pl.String).zip_with(integers == ids, ids.cast(pl.String))
+    is_whole = integers == ids
+    return integers.cast(pl.String).zip_with(is_whole, ids.cast(pl.String))
 
 
 def encode(
-    values: pl.Series | npt.NDArray[np.int32],
+    values: pl.Series | Ints,
     kind: str,
     idle: pl.Series | None = None,
     known: pl.Series | None = None,
-) -> tuple[Ids, npt.NDArray[np.int32]]:
+) -> tuple[Ids, Ints]:
     """Return the distinct ids (with the idle ones), and the int32 index of the id of each row.
 
     An array holds integers, or positions in the ids `known`, and is overwritten.
@@ -517,9 +562,7 @@ def encode(
     DataError
         If the number of ids exceeds the range of int32.
     """
-    keys: npt.NDArray[Any] = (
-        values if isinstance(values, np.ndarray) else np.empty(0, np.int32)
-    )
+    keys: Array = values if isinstance(values, np.ndarray) else np.empty(0, np.int32)
     if isinstance(values, pl.Series):
         if values.dtype == pl.String:
             values = values.cast(pl.Categorical(pl.Categories.random()))
@@ -575,8 +618,8 @@ class CSR:
     """
 
     shape: tuple[int, int]
-    indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int32]
+    indptr: Longs
+    indices: Ints
     values: Values
     seconds: Times | None = None
     n_duplicates: int = 0
@@ -605,9 +648,9 @@ class Grouped:
     "keys" and "positions".
     """
 
-    indptr: npt.NDArray[np.int64]
-    arrays: dict[str, npt.NDArray[Any]]
-    levels: npt.NDArray[np.float32] | None = None
+    indptr: Longs
+    arrays: dict[str, Array]
+    levels: Floats | None = None
 
     @property
     def n_entries(self) -> int:
@@ -615,7 +658,7 @@ class Grouped:
         return len(self.arrays["columns"])
 
     @property
-    def rows(self) -> npt.NDArray[np.int32]:
+    def rows(self) -> Ints:
         """Row of each entry, a new array."""
         counts = np.diff(self.indptr)
         return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -627,7 +670,7 @@ class Grouped:
             Values(self.arrays["data"], self.levels) if "data" in self.arrays else None
         )
 
-    def take(self, selected: npt.NDArray[Any]) -> Grouped:
+    def take(self, selected: Array) -> Grouped:
         """Return the entries at increasing positions, or selected by a mask."""
         rows = self.rows[selected]
         arrays = {name: array[selected] for name, array in self.arrays.items()}
@@ -635,7 +678,7 @@ class Grouped:
         np.cumsum(np.bincount(rows, minlength=len(indptr) - 1), out=indptr[1:])
         return Grouped(indptr, arrays, self.levels)
 
-    def reordered(self, order: npt.NDArray[np.int64]) -> Grouped:
+    def reordered(self, order: Longs) -> Grouped:
         """Return the entries in another order, which must keep them within their rows."""
         arrays = {name: array[order] for name, array in self.arrays.items()}
         return Grouped(self.indptr, arrays, self.levels)
@@ -646,7 +689,7 @@ def group_rows(entries: Entries, n_rows: int) -> Grouped:
     threads, kernels = default_threads.get(), backends.active
     rows, indptr = entries.rows, np.empty(n_rows + 1, np.int64)
     is_grouped = kernels.row_offsets(rows, indptr)
-    arrays: dict[str, npt.NDArray[Any]] = {"columns": entries.columns}
+    arrays: dict[str, Array] = {"columns": entries.columns}
     levels = None
     if entries.values is not None:
         arrays["data"], levels = entries.values
@@ -666,7 +709,7 @@ def group_rows(entries: Entries, n_rows: int) -> Grouped:
     for names in (("columns", "data"), ("seconds", "kinds"), ("keys", "positions")):
         moved = [name for name in names if name in arrays]
         sources = [arrays.pop(name) for name in moved]
-        targets: list[npt.NDArray[Any]] = [np.empty_like(source) for source in sources]
+        targets: list[Array] = [np.empty_like(source) for source in sources]
         kernels.scatter(rows, indptr, sources, targets, threads)
         del sources
         arrays |= dict(zip(moved, targets, strict=True))
@@ -681,7 +724,7 @@ def sort_rows(grouped: Grouped) -> None:
     _sort_by(grouped.arrays["columns"], grouped.indptr, other_arrays)
 
 
-def sort_rows_by(grouped: Grouped, keys: npt.NDArray[Any]) -> Grouped:
+def sort_rows_by(grouped: Grouped, keys: Array) -> Grouped:
     """Sort the entries of each row by keys; entries with the same key keep their order.
 
     Returns copies of the arrays. The compiled sort takes 32-bit keys, and others are sorted by
@@ -697,15 +740,15 @@ def sort_rows_by(grouped: Grouped, keys: npt.NDArray[Any]) -> Grouped:
 
 
 def _sort_by(
-    keys: npt.NDArray[np.int32],
-    indptr: npt.NDArray[np.int64],
-    arrays: list[npt.NDArray[Any]],
+    keys: Ints,
+    indptr: Longs,
+    arrays: list[Array],
 ) -> None:
     """Sort keys within each row in place, and arrays with them."""
     backends.active.sort_rows(indptr, keys, arrays, default_threads.get())
 
 
-def are_repeats(grouped: Grouped) -> npt.NDArray[np.bool_]:
+def are_repeats(grouped: Grouped) -> Mask:
     """Return which entries, of rows sorted by column, have the column of the next entry."""
     columns, indptr = grouped.arrays["columns"], grouped.indptr
     repeats = columns[1:] == columns[:-1]
@@ -756,9 +799,7 @@ def _as_csr(grouped: Grouped, shape: tuple[int, int]) -> CSR:
     return CSR(shape, grouped.indptr, arrays["columns"], values, seconds)
 
 
-def _first_repeat(
-    grouped: Grouped, repeats: npt.NDArray[np.bool_]
-) -> tuple[int, int, int]:
+def _first_repeat(grouped: Grouped, repeats: Mask) -> tuple[int, int, int]:
     """Return the first repeated pair in the order of the data, as in `CSR.repeat`."""
     positions = grouped.arrays["positions"]
     entries = np.flatnonzero(repeats)
@@ -766,9 +807,7 @@ def _first_repeat(
     return int(positions[entry]), int(positions[entry + 1]), entry
 
 
-def _totals(
-    grouped: Grouped, firsts: npt.NDArray[np.int64], policy: Policy
-) -> npt.NDArray[np.float32]:
+def _totals(grouped: Grouped, firsts: Longs, policy: Policy) -> Floats:
     """Return the sum or mean of each pair, whose first entries are given."""
     totals = np.empty(len(firsts), np.float32)
     for start in range(0, len(firsts), _CHUNK):
@@ -781,28 +820,26 @@ def _totals(
     return totals
 
 
-def _sums(
-    grouped: Grouped, firsts: npt.NDArray[np.int64], end: int
-) -> npt.NDArray[np.float64]:
+def _sums(grouped: Grouped, firsts: Longs, end: int) -> Doubles:
     """Return the sum of each of some pairs, whose entries are next to one another."""
     begin = int(firsts[0])
     starts = firsts - begin
     if grouped.values is None:
         return np.diff(starts, append=end - begin).astype(np.float64)
     numbers = grouped.values.at(slice(begin, end))
-    sums: npt.NDArray[np.float64] = np.add.reduceat(numbers, starts, dtype=np.float64)
+    sums: Doubles = np.add.reduceat(numbers, starts, dtype=np.float64)
     if numbers.min() < 0:  # what is returned as a whole leaves no rounding error
         sizes = np.add.reduceat(np.abs(numbers), starts, dtype=np.float64)
         sums[np.abs(sums) <= _ROUNDING * sizes] = 0
     return sums
 
 
-def _fall(seconds: npt.NDArray[Any], repeats: npt.NDArray[np.bool_]) -> bool:
+def _fall(seconds: Array, repeats: Mask) -> bool:
     """Return whether an entry is older than the previous one of its pair."""
     return bool((repeats & (seconds[1:] < seconds[:-1])).any())
 
 
-def compact_times(seconds: npt.NDArray[Any]) -> Times:
+def compact_times(seconds: Array) -> Times:
     """Return times in four bytes each if they fit, as whole seconds from 1902 to 2037 do."""
     if seconds.dtype == np.int32:
         return seconds
@@ -817,9 +854,7 @@ def compact_times(seconds: npt.NDArray[Any]) -> Times:
     return seconds.astype(np.int32) if fits else seconds
 
 
-def _moved_to_front(
-    array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]
-) -> npt.NDArray[Any]:
+def _moved_to_front(array: Array, mask: Mask) -> Array:
     """Move the entries selected by a mask to the front of the array, and return a view of them."""
     end = 0
     for start in range(0, len(array), _CHUNK):
@@ -829,7 +864,7 @@ def _moved_to_front(
     return array[:end]
 
 
-def _by_time(groups: npt.NDArray[np.int64], seconds: Times) -> npt.NDArray[np.int64]:
+def _by_time(groups: Longs, seconds: Times) -> Longs:
     """Return the order that sorts each group by time, for entries sorted by group."""
     first, last = int(seconds.min()), int(seconds.max())
     span = last - first + 1
@@ -837,6 +872,6 @@ def _by_time(groups: npt.NDArray[np.int64], seconds: Times) -> npt.NDArray[np.in
         return np.lexsort((seconds, groups))
     # The keys are nearly sorted, which makes a stable sort fast.
     keys = groups * np.int64(span)
-    keys += cast("npt.NDArray[np.int64]", seconds)
+    keys += cast(Longs, seconds)
     keys -= first
     return np.argsort(keys, kind="stable")
