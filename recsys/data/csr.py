@@ -1,4 +1,4 @@
-"""Canonical CSR form: compact storage of rows during reading, and sorting of entries."""
+"""Canonical CSR form: compact storage of rows that are read, and sorted entries."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ _PAIRS_OF_AN_ID = 2
 _FEWEST_EVENTS = 20
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALL_UNSIGNED = (pl.UInt8, pl.UInt16, pl.UInt32)  # all values fit in int64
+# Two arrays at a time, so that few are in memory twice.
+_MOVED_TOGETHER = (("columns", "data"), ("seconds", "kinds"), ("keys", "positions"))
 _ROUNDING = 1e-6  # share of the sum of absolute weights that is a rounding error
 
 Array: TypeAlias = NDArray[Any]
@@ -60,7 +62,7 @@ class Levels:
         return self.table[: self.count]
 
     def code(self, values: Floats, codes: Codes) -> bool:
-        """Write the code of each value, adding new values; return False if there are too many."""
+        """Write the code of each value, adding new ones; return False if too many."""
         values = np.ascontiguousarray(values, np.float32)
         count = backends.active.code_levels(values, codes, self.table, self.count)
         self.count = max(count, self.count)
@@ -95,7 +97,7 @@ class Keys:
             self._enlarge()
 
     def _enlarge(self) -> None:
-        """Double the room, and enter the keys again, which gives them the same codes."""
+        """Double the room, and enter the keys again, with the same codes."""
         keys = self.values
         codes = np.empty(len(keys), np.int32)
         self._make(2 * len(self._distinct))
@@ -140,7 +142,7 @@ class Values(NamedTuple):
         return cls(np.zeros(n, np.uint8), np.ones(1, np.float32))
 
     def compact(self) -> Values:
-        """Return the values as codes of the levels that occur, if these are at most 256."""
+        """Return the values as codes of the levels that occur, if at most 256."""
         if self.levels is None:
             return Values.of(cast(Floats, self.data))
         counts = level_counts(cast(Codes, self.data))
@@ -160,7 +162,7 @@ class Values(NamedTuple):
 
 
 def in_common(one: Values, other: Values) -> tuple[Values, Values]:
-    """Return both with common levels, or both as numbers if there are too many levels."""
+    """Return both with common levels, or as numbers if there are too many levels."""
     if one.levels is not None and other.levels is not None:
         levels = np.union1d(one.levels, other.levels)
         if len(levels) <= N_CODES:
@@ -169,7 +171,7 @@ def in_common(one: Values, other: Values) -> tuple[Values, Values]:
 
 
 def _in_levels(values: Values, levels: Floats) -> Values:
-    """Return the codes of values in other levels, which must include all of their own."""
+    """Return the codes of values in other levels, which must include theirs."""
     if values.levels is None or np.array_equal(values.levels, levels):
         return values
     new_codes = np.searchsorted(levels, values.levels).astype(np.uint8)
@@ -280,7 +282,7 @@ class Batches:
         array.more(len(column), dtype)[:] = column
 
     def _append_ratings(self, array: _Growing, column: Column) -> None:
-        """Append ratings as codes if all ratings so far have few levels, else as numbers."""
+        """Append ratings as codes while they have few levels, else as numbers."""
         if isinstance(column, pl.Series):
             column = column.cast(pl.Float32).to_numpy()
         if self._levels is not None:
@@ -323,7 +325,7 @@ def _fits_in_floats(numbers: pl.Series) -> bool:
 
 
 class _Growing:
-    """Array of numbers that grows at its end; reserved space takes no memory until it is used."""
+    """Array of numbers that grows at its end; unused space takes no memory."""
 
     def __init__(self, expected: int) -> None:
         self._numbers: Array = np.empty(0, np.uint8)
@@ -331,7 +333,7 @@ class _Growing:
         self._expected = expected
 
     def more(self, n: int, dtype: DTypeLike) -> Array:
-        """Return space for more numbers at the end; the array is widened to their type."""
+        """Return space for more numbers at the end; widen the array to their type."""
         if not self._n:
             self._numbers = np.empty(0, dtype)
         elif np.dtype(dtype).itemsize > self._numbers.itemsize:
@@ -378,7 +380,7 @@ def concatenated(series: list[pl.Series]) -> pl.Series:
 
 @dataclass(slots=True)
 class Entries:
-    """Entries of a matrix in any order; the arrays have one number per entry, and are reused."""
+    """Entries of a matrix in any order: arrays of one number per entry, reused."""
 
     rows: Ints
     columns: Ints
@@ -412,7 +414,7 @@ def _selected(array: Array | None, selected: Mask) -> Array | None:
 
 
 def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
-    """Return the users, items and entries of prepared rows, and remove the columns of the rows.
+    """Return the users, items and entries of prepared rows, and remove their columns.
 
     Raises
     ------
@@ -505,7 +507,7 @@ def _hashes_of_events(ids: pl.Series) -> Hashes:
 
 
 def first_rounded(ids: pl.Series) -> int | None:
-    """Return the first row whose id of an event is a rounded number, which may be several ids."""
+    """Return the first row with a rounded id of an event, which may be several ids."""
     if ids.dtype.is_float():
         numbers = ids.fill_nan(None)
         is_whole = numbers == numbers.floor()
@@ -519,7 +521,7 @@ def first_rounded(ids: pl.Series) -> int | None:
 
 
 def _check_events(entries: Entries) -> None:
-    """Raise an error if most ids of events stand for several pairs, as ids of kinds do."""
+    """Raise an error if most ids of events have several pairs, as kinds have."""
     assert entries.keys is not None
     sorted_keys = np.sort(entries.keys[entries.keys != 0])
     is_new = np.diff(sorted_keys) != 0
@@ -553,7 +555,7 @@ def encode(
     idle: pl.Series | None = None,
     known: pl.Series | None = None,
 ) -> tuple[Ids, Ints]:
-    """Return the distinct ids (with the idle ones), and the int32 index of the id of each row.
+    """Return the distinct ids (with the idle ones), and the index of each row's id.
 
     An array holds integers, or positions in the ids `known`, and is overwritten.
 
@@ -562,51 +564,72 @@ def encode(
     DataError
         If the number of ids exceeds the range of int32.
     """
-    keys: Array = values if isinstance(values, np.ndarray) else np.empty(0, np.int32)
+    keys: Array
     if isinstance(values, pl.Series):
-        if values.dtype == pl.String:
-            values = values.cast(pl.Categorical(pl.Categories.random()))
-        if isinstance(values.dtype, pl.Categorical):
-            categories: Any = values.dtype
-            known = categories.categories.to_series()
-        keys = (
-            values.to_physical()
-            .cast(pl.Int64 if known is None else pl.Int32)
-            .to_numpy()
-        )
-    low, high = (int(keys.min()), int(keys.max())) if len(keys) else (0, 0)
-    largest_span = _FEW_PLACES + len(keys) // _ROWS_PER_PLACE
-    low = 0 if low >= 0 and high < largest_span else low  # spares a pass over the keys
-    span = high - low + 1
-    if span <= largest_span:
-        is_own = keys.dtype == np.int32 and keys.flags.writeable
-        codes = keys if is_own else np.empty(len(keys), np.int32)
-        if low or codes is not keys:
-            np.subtract(keys, low, out=codes, casting="unsafe")
-        counts = np.empty(span + 1, np.int64)
-        backends.active.row_offsets(codes, counts)
-        used_keys = np.flatnonzero(np.diff(counts))
-        distinct = pl.Series(kind, used_keys + low)
+        keys, categories = _keys_of(values)
+        if categories is not None:
+            known = categories
     else:
-        coded = Keys()
-        codes, distinct = coded.codes(keys), pl.Series(kind, coded.values)
-        span, used_keys = coded.count, np.arange(coded.count)
+        keys = values
+    codes, used_keys, n_codes, distinct_keys = _coded(keys)
+    distinct = pl.Series(kind, distinct_keys)
     if known is not None:
         distinct = known.gather(distinct).alias(kind)
-    distinct = distinct.cast(pl.Int64 if distinct.dtype.is_integer() else pl.String)
-    ids = Ids(
-        distinct if idle is None else pl.concat([distinct, idle.alias(distinct.name)]),
-        kind,
-    )
+    dtype = pl.Int64 if distinct.dtype.is_integer() else pl.String
+    distinct = distinct.cast(dtype)
+    all_ids = distinct
+    if idle is not None:
+        all_ids = pl.concat([distinct, idle.alias(distinct.name)])
+    ids = Ids(all_ids, kind)
     if len(ids) > _MOST_IDS:
         raise DataError(
             f"There may be at most {_MOST_IDS:,} {kind}s; got {len(ids):,}."
         )
-    table = np.zeros(span, np.int32)
-    table[used_keys] = ids.find(distinct)
-    if (table != np.arange(span)).any():
-        backends.active.look_up(codes, table, codes, default_threads.get())
+    indices = np.zeros(n_codes, np.int32)
+    indices[used_keys] = ids.find(distinct)
+    is_identity = (indices == np.arange(n_codes)).all()
+    if not is_identity:
+        backends.active.look_up(codes, indices, codes, default_threads.get())
     return ids, codes
+
+
+def _keys_of(values: pl.Series) -> tuple[Array, pl.Series | None]:
+    """Return integers that stand for ids: the ids, or positions in their categories."""
+    if values.dtype == pl.String:
+        values = values.cast(pl.Categorical(pl.Categories.random()))
+    if isinstance(values.dtype, pl.Categorical):
+        dtype: Any = values.dtype
+        positions = values.to_physical().cast(pl.Int32)
+        return positions.to_numpy(), dtype.categories.to_series()
+    return values.to_physical().cast(pl.Int64).to_numpy(), None
+
+
+def _coded(keys: Array) -> tuple[Ints, Longs, int, Longs]:
+    """Return a code of each key, the codes that occur, their limit, and their keys.
+
+    Keys of a small range are codes themselves, in place where this is possible.
+    """
+    low = 0
+    high = 0
+    if len(keys):
+        low = int(keys.min())
+        high = int(keys.max())
+    largest_span = _FEW_PLACES + len(keys) // _ROWS_PER_PLACE
+    if low >= 0 and high < largest_span:
+        low = 0  # spares a pass over the keys
+    span = high - low + 1
+    if span > largest_span:
+        coded = Keys()
+        codes = coded.codes(keys)
+        return codes, np.arange(coded.count), coded.count, coded.values
+    is_writable = keys.dtype == np.int32 and keys.flags.writeable
+    codes = keys if is_writable else np.empty(len(keys), np.int32)
+    if low or not is_writable:
+        np.subtract(keys, low, out=codes, casting="unsafe")
+    offsets = np.empty(span + 1, np.int64)
+    backends.active.row_offsets(codes, offsets)
+    used_codes = np.flatnonzero(np.diff(offsets))
+    return codes, used_codes, span, used_codes + low
 
 
 @dataclass(frozen=True, slots=True)
@@ -642,7 +665,7 @@ def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") ->
 
 @dataclass(slots=True)
 class Grouped:
-    """Entries of a matrix grouped by row: arrays by name, each with one number per entry.
+    """Entries of a matrix grouped by row: arrays by name, of one number per entry.
 
     The names are "columns" and, where they are known, "data" (with `levels`), "seconds", "kinds",
     "keys" and "positions".
@@ -666,29 +689,30 @@ class Grouped:
     @property
     def values(self) -> Values | None:
         """Values of the entries; None if all are 1."""
-        return (
-            Values(self.arrays["data"], self.levels) if "data" in self.arrays else None
-        )
+        if "data" not in self.arrays:
+            return None
+        return Values(self.arrays["data"], self.levels)
 
     def take(self, selected: Array) -> Grouped:
         """Return the entries at increasing positions, or selected by a mask."""
-        rows = self.rows[selected]
         arrays = {name: array[selected] for name, array in self.arrays.items()}
+        n_rows = len(self.indptr) - 1
+        counts = np.bincount(self.rows[selected], minlength=n_rows)
         indptr = np.zeros_like(self.indptr)
-        np.cumsum(np.bincount(rows, minlength=len(indptr) - 1), out=indptr[1:])
+        np.cumsum(counts, out=indptr[1:])
         return Grouped(indptr, arrays, self.levels)
 
     def reordered(self, order: Longs) -> Grouped:
-        """Return the entries in another order, which must keep them within their rows."""
+        """Return the entries in another order that keeps them within their rows."""
         arrays = {name: array[order] for name, array in self.arrays.items()}
         return Grouped(self.indptr, arrays, self.levels)
 
 
 def group_rows(entries: Entries, n_rows: int) -> Grouped:
-    """Move entries to their rows, in which they keep their order; the entries are released."""
-    threads, kernels = default_threads.get(), backends.active
-    rows, indptr = entries.rows, np.empty(n_rows + 1, np.int64)
-    is_grouped = kernels.row_offsets(rows, indptr)
+    """Move entries to their rows, in their order there; the entries are released."""
+    rows = entries.rows
+    indptr = np.empty(n_rows + 1, np.int64)
+    is_grouped = backends.active.row_offsets(rows, indptr)
     arrays: dict[str, Array] = {"columns": entries.columns}
     levels = None
     if entries.values is not None:
@@ -698,26 +722,30 @@ def group_rows(entries: Entries, n_rows: int) -> Grouped:
         if array is not None:
             arrays[name] = array
     # No reference to an array is kept, so that each is freed before the next is moved.
-    entries.values = entries.seconds = entries.kinds = entries.keys = (
-        entries.positions
-    ) = None
     entries.rows = entries.columns = np.empty(0, np.int32)
+    entries.values = None
+    entries.seconds = None
+    entries.kinds = None
+    entries.keys = None
+    entries.positions = None
     if is_grouped:
         for name, array in arrays.items():
-            arrays[name] = array if array.flags.writeable else array.copy()
+            if not array.flags.writeable:
+                arrays[name] = array.copy()
         return Grouped(indptr, arrays, levels)
-    for names in (("columns", "data"), ("seconds", "kinds"), ("keys", "positions")):
+    for names in _MOVED_TOGETHER:
         moved = [name for name in names if name in arrays]
         sources = [arrays.pop(name) for name in moved]
         targets: list[Array] = [np.empty_like(source) for source in sources]
-        kernels.scatter(rows, indptr, sources, targets, threads)
+        threads = default_threads.get()
+        backends.active.scatter(rows, indptr, sources, targets, threads)
         del sources
         arrays |= dict(zip(moved, targets, strict=True))
     return Grouped(indptr, arrays, levels)
 
 
 def sort_rows(grouped: Grouped) -> None:
-    """Sort the entries of each row by column in place; repeated columns keep their order."""
+    """Sort the entries of each row by column in place; repeats keep their order."""
     other_arrays = [
         array for name, array in grouped.arrays.items() if name != "columns"
     ]
@@ -730,13 +758,23 @@ def sort_rows_by(grouped: Grouped, keys: Array) -> Grouped:
     Returns copies of the arrays. The compiled sort takes 32-bit keys, and others are sorted by
     NumPy.
     """
-    low, high = (keys.min(), keys.max()) if len(keys) else (0, 0)
-    if keys.dtype.kind == "f" or int(high) - int(low) > _INT32.max:
-        return grouped.reordered(np.lexsort((keys, grouped.rows)))
+    if keys.dtype.kind == "f" or _span(keys) > _INT32.max:
+        order = np.lexsort((keys, grouped.rows))
+        return grouped.reordered(order)
     arrays = {name: array.copy() for name, array in grouped.arrays.items()}
-    shifted = (keys - low).astype(np.int32)
+    shifted = keys
+    if len(keys):
+        shifted = keys - keys.min()
+    shifted = shifted.astype(np.int32)
     _sort_by(shifted, grouped.indptr, list(arrays.values()))
     return Grouped(grouped.indptr, arrays, grouped.levels)
+
+
+def _span(keys: Array) -> int:
+    """Return the difference between the largest and the smallest integer."""
+    if not len(keys):
+        return 0
+    return int(keys.max()) - int(keys.min())
 
 
 def _sort_by(
@@ -749,11 +787,13 @@ def _sort_by(
 
 
 def are_repeats(grouped: Grouped) -> Mask:
-    """Return which entries, of rows sorted by column, have the column of the next entry."""
-    columns, indptr = grouped.arrays["columns"], grouped.indptr
+    """Return which entries of sorted rows have the column of the next entry."""
+    columns = grouped.arrays["columns"]
     repeats = columns[1:] == columns[:-1]
-    starts = indptr[1:-1]
-    repeats[starts[(starts > 0) & (starts < len(columns))] - 1] = False
+    # The last entry of a row is followed by one of another row.
+    starts = grouped.indptr[1:-1]
+    is_between = (starts > 0) & (starts < len(columns))
+    repeats[starts[is_between] - 1] = False
     return np.asarray(repeats)
 
 
@@ -765,30 +805,40 @@ def merged(grouped: Grouped, shape: tuple[int, int], policy: Policy) -> CSR:
         return _as_csr(grouped, shape)
     if policy == "error":
         repeat = _first_repeat(grouped, repeats)
-        return replace(_as_csr(grouped, shape), n_duplicates=n_repeats, repeat=repeat)
+        csr = _as_csr(grouped, shape)
+        return replace(csr, n_duplicates=n_repeats, repeat=repeat)
     is_first = np.append(True, ~repeats)
     is_last = np.append(~repeats, True)
     arrays = grouped.arrays
     if "seconds" in arrays and _fall(arrays["seconds"], repeats):
-        members = np.flatnonzero(~(is_first & is_last))
-        pairs = np.cumsum(is_first[members])
-        order = members[_by_time(pairs, arrays["seconds"][members])]
-        for name in arrays:
-            arrays[name][members] = arrays[name][order]
+        _sort_pairs_by_time(arrays, is_first, is_last)
     totals = None
     if policy in ("mean", "sum"):
         totals = _totals(grouped, np.flatnonzero(is_first), policy)
     selected = is_first if policy == "first" else is_last
     for name in arrays:
         arrays[name] = _moved_to_front(arrays[name], selected)
-    grouped.indptr -= np.searchsorted(np.flatnonzero(~selected), grouped.indptr)
+    removed = np.flatnonzero(~selected)
+    grouped.indptr -= np.searchsorted(removed, grouped.indptr)
     if totals is not None:
         arrays["data"], grouped.levels = Values.of(totals)
     return replace(_as_csr(grouped, shape), n_duplicates=n_repeats)
 
 
+def _sort_pairs_by_time(
+    arrays: dict[str, Array], is_first: Mask, is_last: Mask
+) -> None:
+    """Sort the entries of each repeated pair by time in place."""
+    members = np.flatnonzero(~(is_first & is_last))
+    pairs = np.cumsum(is_first[members], dtype=np.int64)
+    times = arrays["seconds"][members]
+    order = members[_by_time(pairs, times)]
+    for array in arrays.values():
+        array[members] = array[order]
+
+
 def _as_csr(grouped: Grouped, shape: tuple[int, int]) -> CSR:
-    """Return sorted entries, of which none is repeated, with values as codes if they are few."""
+    """Return sorted entries without repeats, with values as codes if they are few."""
     arrays = grouped.arrays
     values = Values.ones(grouped.n_entries)
     if grouped.values is not None:
@@ -803,7 +853,8 @@ def _first_repeat(grouped: Grouped, repeats: Mask) -> tuple[int, int, int]:
     """Return the first repeated pair in the order of the data, as in `CSR.repeat`."""
     positions = grouped.arrays["positions"]
     entries = np.flatnonzero(repeats)
-    entry = int(entries[np.argmin(positions[entries + 1])])
+    earliest = np.argmin(positions[entries + 1])
+    entry = int(entries[earliest])
     return int(positions[entry]), int(positions[entry + 1]), entry
 
 
@@ -811,12 +862,14 @@ def _totals(grouped: Grouped, firsts: Longs, policy: Policy) -> Floats:
     """Return the sum or mean of each pair, whose first entries are given."""
     totals = np.empty(len(firsts), np.float32)
     for start in range(0, len(firsts), _CHUNK):
-        stop = start + _CHUNK
-        end = int(firsts[stop]) if stop < len(firsts) else grouped.n_entries
-        sums = _sums(grouped, firsts[start:stop], end)
+        part = slice(start, start + _CHUNK)
+        end = grouped.n_entries
+        if part.stop < len(firsts):
+            end = int(firsts[part.stop])
+        sums = _sums(grouped, firsts[part], end)
         if policy == "mean":
-            sums /= np.diff(firsts[start:stop], append=end)
-        totals[start:stop] = sums
+            sums /= np.diff(firsts[part], append=end)
+        totals[part] = sums
     return totals
 
 
@@ -828,19 +881,22 @@ def _sums(grouped: Grouped, firsts: Longs, end: int) -> Doubles:
         return np.diff(starts, append=end - begin).astype(np.float64)
     numbers = grouped.values.at(slice(begin, end))
     sums: Doubles = np.add.reduceat(numbers, starts, dtype=np.float64)
-    if numbers.min() < 0:  # what is returned as a whole leaves no rounding error
+    if numbers.min() < 0:
+        # A purchase that is returned as a whole leaves no rounding error.
         sizes = np.add.reduceat(np.abs(numbers), starts, dtype=np.float64)
-        sums[np.abs(sums) <= _ROUNDING * sizes] = 0
+        is_rounding = np.abs(sums) <= _ROUNDING * sizes
+        sums[is_rounding] = 0
     return sums
 
 
 def _fall(seconds: Array, repeats: Mask) -> bool:
     """Return whether an entry is older than the previous one of its pair."""
-    return bool((repeats & (seconds[1:] < seconds[:-1])).any())
+    is_older = seconds[1:] < seconds[:-1]
+    return bool((repeats & is_older).any())
 
 
 def compact_times(seconds: Array) -> Times:
-    """Return times in four bytes each if they fit, as whole seconds from 1902 to 2037 do."""
+    """Return times in four bytes each if they fit: whole seconds from 1902 to 2037."""
     if seconds.dtype == np.int32:
         return seconds
     if seconds.dtype == np.float64:
@@ -848,17 +904,17 @@ def compact_times(seconds: Array) -> Times:
         if not np.array_equal(rounded, seconds):
             return seconds
         seconds = rounded.astype(np.int64)
-    fits = not len(seconds) or (
-        seconds.min() >= _INT32.min and seconds.max() <= _INT32.max
-    )
-    return seconds.astype(np.int32) if fits else seconds
+    if _fits_in_ints(seconds):
+        return seconds.astype(np.int32)
+    return seconds
 
 
 def _moved_to_front(array: Array, mask: Mask) -> Array:
-    """Move the entries selected by a mask to the front of the array, and return a view of them."""
+    """Move the selected entries to the front of the array; return a view of them."""
     end = 0
     for start in range(0, len(array), _CHUNK):
-        selected = array[start : start + _CHUNK][mask[start : start + _CHUNK]]
+        part = slice(start, start + _CHUNK)
+        selected = array[part][mask[part]]
         array[end : end + len(selected)] = selected
         end += len(selected)
     return array[:end]
@@ -866,9 +922,10 @@ def _moved_to_front(array: Array, mask: Mask) -> Array:
 
 def _by_time(groups: Longs, seconds: Times) -> Longs:
     """Return the order that sorts each group by time, for entries sorted by group."""
-    first, last = int(seconds.min()), int(seconds.max())
-    span = last - first + 1
-    if seconds.dtype.kind == "f" or (int(groups[-1]) + 1) * span >= 2**_KEY_BITS:
+    first = int(seconds.min())
+    span = _span(seconds) + 1
+    largest_key = (int(groups[-1]) + 1) * span
+    if seconds.dtype.kind == "f" or largest_key >= 2**_KEY_BITS:
         return np.lexsort((seconds, groups))
     # The keys are nearly sorted, which makes a stable sort fast.
     keys = groups * np.int64(span)
