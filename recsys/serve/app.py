@@ -211,7 +211,8 @@ def _sentence(error: RequestValidationError) -> str:
     if first["type"] == "json_invalid":
         return f"The body is not JSON (character {path}: {reason.lower()})."
     if isinstance(reason, ValueError):
-        return f"{reason}."
+        is_nested = len(first["loc"]) > 2  # such as a value of one of several events
+        return f"{path}: {reason}." if is_nested else f"{reason}."
     if path.endswith(".int"):  # the last of the types of an id
         path = path.removesuffix(".int")
         message = "an id is text of at most 500 characters, or an integer"
