@@ -34,6 +34,8 @@ class FitRequest:
         For auto, the requested parameters of each model that it may choose.
     is_compared : bool
         For auto, whether candidates are compared; otherwise the first one is fitted.
+    is_validated : bool
+        Whether the fit had held-out ratings, which a refit does not have.
     """
 
     model: str
@@ -42,6 +44,7 @@ class FitRequest:
         default_factory=dict
     )
     is_compared: bool = True
+    is_validated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ def fit_model(
 ) -> Saved:
     """Fit a model to ratings, and record how it was requested and how they were read."""
     request = request_of(model)
+    if request is not None and settings.get("validation") is not None:
+        request = replace(request, is_validated=True)
     reading = {} if ratings.source is None else dict(ratings.source.options)
     model, ratings, training = fitted_model(
         model, compact(ratings), on_step, **settings
@@ -61,6 +63,10 @@ def refitted(fitted: Saved, ratings: Ratings, on_step: OnStep) -> Saved:
         model = type(fitted.model)(**fitted.model.get_params())
     ratings = with_ids_read_again(without_unrated(ratings))
     ratings = judged_again(ratings, fitted.provenance.reading)
+    features = ratings.feature_request
+    if features is not None and request is not None and request.is_validated:
+        # The held-out ratings had the users and items of the others only.
+        ratings = replace(ratings, feature_request=replace(features, unrated=True))
     ratings = model._plan(with_tables_typed_again(ratings))
     return fit_model(model, encoded_again(ratings), on_step)
 

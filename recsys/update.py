@@ -199,6 +199,7 @@ def updated(
     start = time.perf_counter()
     plan = planned(fitted, new, window=window, forget=forget, refit=refit, as_of=as_of)
     change = plan.change
+    request = fitted.provenance.request
     if plan.reason is None:
         model, ratings = folded(fitted.model, change), change.after
         training = fitted.training | _counts(fitted, change)
@@ -211,12 +212,15 @@ def updated(
         model, ratings = refit_result.model, refit_result.ratings
         training = refit_result.training
         finding = f"fitted again: {plan.reason}"
-        chose_sweep = fitted.training.get("validation_rmse") is not None
-        if fitted.model._keeps_best_sweep and chose_sweep:
-            finding += f"; {_NOT_VALIDATED}"
+        if request is not None and request.is_validated:
+            request = replace(request, is_validated=False)
+            if fitted.model._keeps_best_sweep:
+                finding += f"; {_NOT_VALIDATED}"
     training |= {"changes": plan.description, "update": finding}
-    provenance = fitted.provenance.child(plan.reading)
-    return Saved(model, ratings, training, replace(provenance, source=plan.source))
+    provenance = replace(
+        fitted.provenance.child(plan.reading), request=request, source=plan.source
+    )
+    return Saved(model, ratings, training, provenance)
 
 
 def _folded_in(change: Change) -> str:

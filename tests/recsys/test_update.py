@@ -1,5 +1,7 @@
 """Updates: ratings afterwards, what is folded in, when everything is fitted again."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from recsys import Ratings, Recommender, UnknownIdError, read_ratings
 from recsys.changes import change_of
+from recsys.data.features import Features
 from recsys.errors import DataError
 from recsys.models.histories import Histories
 
@@ -364,11 +367,20 @@ def test_a_new_fit_has_a_reason():
 
 
 @pytest.mark.parametrize("name", ["als", "bias"])
-def test_a_new_fit_says_that_it_has_no_held_out_ratings(name):
+@pytest.mark.parametrize("has_table", [False, True])
+def test_a_new_fit_says_that_it_has_no_held_out_ratings(name, has_table, tmp_path):
     held_out = np.arange(OLD.n_ratings) % 10 == 0
-    train, validation = OLD.take(~held_out), OLD.take(held_out)
+    items = [*OLD.items, 9999]
+    table = pl.DataFrame(
+        {"item": items, "color": [("red", "blue")[n % 2] for n in items]}
+    )
+    whole = OLD
+    if has_table:
+        whole = replace(OLD, item_table=Features.of(table, "item"))
+    train, validation = whole.take(~held_out), whole.take(held_out)
     fitted = Recommender(name).fit(train, validation=validation)
-    again = fitted.update(refit=True)
+    fitted.save(tmp_path / "m")
+    again = Recommender.load(tmp_path / "m").update(refit=True)
     said = "the held-out ratings that chose the iterations of the earlier fit are not"
     assert (said in again.training["update"]) == (name == "als")
     assert again.update(refit=True).training["update"] == "fitted again: as requested"
