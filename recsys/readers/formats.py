@@ -1,4 +1,4 @@
-"""Readers of Parquet, JSON lines, database tables, LightGCN and Netflix files; joins of files."""
+"""Readers of Parquet, JSON lines, tables of databases, LightGCN and Netflix files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate, chain, islice
@@ -19,7 +19,7 @@ from recsys.data.columns import SAMPLE, Request, Roles, assign_roles, choose_col
 from recsys.data.csr import Batches, concatenated
 from recsys.data.ids import Spot, id_problem, integers_if_whole, is_bad_id
 from recsys.data.rows import OPTIONAL_ROLES, STRICT, BadRows, Rows
-from recsys.database import TableRows
+from recsys.database import OnRows, TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
 
@@ -64,49 +64,53 @@ def read_table_rows(
     required: Sequence[str] = ("user", "item"),
 ) -> Rows:
     """Read an open table of a database."""
-    names, batches = table.names, Batches(min(table.estimate() or 0, _MOST_EXPECTED))
+    names = table.names
+    batches = Batches(min(table.estimate() or 0, _MOST_EXPECTED))
     with table.batches(data.on_rows) as record_batches:
         frames = (cast(pl.DataFrame, pl.from_arrow(batch)) for batch in record_batches)
         first = next(frames)
-        roles, description = assign_roles(
-            names,
-            request,
-            data.name,
-            required,
-            lambda position: _sample(first[names[position]]),
-        )
+
+        def sample(position: int) -> list[Any]:
+            return _sample(first[names[position]])
+
+        roles, description = assign_roles(names, request, data.name, required, sample)
         for frame in chain((first,), frames):
-            batches.add(
-                {role: frame[names[position]] for role, position in roles.items()}
-            )
-    rows = replace(_with_integers(batches.rows()), name=_name_of_ratings(names, roles))
+            columns = {role: frame[names[position]] for role, position in roles.items()}
+            batches.add(columns)
+    rows = _with_integers(batches.rows())
+    rows.name = _name_of_ratings(names, roles)
     return _numbered(rows, data, description, request)
 
 
 def _name_of_ratings(names: Sequence[str], roles: Roles) -> str:
     """Return the name of the column of ratings, "" without one."""
-    return names[roles["rating"]] if "rating" in roles else ""
+    if "rating" not in roles:
+        return ""
+    return names[roles["rating"]]
 
 
 def _with_integers(rows: Rows) -> Rows:
-    """Convert ids to integers if possible, because databases often store numbers as texts."""
+    """Convert ids to integers if possible; databases often store numbers as texts."""
     columns = rows.distinct if rows.arrays else rows.columns
-    for role in (side for side in ("user", "item") if side in columns):
-        column = columns[role]
-        if isinstance(column.dtype, pl.Categorical) and not column.null_count():
+    for role in ("user", "item"):
+        column = columns.get(role)
+        if column is None or column.null_count():
+            continue
+        if isinstance(column.dtype, pl.Categorical):
             columns[role] = integers_if_whole(column)
     return rows
 
 
 def _sample(head: pl.Series) -> list[Any]:
-    """Return the first values of a column, from which the form of times is determined."""
+    """Return the first values of a column, which tell the form of times."""
     head = head.head(SAMPLE)
     if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
         head = head.dt.epoch("s")  # also for years out of Python's range
     if head.dtype == pl.Binary:  # SQLite converts all values if one is bytes
         return ["bytes"]
-    is_plain = head.dtype.is_numeric() or head.dtype == pl.String
-    return head.to_list() if is_plain else [str(head.dtype)]
+    if head.dtype.is_numeric() or head.dtype == pl.String:
+        return head.to_list()
+    return [str(head.dtype)]
 
 
 def _numbered(rows: Rows, data: DataFile, description: str, request: Request) -> Rows:
@@ -131,46 +135,58 @@ def read_parquet(
         If the file is damaged or has no rows, or columns are missing or ambiguous.
     """
     types = parquet_columns(data)
-    names, scan = list(data.columns or types), pl.scan_parquet(data.path, glob=False)
+    names = list(data.columns or types)
+    scan = pl.scan_parquet(data.path, glob=False)
 
-    def times(position: int) -> list[Any]:
-        return _sample(
-            scan.select(names[position]).head(SAMPLE).collect()[names[position]]
-        )
+    def sample(position: int) -> list[Any]:
+        head = scan.select(names[position]).head(SAMPLE).collect()
+        return _sample(head.to_series())
 
     with reading_parquet(data.name):
-        roles, description = assign_roles(names, request, data.name, required, times)
-        chosen = {role: pl.col(names[position]) for role, position in roles.items()}
-        for role, position in roles.items():
-            if types[names[position]] == pl.Binary:
-                chosen[role] = _text(
-                    chosen[role], scan, f"{data.name}: the column of {role}s"
-                )
+        roles, description = assign_roles(names, request, data.name, required, sample)
         n_rows = int(scan.select(pl.len()).collect().item())
         if not n_rows:
             raise NoRowsError(f"{data.name} has no rows.")
-        # By column, because polars reads whole row groups, and a file may have only one.
-        plans, batches = (
-            [scan.select(**{role: chosen[role]}) for role in chosen],
-            Batches(n_rows),
-        )
-        if "item" in roles and isinstance(types[names[roles["item"]]], pl.List):
-            plans = [
-                scan.select(**chosen)
-                .explode("item")
-                .filter(pl.col("item").is_not_null())
-            ]
-        for n_plans, plan in enumerate(plans):
-            n_read = n_plans * n_rows
-            for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
-                batches.add(frame.to_dict())
-                n_read += len(frame)
-                if data.on_rows is not None:
-                    data.on_rows(min(n_read // len(plans), n_rows), n_rows)
-    rows = replace(batches.rows(), name=_name_of_ratings(names, roles))
-    return _numbered(
-        _with_integers(rows) if data.columns else rows, data, description, request
-    )
+        columns = {}
+        for role, position in roles.items():
+            column = pl.col(names[position])
+            if types[names[position]] == pl.Binary:
+                where = f"{data.name}: the column of {role}s"
+                column = _text(column, scan, where)
+            columns[role] = column
+        item_type = types[names[roles["item"]]] if "item" in roles else None
+        plans = _plans(scan, columns, item_type)
+        batches = Batches(n_rows)
+        _collect(plans, batches, n_rows, data.on_rows)
+    rows = batches.rows()
+    rows.name = _name_of_ratings(names, roles)
+    if data.columns:
+        rows = _with_integers(rows)
+    return _numbered(rows, data, description, request)
+
+
+def _plans(
+    scan: pl.LazyFrame, columns: Mapping[str, pl.Expr], item_type: pl.DataType | None
+) -> list[pl.LazyFrame]:
+    """Return how to read the columns; a list of items becomes a row for each of them."""
+    if isinstance(item_type, pl.List):
+        rows = scan.select(**columns).explode("item")
+        return [rows.filter(pl.col("item").is_not_null())]
+    # By column, because polars reads whole row groups, and a file may have only one.
+    return [scan.select(column.alias(role)) for role, column in columns.items()]
+
+
+def _collect(
+    plans: Sequence[pl.LazyFrame], batches: Batches, n_rows: int, on_rows: OnRows | None
+) -> None:
+    """Add what the plans read to the batches, and report progress."""
+    for n_plans, plan in enumerate(plans):
+        n_read = n_plans * n_rows
+        for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
+            batches.add(frame.to_dict())
+            n_read += len(frame)
+            if on_rows is not None:
+                on_rows(min(n_read // len(plans), n_rows), n_rows)
 
 
 def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
@@ -194,62 +210,35 @@ def read_jsonl(
         As `json_objects`; also if an id is neither integer nor string, or columns are missing or
         ambiguous.
     """
-    passing = BadRows(
-        request.rules.bad_rows
-    )  # bad rows of the sample are counted below
+    # Bad rows of the sample are counted below.
+    passing = BadRows(request.rules.bad_rows)
     sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
     names = _keys(sample)
     paths = _paths(request, sample)
     if paths:
         sample = [_with_paths(fields, paths) for fields in sample]
         names = _keys(sample)
-    is_alone = len(sample) == 1 and not paths
-    if is_alone and any(isinstance(field, list | dict) for field in sample[0].values()):
-        raise DataError(
-            f"{data.name} is one nested JSON object, with the keys {', '.join(names)}; write one "
-            "object per rating, one per line or in an array."
-        )
+    elif len(sample) == 1:
+        _check_flat(sample[0], data.name)
     nested = _nested(sample, names, request)
     if nested is not None:
         sample = [row for fields in sample for row in _unnested(fields, nested)]
         names = _keys(sample)
-    roles, description = assign_roles(
-        names,
-        request,
-        data.name,
-        required,
-        lambda position: [row.get(names[position]) for row in sample],
-    )
-    bad, lines = BadRows(request.rules.bad_rows), pl.Series(dtype=pl.Int64)
-    rows = (
-        _read_fast(data, names, roles, sample) if nested is None and not paths else None
-    )
-    if rows is None:
-        values: dict[str, list[Any]] = {"line": [], **{role: [] for role in roles}}
-        objects = (
-            (n, _with_paths(fields, paths)) for n, fields in json_objects(data, bad)
-        )
-        for line, fields in (
-            (n, row) for n, field in objects for row in _unnested(field, nested)
-        ):
-            by_role = {
-                role: fields.get(names[position]) for role, position in roles.items()
-            }
-            problem = next(
-                filter(None, (_problem(role, by_role[role]) for role in by_role)), None
-            )
-            if problem is not None:
-                bad.add(data.at(line), problem)
-                continue
-            for role, value in (by_role | {"line": line}).items():
-                values[role].append(value)
-        lines = pl.Series(values.pop("line"), dtype=pl.Int64)
-        columns = {role: _series(role, column) for role, column in values.items()}
-        untyped = frozenset(
-            role for role in ("user", "item") if _are_integers(values.get(role))
-        )
-        rows = Rows(columns, untyped=untyped)
 
+    def values_of(position: int) -> list[Any]:
+        return [row.get(names[position]) for row in sample]
+
+    roles, description = assign_roles(names, request, data.name, required, values_of)
+    keys = {role: names[position] for role, position in roles.items()}
+    bad = BadRows(request.rules.bad_rows)
+    lines = pl.Series(dtype=pl.Int64)
+    rows = None
+    if nested is None and not paths:
+        rows = _read_fast(data, keys, sample)
+    if rows is None:
+        rows, lines = _read_objects(data, keys, paths, nested, bad)
+    rows.bad = bad
+    rows.name = keys.get("rating", "")
     n_rows = len(next(iter(rows.spread().columns.values())))
 
     def place_of(row: int) -> Spot:
@@ -259,13 +248,47 @@ def read_jsonl(
             return data.at(row + 1)
         return data.at(next(islice(json_objects(data), row, None))[0])
 
-    form = f"JSON {'array' if data.unit == 'object' else 'lines'}"
+    rows.place = place_of
+    form = "JSON array" if data.unit == "object" else "JSON lines"
     if nested is not None:
         form += f", a row for each of {nested}"
-    name = _name_of_ratings(names, roles)
-    return replace(
-        rows, layout=f"{form}, {description}", place=place_of, bad=bad, name=name
-    )
+    rows.layout = f"{form}, {description}"
+    return rows
+
+
+def _check_flat(fields: dict[str, Any], where: str) -> None:
+    """Raise an error if the only object of a file has others in it."""
+    if any(isinstance(value, list | dict) for value in fields.values()):
+        raise DataError(
+            f"{where} is one nested JSON object, with the keys {', '.join(fields)}; "
+            "write one object per rating, one per line or in an array."
+        )
+
+
+def _read_objects(
+    data: DataFile,
+    keys: Mapping[str, str],
+    paths: dict[str, list[str]],
+    nested: str | None,
+    bad: BadRows,
+) -> tuple[Rows, pl.Series]:
+    """Read objects in Python; return their rows, and the line of each."""
+    lines: list[int] = []
+    values: dict[str, list[Any]] = {role: [] for role in keys}
+    for line, fields in json_objects(data, bad):
+        for row in _unnested(_with_paths(fields, paths), nested):
+            by_role = {role: row.get(key) for role, key in keys.items()}
+            problem = _first_problem(by_role)
+            if problem is not None:
+                bad.add(data.at(line), problem)
+                continue
+            lines.append(line)
+            for role, value in by_role.items():
+                values[role].append(value)
+    columns = {role: _series(role, column) for role, column in values.items()}
+    untyped = [role for role in ("user", "item") if _are_integers(values.get(role))]
+    rows = Rows(columns, untyped=frozenset(untyped))
+    return rows, pl.Series(lines, dtype=pl.Int64)
 
 
 def _paths(request: Request, sample: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -273,8 +296,9 @@ def _paths(request: Request, sample: list[dict[str, Any]]) -> dict[str, list[str
     paths: dict[str, list[str]] = {}
     for name in request.columns.values():
         keys = name.split(".")
-        is_nested = len(keys) > 1 and not any(name in fields for fields in sample)
-        if is_nested and any(_at_path(fields, keys) is not None for fields in sample):
+        if len(keys) == 1 or any(name in fields for fields in sample):
+            continue
+        if any(_at_path(fields, keys) is not None for fields in sample):
             paths[name] = keys
     return paths
 
@@ -292,7 +316,8 @@ def _with_paths(fields: dict[str, Any], paths: dict[str, list[str]]) -> dict[str
     """Return an object with the fields at some paths next to its own."""
     if not paths:
         return fields
-    return {**fields, **{name: _at_path(fields, keys) for name, keys in paths.items()}}
+    values = {name: _at_path(fields, keys) for name, keys in paths.items()}
+    return {**fields, **values}
 
 
 def _keys(rows: list[dict[str, Any]]) -> list[str]:
@@ -303,16 +328,18 @@ def _nested(
     sample: list[dict[str, Any]], names: list[str], request: Request
 ) -> str | None:
     """Return the key of lists of items, or None if each object has a single item."""
-    filled = {
-        name: sum(isinstance(row.get(name), list) for row in sample if row.get(name))
-        for name in names
-    }
+    n_lists = dict.fromkeys(names, 0)
+    for fields in sample:
+        for name, value in fields.items():
+            if isinstance(value, list) and value:
+                n_lists[name] += 1
     try:
-        item = names[choose_columns(names, request, "").get("item", 0)]
+        roles = choose_columns(names, request, "")
     except DataError:
-        lists = [name for name in names if 2 * filled[name] > len(sample)]
+        lists = [name for name in names if 2 * n_lists[name] > len(sample)]
         return lists[0] if len(lists) == 1 else None
-    return item if filled[item] else None
+    item = names[roles.get("item", 0)]
+    return item if n_lists[item] else None
 
 
 def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
@@ -320,11 +347,12 @@ def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
     elements = fields.get(key) if key is not None else None
     if not isinstance(elements, list):
         return [fields]
-    around = {name: value for name, value in fields.items() if name != key}
-    return [
-        around | (element if isinstance(element, dict) else {str(key): element})
-        for element in elements
-    ]
+    others = {name: value for name, value in fields.items() if name != key}
+    rows = []
+    for element in elements:
+        row = element if isinstance(element, dict) else {str(key): element}
+        rows.append({**others, **row})
+    return rows
 
 
 def json_objects(
@@ -374,42 +402,58 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def _read_fast(
-    data: DataFile, names: list[str], roles: Roles, sample: list[dict[str, Any]]
+    data: DataFile, keys: Mapping[str, str], sample: list[dict[str, Any]]
 ) -> Rows | None:
-    """Read with polars and the types of the sample; return None if it fails or finds nulls."""
+    """Read with the types of the sample; return None if this fails or gives nulls."""
     if _GLOB.intersection(str(data.path)):
         return None  # scan_ndjson always treats the name as a pattern
     schema: dict[str, pl.DataType] = {}
-    for role, position in roles.items():
-        types = {type(fields.get(names[position])) for fields in sample}
-        if role == "rating" and types == {bool}:
-            schema[names[position]] = pl.Boolean()
-        elif role == "rating" and types <= {int, float}:
-            schema[names[position]] = pl.Float64()
-        elif role in OPTIONAL_ROLES and types <= {str, type(None)}:
-            schema[names[position]] = pl.String()
-        elif role != "rating" and types in ({int}, {str}):
-            schema[names[position]] = pl.Int64() if types == {int} else pl.String()
-        else:
+    for role, key in keys.items():
+        dtype = _type_of(role, {type(fields.get(key)) for fields in sample})
+        if dtype is None:
             return None
+        schema[key] = dtype
+    columns = {role: pl.col(key) for role, key in keys.items()}
+    batches = Batches()
     try:
-        plan = pl.scan_ndjson(data.path, schema=schema)
-        chosen = {role: pl.col(names[position]) for role, position in roles.items()}
-        batches = Batches()
-        for frame in plan.select(**chosen).collect_batches(engine="streaming"):
+        plan = pl.scan_ndjson(data.path, schema=schema).select(**columns)
+        for frame in plan.collect_batches(engine="streaming"):
             batches.add(frame.to_dict())
     except pl.exceptions.PolarsError:
         return None
     rows = batches.rows().spread()
-    needed = [
-        column for role, column in rows.columns.items() if role not in OPTIONAL_ROLES
-    ]
-    return None if any(column.null_count() for column in needed) else rows
+    for role, column in rows.columns.items():
+        if role not in OPTIONAL_ROLES and column.null_count():
+            return None
+    return rows
+
+
+def _type_of(role: str, types: set[type]) -> pl.DataType | None:
+    """Return the type of the column with values of some types of Python, if it is one."""
+    if role == "rating":
+        if types == {bool}:
+            return pl.Boolean()
+        return pl.Float64() if types <= {int, float} else None
+    if types == {int}:
+        return pl.Int64()
+    if role in OPTIONAL_ROLES:
+        types = types - {type(None)}
+    return pl.String() if types <= {str} else None
+
+
+def _first_problem(by_role: Mapping[str, Any]) -> str | None:
+    """Return a sentence on the first id of the wrong type, if there is one."""
+    for role in ("user", "item"):
+        if role in by_role:
+            problem = _problem(role, by_role[role])
+            if problem is not None:
+                return problem
+    return None
 
 
 def _problem(role: str, value: Any) -> str | None:
     """Return a sentence on the wrong type of an id, or None if the type is right."""
-    if role not in ("user", "item") or type(value) in (int, str, type(None)):
+    if type(value) in (int, str, type(None)):
         return None
     if isinstance(value, float):  # pandas writes 17 as 17.0, and a missing id as NaN
         return None if math.isnan(value) else id_problem(value, role)
@@ -425,16 +469,20 @@ def _are_integers(values: list[Any] | None) -> bool:
 def _series(role: str, values: list[Any]) -> pl.Series:
     """Return values as a column of their common type, or of strings if types differ."""
     if role in ("user", "item"):
-        values = [None if value != value else value for value in values]  # NaN
-        values = [int(value) if isinstance(value, float) else value for value in values]
-    if len({type(value) for value in values} - {type(None)}) == 1:
-        try:
+        values = [_id_of(value) for value in values]
+    types = {type(value) for value in values if value is not None}
+    if len(types) == 1:
+        with suppress(OverflowError, TypeError):
             return pl.Series(role, values)
-        except (OverflowError, TypeError):
-            pass
-    return pl.Series(
-        role, [None if entry is None else str(entry) for entry in values], pl.String
-    )
+    texts = [None if value is None else str(value) for value in values]
+    return pl.Series(role, texts, pl.String)
+
+
+def _id_of(value: Any) -> Any:
+    """Return an id, which pandas writes as a float if another one is missing."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else int(value)
 
 
 def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) -> Rows:
@@ -442,27 +490,32 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
 
     With `counted`, each line begins with the number of items, and users are numbered from 0.
     """
-    lines, bad = _lines(data, "LightGCN lines"), BadRows(request.rules.bad_rows)
+    lines = _lines(data, "LightGCN lines")
+    bad = BadRows(request.rules.bad_rows)
     tokens = lines["line"].str.replace_all(r"\s+", " ").str.split(" ")
     numbers = tokens.cast(pl.List(pl.Int64), strict=False)
     order = pl.int_range(len(numbers), dtype=pl.Int64, eager=True)
     wrong = numbers.list.eval(pl.element().is_null()).list.any()
     if wrong.any():
         at = wrong.arg_max() or 0
-        first_bad = tokens[at].filter(numbers[at].is_null())[0][:40]
+        text = tokens[at].filter(numbers[at].is_null())[0][:40]
         problem = (
-            "is not an integer; in LightGCN lines a user and its items are integers."
+            f"{text!r} is not an integer; in LightGCN lines a user and its items are "
+            "integers."
         )
-        bad.add(data.at(lines["row"][at]), f"{first_bad!r} {problem}", int(wrong.sum()))
-    numbers, order, line_rows = (
-        column.filter(~wrong) for column in (numbers, order, lines["row"])
-    )
-    user, items = order if counted else numbers.list.first(), numbers.list.slice(1)
-    busy, ends = items.list.len() > 0, items.list.len().cum_sum()
-    pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
-    idle = user.filter(~busy)
-    kind, first = ("lines", "count") if counted else ("LightGCN lines", "user")
-    layout = f"{kind} ({first} item item ...): implicit feedback"
+        bad.add(data.at(lines["row"][at]), problem, int(wrong.sum()))
+    numbers = numbers.filter(~wrong)
+    line_rows = lines["row"].filter(~wrong)
+    items = numbers.list.slice(1)
+    users = order.filter(~wrong) if counted else numbers.list.first()
+    n_items = items.list.len()
+    ends = n_items.cum_sum()
+    lists = pl.DataFrame({"user": users, "item": items})
+    pairs = lists.filter(n_items > 0).explode("item")
+    idle = users.filter(n_items == 0)
+    layout = "LightGCN lines (user item item ...): implicit feedback"
+    if counted:
+        layout = "lines (count item item ...): implicit feedback"
     if len(idle):
         noun = "user" if len(idle) == 1 else "users"
         layout += f", {len(idle):,} {noun} without items"
@@ -479,47 +532,42 @@ def read_netflix(data: DataFile, request: Request) -> Rows:
     fields = pl.col("line").str.extract_groups(
         r"^(?<user>\d+),(?<rating>[\d.]+),(?<timestamp>[\d-]+)$"
     )
-    frame = _lines(data, "ratings of the Netflix Prize").with_columns(
-        item=item, of=fields
-    )
-    frame = frame.unnest("of").filter(~pl.col("line").str.ends_with(":"))
+    lines = _lines(data, "ratings of the Netflix Prize")
+    frame = lines.with_columns(item=item, fields=fields).unnest("fields")
+    frame = frame.filter(~pl.col("line").str.ends_with(":"))
+    is_bad = frame["user"].is_null()
     bad = BadRows(request.rules.bad_rows)
-    for row, line in (
-        frame.filter(pl.col("user").is_null()).select("row", "line").iter_rows()
-    ):
+    for row, line in frame.filter(is_bad).select("row", "line").iter_rows():
         bad.add(data.at(row), f"{line[:40]!r} is not a user, a rating and a date.")
-    frame = frame.filter(pl.col("user").is_not_null())
-    types = {
-        "user": pl.Int64,
-        "item": pl.Int64,
-        "rating": pl.Float32,
-        "timestamp": pl.String,
+    frame = frame.filter(~is_bad)
+    columns = {
+        "user": frame["user"].cast(pl.Int64),
+        "item": frame["item"],
+        "rating": frame["rating"].cast(pl.Float32),
+        "timestamp": frame["timestamp"],
     }
-    columns = {role: frame[role].cast(dtype) for role, dtype in types.items()}
     layout = "Netflix Prize (item: user, rating, date)"
     return Rows(columns, layout, lambda at: data.at(frame["row"][at]), bad=bad)
 
 
 def _lines(data: DataFile, form: str) -> pl.DataFrame:
     """Return the stripped lines that are not blank, with their numbers, as columns row and line."""
-    settings: dict[str, Any] = {
-        "has_header": False,
-        "separator": _NO_SEPARATOR,
-        "quote_char": None,
-    }
     try:
         frame = pl.read_csv(
-            data.path, **settings, schema={"line": pl.String}, glob=False
+            data.path,
+            has_header=False,
+            separator=_NO_SEPARATOR,
+            quote_char=None,
+            schema={"line": pl.String},
+            glob=False,
         )
     except pl.exceptions.PolarsError:
-        deque(
-            data.lines(), maxlen=0
-        )  # raises with the line of a byte that is not UTF-8
+        # This raises with the line of a byte that is not UTF-8.
+        deque(data.lines(), maxlen=0)
         raise DataError(f"{data.name} cannot be read as {form}.") from None
-    stripped = frame.with_row_index("row", 1).with_columns(
-        pl.col("line").str.strip_chars()
-    )
-    return stripped.filter(pl.col("line").str.len_bytes() > 0)
+    line = pl.col("line")
+    frame = frame.with_row_index("row", 1).with_columns(line.str.strip_chars())
+    return frame.filter(line.str.len_bytes() > 0)
 
 
 def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
@@ -530,47 +578,69 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
     DataError
         If not all files have the same roles.
     """
-    first_name, first = parts[0]
-    every, roles = [rows for _, rows in parts], {*first.columns, *first.arrays}
-    for name, rows in parts:
-        if unshared := sorted({*rows.columns, *rows.arrays} ^ roles):
-            has, lacks = (
-                (first_name, name) if unshared[0] in roles else (name, first_name)
-            )
-            raise DataError(
-                f"{has} has a {unshared[0]} column and {lacks} has none; read together, "
-                "all files need the same ones."
-            )
-    sizes = [len((rows.arrays or rows.columns)["item"]) for rows in every]
-    ends, batches = list(accumulate(sizes)), Batches(sum(sizes))
+    _check_same_roles(parts)
+    every = [rows for _, rows in parts]
+    first = every[0]
     in_seconds = {rows.in_seconds for rows in every}
-    untyped = [rows.untyped for rows in every]
+    sizes = [len((rows.arrays or rows.columns)["item"]) for rows in every]
+    ends = list(accumulate(sizes))
+    batches = Batches(ends[-1])
     for rows in every:
         columns = rows.decode().columns
         if len(in_seconds) > 1:  # dates in only some files: convert all to texts
-            times = columns["timestamp"]
-            if rows.in_seconds:
-                exact = (times.cast(pl.Float64) * 10**6).round().cast(pl.Int64)
-                times = exact.cast(pl.Datetime("us"))
-            columns["timestamp"] = times.cast(pl.String)
+            columns["timestamp"] = _time_texts(columns["timestamp"], rows.in_seconds)
         batches.add({role: columns.pop(role) for role in tuple(columns)})
 
     def place(row: int) -> Spot:
         part = bisect_right(ends, row)
-        spot = every[part].place(row - (ends[part - 1] if part else 0))
-        return Spot((part, *spot.order), spot.text)
+        row_of_part = row - ends[part] + sizes[part]
+        return _spot_of_part(every[part].place(row_of_part), part)
 
     bad = BadRows(first.bad.limit)
     for part, rows in enumerate(every):
         bad.count += rows.bad.count
         for cause in rows.bad.causes.values():
-            spot = Spot((part, *cause.spot.order), cause.spot.text)
-            bad.add_cause(replace(cause, spot=spot))
+            bad.add_cause(replace(cause, spot=_spot_of_part(cause.spot, part)))
     idle = [rows.idle_users for rows in every if rows.idle_users is not None]
-    shared: dict[str, Any] = {"layout": first.layout, "place": place, "bad": bad}
-    shared |= {"name": first.name, "untyped": first.untyped.intersection(*untyped)}
-    shared |= {
-        "in_seconds": in_seconds == {True},
-        "idle_users": concatenated(idle) if idle else None,
-    }
-    return replace(batches.rows(), **shared)
+    untyped = [rows.untyped for rows in every]
+    return replace(
+        batches.rows(),
+        layout=first.layout,
+        place=place,
+        bad=bad,
+        name=first.name,
+        untyped=first.untyped.intersection(*untyped),
+        in_seconds=in_seconds == {True},
+        idle_users=concatenated(idle) if idle else None,
+    )
+
+
+def _check_same_roles(parts: Sequence[tuple[str, Rows]]) -> None:
+    """Raise an error if a file has a role that the first one lacks, or lacks one."""
+    first_name, first = parts[0]
+    first_roles = {*first.columns, *first.arrays}
+    for name, rows in parts:
+        roles = {*rows.columns, *rows.arrays}
+        if roles == first_roles:
+            continue
+        role = min(roles ^ first_roles)
+        with_role, without_role = name, first_name
+        if role in first_roles:
+            with_role, without_role = first_name, name
+        raise DataError(
+            f"{with_role} has a {role} column and {without_role} has none; read "
+            "together, all files need the same ones."
+        )
+
+
+def _time_texts(times: pl.Series, in_seconds: bool) -> pl.Series:
+    """Convert times to texts, exact to the microsecond if they are in seconds."""
+    if in_seconds:
+        microseconds = (times.cast(pl.Float64) * 10**6).round().cast(pl.Int64)
+        times = microseconds.cast(pl.Datetime("us"))
+    return times.cast(pl.String)
+
+
+def _spot_of_part(spot: Spot, part: int) -> Spot:
+    """Return a place in one of several files, in the order of the files."""
+    return Spot((part, *spot.order), spot.text)
