@@ -402,12 +402,13 @@ def test_a_column_of_weights_is_only_read_as_weights_in_a_split(tmp_path):
         read_ratings(copied)
 
 
-def test_a_model_of_a_log_reads_the_weights_of_a_part(tmp_path):
-    frame = log_of_events().select("user", "item", "time", "quantity")
+@pytest.mark.parametrize(
+    "options", [KINDS, {"weight": "quantity"}, {**KINDS, "weight": "quantity"}]
+)
+def test_a_model_of_a_log_reads_the_weights_of_a_part(tmp_path, options):
+    frame = log_of_events().select("user", "item", "time", "quantity", "event")
     frame.write_csv(tmp_path / "log.csv")
-    model = Recommender("ease").fit(
-        read_ratings(tmp_path / "log.csv", weight="quantity")
-    )
+    model = Recommender("ease").fit(read_ratings(tmp_path / "log.csv", **options))
     save_split(time_split(model.ratings), tmp_path / "parts")
     test = read_ratings(tmp_path / "parts" / "test.csv", like=reading_of(model.fitted))
     assert "weight = weight" in str(test.source)
