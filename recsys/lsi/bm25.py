@@ -36,17 +36,17 @@ class Postings(NamedTuple):
     def from_counts(cls, counts: Any) -> Self:
         """Return the postings of counts, a csr_array of shape (n_documents, n_terms)."""
         by_term = counts.astype(np.float32, copy=False).tocsc()
+        indptr = by_term.indptr.astype(np.int64)
         documents = by_term.indices.astype(np.int32, copy=False)
-        return cls(by_term.indptr.astype(np.int64), documents, by_term.data)
+        return cls(indptr, documents, by_term.data)
 
     @classmethod
     def empty(cls, n_terms: int) -> Self:
         """Return postings without documents."""
-        return cls(
-            np.zeros(n_terms + 1, np.int64),
-            np.zeros(0, np.int32),
-            np.zeros(0, np.float32),
-        )
+        indptr = np.zeros(n_terms + 1, np.int64)
+        documents = np.zeros(0, np.int32)
+        counts = np.zeros(0, np.float32)
+        return cls(indptr, documents, counts)
 
     def add(
         self, terms: Indices, factors: Floats, saturation: Floats, out: Floats
@@ -56,12 +56,14 @@ class Postings(NamedTuple):
         indptr = np.append(0, np.cumsum(lengths))
         if not indptr[-1]:
             return
+        # A small matrix of the terms of the query alone: terms by documents.
         slices = [self._slice(term) for term in terms.tolist()]
         documents = np.concatenate([self.documents[entries] for entries in slices])
         counts = np.concatenate([self.counts[entries] for entries in slices])
         weights = _weights(counts, saturation[documents])
+        matrix = indptr, documents, weights
         rows = np.arange(len(terms))
-        sum_rows((indptr, documents, weights), rows, factors, len(out), out=out)
+        sum_rows(matrix, rows, factors, len(out), out=out)
 
     def weights_in(
         self, document: int, terms: Indices, saturation: Floats
@@ -72,24 +74,31 @@ class Postings(NamedTuple):
             entries = self._slice(term)
             documents = self.documents[entries]
             position = int(np.searchsorted(documents, document))
-            if position < len(documents) and documents[position] == document:
+            if position == len(documents):
+                continue
+            if documents[position] == document:
                 counts[number] = self.counts[entries][position]
-        return _weights(counts, saturation[[document]]).astype(np.float64)
+        weights = _weights(counts, saturation[[document]])
+        return weights.astype(np.float64)
 
     def _slice(self, term: int) -> slice:
         """Return the positions of the documents of a term."""
-        return slice(*self.indptr[term : term + 2].tolist())
+        start = int(self.indptr[term])
+        stop = int(self.indptr[term + 1])
+        return slice(start, stop)
 
 
 def _weights(counts: Floats, saturation: Floats) -> Floats:
     """Return the weights of counts in documents, without the idf."""
-    weights: Floats = (_K1 + 1) * counts / (counts + saturation)
+    numerators = (_K1 + 1) * counts
+    weights: Floats = numerators / (counts + saturation)
     return weights
 
 
 def document_lengths(counts: Any) -> NDArray[np.floating[Any]]:
     """Return the sum of each row of a csr_array of counts."""
-    lengths = np.add.reduceat(np.append(counts.data, 0), counts.indptr[:-1])
+    data = np.append(counts.data, 0)
+    lengths = np.add.reduceat(data, counts.indptr[:-1])
     lengths[np.diff(counts.indptr) == 0] = 0  # reduceat gives the next entry for these
     return np.asarray(lengths, counts.dtype)
 

@@ -282,20 +282,24 @@ class Weighting:
         """
         weights = self.term_weights.astype(counts.dtype)[counts.indices]
         weights *= _LOCAL[self.name](counts.data).astype(counts.dtype, copy=False)
-        parts = (weights, counts.indices, counts.indptr)
-        weighted = sparse.csr_array(parts, shape=counts.shape, copy=False)
-        if self.name != "count":
-            norms = np.sqrt(weighted.power(2, dtype=np.float64).sum(axis=1))
-            inverse = np.zeros_like(norms)
-            np.power(norms, -self.power, out=inverse, where=norms > 0)
-            weights *= np.repeat(inverse.astype(counts.dtype), np.diff(weighted.indptr))
+        csr = (weights, counts.indices, counts.indptr)
+        weighted = sparse.csr_array(csr, shape=counts.shape, copy=False)
+        if self.name == "count":
+            return weighted
+        squares = weighted.power(2, dtype=np.float64)
+        norms = np.sqrt(squares.sum(axis=1))
+        inverse = np.zeros_like(norms)
+        np.power(norms, -self.power, out=inverse, where=norms > 0)
+        row_lengths = np.diff(weighted.indptr)
+        weights *= np.repeat(
+            inverse.astype(counts.dtype), row_lengths
+        )  # shared with `weighted`
         return weighted
 
     def of_query(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
         """Return the weights of the terms of a query, which are not scaled."""
-        return (_LOCAL[self.name](counts) * self.term_weights[terms]).astype(
-            counts.dtype
-        )
+        weights = _LOCAL[self.name](counts) * self.term_weights[terms]
+        return weights.astype(counts.dtype)
 
 
 def canonical_csr(matrix: Any) -> Any:
@@ -304,40 +308,56 @@ def canonical_csr(matrix: Any) -> Any:
     if not np.issubdtype(csr.dtype, np.floating):
         csr = csr.astype(np.float64)
     # A new array checks the order: scikit-learn's vectorizers mark unsorted matrices as sorted.
-    parts = (csr.data.copy(), csr.indices.copy(), csr.indptr.copy())
-    fresh = sparse.csr_array(parts, shape=csr.shape)
-    fresh.sum_duplicates()
-    fresh.eliminate_zeros()
-    return fresh
+    arrays = (csr.data.copy(), csr.indices.copy(), csr.indptr.copy())
+    canonical = sparse.csr_array(arrays, shape=csr.shape)
+    canonical.sum_duplicates()
+    canonical.eliminate_zeros()
+    return canonical
 
 
-def _entropy(counts: Any) -> Float64s:
-    terms, data = counts.indices, counts.data.astype(np.float64)
-    sums = np.bincount(terms, weights=data, minlength=counts.shape[1])
-    shares = data / sums[terms]
-    information = np.bincount(
-        terms, weights=shares * np.log(shares), minlength=counts.shape[1]
-    )
-    if counts.shape[0] < 2:
-        return np.ones(counts.shape[1])
-    weights: Float64s = 1 + information / np.log(counts.shape[0])
-    weights[weights <= counts.shape[0] * np.finfo(np.float64).eps] = (
-        0  # mere rounding errors
-    )
+def _logarithmic(counts: Floats) -> Floats:
+    """Return 1 + ln c, continued below 1 by its tangent c."""
+    return np.where(counts >= 1, 1 + np.log(np.maximum(counts, 1)), counts)
+
+
+def _unchanged(counts: Floats) -> Floats:
+    return counts
+
+
+def _inverse_frequency(counts: Any) -> Float64s:
+    n_documents, n_terms = counts.shape
+    frequency = np.bincount(counts.indices, minlength=n_terms)
+    # Terms of a given vocabulary may be in no document.
+    weights: Float64s = np.log((1 + n_documents) / np.maximum(frequency, 1))
     return weights
 
 
+def _entropy(counts: Any) -> Float64s:
+    n_documents, n_terms = counts.shape
+    if n_documents < 2:
+        return np.ones(n_terms)
+    data = counts.data.astype(np.float64)
+    sums = np.bincount(counts.indices, weights=data, minlength=n_terms)
+    shares = data / sums[counts.indices]
+    products = shares * np.log(shares)
+    information = np.bincount(counts.indices, weights=products, minlength=n_terms)
+    weights: Float64s = 1 + information / np.log(n_documents)
+    # A term in all documents alike has no weight, but for rounding.
+    weights[weights <= n_documents * np.finfo(np.float64).eps] = 0
+    return weights
+
+
+def _ones(counts: Any) -> Float64s:
+    return np.ones(counts.shape[1])
+
+
 _LOCAL: dict[str, Callable[[Floats], Floats]] = {
-    # 1 + ln c, continued below 1 by its tangent c
-    "tfidf": lambda c: np.where(c >= 1, 1 + np.log(np.maximum(c, 1)), c),
+    "tfidf": _logarithmic,
     "log-entropy": np.log1p,
-    "count": lambda c: c,
+    "count": _unchanged,
 }
 _GLOBAL: dict[str, Callable[[Any], Float64s]] = {
-    "tfidf": lambda counts: np.log(
-        (1 + counts.shape[0])
-        / np.maximum(np.bincount(counts.indices, minlength=counts.shape[1]), 1)
-    ),
+    "tfidf": _inverse_frequency,
     "log-entropy": _entropy,
-    "count": lambda counts: np.ones(counts.shape[1]),
+    "count": _ones,
 }
