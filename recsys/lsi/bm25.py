@@ -49,7 +49,11 @@ class Postings(NamedTuple):
         return cls(indptr, documents, counts)
 
     def add(
-        self, terms: Indices, factors: Floats, saturation: Floats, out: Floats
+        self,
+        terms: Indices,
+        factors: Floats,
+        saturation: Floats,
+        out: Floats,
     ) -> None:
         """Add the weights of terms, each times its factor, to scores of the documents."""
         lengths = self.indptr[terms + 1] - self.indptr[terms]
@@ -58,15 +62,20 @@ class Postings(NamedTuple):
             return
         # A small matrix of the terms of the query alone: terms by documents.
         slices = [self._slice(term) for term in terms.tolist()]
-        documents = np.concatenate([self.documents[entries] for entries in slices])
-        counts = np.concatenate([self.counts[entries] for entries in slices])
+        parts_of_documents = [self.documents[entries] for entries in slices]
+        parts_of_counts = [self.counts[entries] for entries in slices]
+        documents = np.concatenate(parts_of_documents)
+        counts = np.concatenate(parts_of_counts)
         weights = _weights(counts, saturation[documents])
         matrix = indptr, documents, weights
         rows = np.arange(len(terms))
         sum_rows(matrix, rows, factors, len(out), out=out)
 
     def weights_in(
-        self, document: int, terms: Indices, saturation: Floats
+        self,
+        document: int,
+        terms: Indices,
+        saturation: Floats,
     ) -> NDArray[np.float64]:
         """Return the weight of each term in one document."""
         counts = np.zeros(len(terms), np.float32)

@@ -88,13 +88,11 @@ class Eigenwords:
         token_pattern: str = TOKEN_PATTERN,
         random_state: RandomStateLike = 0,
     ) -> None:
-        for name, choice, choices in (
-            ("sides", sides, _SIDES),
-            ("scaling", scaling, _SCALINGS),
-        ):
-            check_choice(name, choice, choices)
+        check_choice("sides", sides, _SIDES)
+        check_choice("scaling", scaling, _SCALINGS)
         for name, value in (("window", window), ("min_count", min_count)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            is_integer = isinstance(value, int) and not isinstance(value, bool)
+            if not is_integer or value < 1:
                 raise DataError(f"{name} must be a positive integer; got {value!r}.")
         self.n_components = n_components
         self.window = window
@@ -140,12 +138,13 @@ class Eigenwords:
         k = self.n_components
         if isinstance(k, int) and not isinstance(k, bool):
             k = min(k, *scaled.shape)
-        space = decompose(
-            scaled.T.tocsr(), k, self.random_state
-        )  # words as columns, U as rows
+        # Words as columns, so that U are the rows of the components.
+        by_context = scaled.T.tocsr()
+        space = decompose(by_context, k, self.random_state)
         self.singular_values_ = space.singular_values
-        scale = np.sqrt(space.singular_values)[:, None]
-        self.vectors_ = np.ascontiguousarray((space.components * scale).T)
+        scale = np.sqrt(space.singular_values)
+        vectors = space.components * scale[:, None]
+        self.vectors_ = np.ascontiguousarray(vectors.T)
         self._terms = terms
         return self
 
@@ -219,16 +218,21 @@ class Eigenwords:
         """
         rows = self.terms_.index([first, second, third])
         vectors = np.asarray(self.vectors_, np.float32)
-        unit = vectors[rows] / np.linalg.norm(vectors[rows], axis=1, keepdims=True)
-        target = (unit[1] - unit[0] + unit[2])[None, :]
-        top = best_rows(Cosine(vectors, target), 1, n + len(rows))
+        lengths = np.linalg.norm(vectors[rows], axis=1, keepdims=True)
+        unit = vectors[rows] / lengths
+        target = unit[1] - unit[0] + unit[2]
+        n_best = n + len(rows)  # the three words may be among the best
+        top = best_rows(Cosine(vectors, target[None, :]), 1, n_best)
         is_other = ~np.isin(top.items, rows)
         items = top.items[is_other][:n]
         scores = top.scores[is_other][:n]
         ranks = np.arange(1, len(items) + 1, dtype=np.int32)
-        names = self.terms_.values.gather(items).alias("word")
         return pl.DataFrame(
-            [names, pl.Series("rank", ranks), pl.Series("score", scores)]
+            [
+                self.terms_.values.gather(items).alias("word"),
+                pl.Series("rank", ranks),
+                pl.Series("score", scores),
+            ]
         )
 
     def _words(

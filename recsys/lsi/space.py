@@ -132,7 +132,8 @@ def decompose(
             f"n_components must be an integer from 1 to {largest} (documents or terms, whichever "
             f"are fewer), None, or a rule of lowrank.choose_rank; got {n_components!r}."
         )
-    tol = _TOL if weighted.shape[0] > _LARGE else None
+    n_documents = weighted.shape[0]
+    tol = _TOL if n_documents > _LARGE else None
     svd = lowrank.truncated_svd(weighted, k, tol=tol, random_state=random_state)
     rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps
     n_above = int(np.sum(svd.s > rounding))
