@@ -259,7 +259,12 @@ class Batches:
             return dtype.is_numeric() and _fits_in_floats(column)
         return role == "timestamp" and is_integer
 
-    def _append(self, array: _Growing, role: str, column: Column) -> None:
+    def _append(
+        self,
+        array: _Growing,
+        role: str,
+        column: Column,
+    ) -> None:
         if role == "rating":
             self._append_ratings(array, column)
             return
@@ -449,7 +454,11 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     return users, items, entries
 
 
-def _check_ids(ids: Ids, codes: Ints, rows: Rows) -> None:
+def _check_ids(
+    ids: Ids,
+    codes: Ints,
+    rows: Rows,
+) -> None:
     """Raise an error if an id is not valid."""
     invalid = ids.invalid()
     if len(invalid):
@@ -649,7 +658,11 @@ class CSR:
     repeat: tuple[int, int, int] | None = None
 
 
-def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") -> CSR:
+def to_csr(
+    entries: Entries,
+    shape: tuple[int, int],
+    policy: Policy = "last",
+) -> CSR:
     """Return entries in canonical CSR form; the arrays of the entries are reused.
 
     First and last of a repeated pair refer to the times; ties, and data without times, are resolved
@@ -797,7 +810,11 @@ def are_repeats(grouped: Grouped) -> Mask:
     return np.asarray(repeats)
 
 
-def merged(grouped: Grouped, shape: tuple[int, int], policy: Policy) -> CSR:
+def merged(
+    grouped: Grouped,
+    shape: tuple[int, int],
+    policy: Policy,
+) -> CSR:
     """Merge sorted entries to one per pair, in place."""
     repeats = are_repeats(grouped)
     n_repeats = int(np.count_nonzero(repeats))
@@ -826,7 +843,9 @@ def merged(grouped: Grouped, shape: tuple[int, int], policy: Policy) -> CSR:
 
 
 def _sort_pairs_by_time(
-    arrays: dict[str, Array], is_first: Mask, is_last: Mask
+    arrays: dict[str, Array],
+    is_first: Mask,
+    is_last: Mask,
 ) -> None:
     """Sort the entries of each repeated pair by time in place."""
     members = np.flatnonzero(~(is_first & is_last))
@@ -858,7 +877,11 @@ def _first_repeat(grouped: Grouped, repeats: Mask) -> tuple[int, int, int]:
     return int(positions[entry]), int(positions[entry + 1]), entry
 
 
-def _totals(grouped: Grouped, firsts: Longs, policy: Policy) -> Floats:
+def _totals(
+    grouped: Grouped,
+    firsts: Longs,
+    policy: Policy,
+) -> Floats:
     """Return the sum or mean of each pair, whose first entries are given."""
     totals = np.empty(len(firsts), np.float32)
     for start in range(0, len(firsts), _CHUNK):
@@ -873,7 +896,11 @@ def _totals(grouped: Grouped, firsts: Longs, policy: Policy) -> Floats:
     return totals
 
 
-def _sums(grouped: Grouped, firsts: Longs, end: int) -> Doubles:
+def _sums(
+    grouped: Grouped,
+    firsts: Longs,
+    end: int,
+) -> Doubles:
     """Return the sum of each of some pairs, whose entries are next to one another."""
     begin = int(firsts[0])
     starts = firsts - begin

@@ -99,7 +99,9 @@ class Timed(NamedTuple):
 
 
 def timed(
-    series: pl.Series, place: Place = row_place, form: str | None = None
+    series: pl.Series,
+    place: Place = row_place,
+    form: str | None = None,
 ) -> Timed:
     """Return times as in `unix_seconds` with `exact`, and their unit.
 
@@ -148,7 +150,11 @@ def epoch_seconds(times: pl.Series) -> pl.Series:
     return times.to_physical().cast(pl.Int64) * _DAY
 
 
-def _timed(series: pl.Series, form: str | None, place: Place) -> Timed:
+def _timed(
+    series: pl.Series,
+    form: str | None,
+    place: Place,
+) -> Timed:
     """Return times in seconds, null where one is missing or unreadable, and their unit."""
     dtype = series.dtype
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
@@ -258,7 +264,11 @@ def _ordered_seconds(texts: pl.Series) -> pl.Series:
     return seconds
 
 
-def _date_pattern(mark: str, first: str, second: str) -> str:
+def _date_pattern(
+    mark: str,
+    first: str,
+    second: str,
+) -> str:
     """Return the pattern of dates with a mark between two named parts and a year of four digits."""
     escaped = re.escape(mark)
     return rf"^(?<{first}>\d\d?){escaped}(?<{second}>\d\d?){escaped}(?<year>\d{{4}})"
@@ -392,7 +402,12 @@ def _unit(numbers: pl.Series, place: Place) -> Unit:
     raise DataError(two_units_problem(units, examples))
 
 
-def _shown_number(numbers: pl.Series, row: int, unit: Unit, place: Place) -> str:
+def _shown_number(
+    numbers: pl.Series,
+    row: int,
+    unit: Unit,
+    place: Place,
+) -> str:
     """Return a number with its meaning in a unit and its place."""
     seconds = int(unit.seconds(numbers.slice(row, 1)).floor().cast(pl.Int64)[0])
     number = numbers[row]
@@ -411,7 +426,9 @@ def two_units_problem(units: Iterable[Unit], shown: Sequence[str]) -> str:
 
 
 def time_problem(
-    value: object, form: str | None = None, times: pl.Series | None = None
+    value: object,
+    form: str | None = None,
+    times: pl.Series | None = None,
 ) -> str:
     """Return a sentence on why a value cannot be read as a time, and how to give its format.
 
@@ -439,7 +456,11 @@ def time_problem(
     )
 
 
-def _order_problem(text: str, found: re.Match[str], times: pl.Series | None) -> str:
+def _order_problem(
+    text: str,
+    found: re.Match[str],
+    times: pl.Series | None,
+) -> str:
     """Return why a date with its year at the end cannot be read in a column of times."""
     first, mark, second, year, minutes, seconds, half = found.groups()
     if times is not None and times.dtype == pl.String and len(year) == _YEAR_DIGITS:

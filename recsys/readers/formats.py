@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate, chain, islice
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import polars as pl
 
@@ -22,6 +22,9 @@ from recsys.data.rows import OPTIONAL_ROLES, STRICT, BadRows, Rows
 from recsys.database import OnRows, TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
+
+JsonObject: TypeAlias = dict[str, Any]
+"""Fields of one row of JSON lines."""
 
 _OF_PYTHON = ("{'", "{u'", '{u"')  # beginnings of dicts
 _GLOB = frozenset("*?[")
@@ -113,7 +116,12 @@ def _sample(head: pl.Series) -> list[Any]:
     return [str(head.dtype)]
 
 
-def _numbered(rows: Rows, data: DataFile, description: str, request: Request) -> Rows:
+def _numbered(
+    rows: Rows,
+    data: DataFile,
+    description: str,
+    request: Request,
+) -> Rows:
     """Return rows whose places are row numbers."""
     numbered = replace(data, unit="row")
     return replace(
@@ -125,7 +133,9 @@ def _numbered(rows: Rows, data: DataFile, description: str, request: Request) ->
 
 
 def read_parquet(
-    data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
+    data: DataFile,
+    request: Request,
+    required: Sequence[str] = ("user", "item"),
 ) -> Rows:
     """Read the columns of a Parquet file that have a role.
 
@@ -166,7 +176,9 @@ def read_parquet(
 
 
 def _plans(
-    scan: pl.LazyFrame, columns: Mapping[str, pl.Expr], item_type: pl.DataType | None
+    scan: pl.LazyFrame,
+    columns: Mapping[str, pl.Expr],
+    item_type: pl.DataType | None,
 ) -> list[pl.LazyFrame]:
     """Return how to read the columns; a list of items becomes a row for each of them."""
     if isinstance(item_type, pl.List):
@@ -177,7 +189,10 @@ def _plans(
 
 
 def _collect(
-    plans: Sequence[pl.LazyFrame], batches: Batches, n_rows: int, on_rows: OnRows | None
+    plans: Sequence[pl.LazyFrame],
+    batches: Batches,
+    n_rows: int,
+    on_rows: OnRows | None,
 ) -> None:
     """Add what the plans read to the batches, and report progress."""
     for n_plans, plan in enumerate(plans):
@@ -189,7 +204,11 @@ def _collect(
                 on_rows(min(n_read // len(plans), n_rows), n_rows)
 
 
-def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
+def _text(
+    binary: pl.Expr,
+    scan: pl.LazyFrame,
+    where: str,
+) -> pl.Expr:
     """Return a column of bytes as texts."""
     texts = binary.cast(pl.String)
     try:
@@ -200,7 +219,9 @@ def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
 
 
 def read_jsonl(
-    data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
+    data: DataFile,
+    request: Request,
+    required: Sequence[str] = ("user", "item"),
 ) -> Rows:
     """Read a file of JSON objects, one per line; keys are columns.
 
@@ -256,7 +277,7 @@ def read_jsonl(
     return rows
 
 
-def _check_flat(fields: dict[str, Any], where: str) -> None:
+def _check_flat(fields: JsonObject, where: str) -> None:
     """Raise an error if the only object of a file has others in it."""
     if any(isinstance(value, list | dict) for value in fields.values()):
         raise DataError(
@@ -291,7 +312,7 @@ def _read_objects(
     return rows, pl.Series(lines, dtype=pl.Int64)
 
 
-def _paths(request: Request, sample: list[dict[str, Any]]) -> dict[str, list[str]]:
+def _paths(request: Request, sample: list[JsonObject]) -> dict[str, list[str]]:
     """Return the requested columns that are fields of nested objects, such as "context.user.id"."""
     paths: dict[str, list[str]] = {}
     for name in request.columns.values():
@@ -312,7 +333,7 @@ def _at_path(fields: Any, keys: Sequence[str]) -> Any:
     return fields
 
 
-def _with_paths(fields: dict[str, Any], paths: dict[str, list[str]]) -> dict[str, Any]:
+def _with_paths(fields: JsonObject, paths: dict[str, list[str]]) -> JsonObject:
     """Return an object with the fields at some paths next to its own."""
     if not paths:
         return fields
@@ -320,12 +341,14 @@ def _with_paths(fields: dict[str, Any], paths: dict[str, list[str]]) -> dict[str
     return {**fields, **values}
 
 
-def _keys(rows: list[dict[str, Any]]) -> list[str]:
+def _keys(rows: list[JsonObject]) -> list[str]:
     return list(dict.fromkeys(name for fields in rows for name in fields))
 
 
 def _nested(
-    sample: list[dict[str, Any]], names: list[str], request: Request
+    sample: list[JsonObject],
+    names: list[str],
+    request: Request,
 ) -> str | None:
     """Return the key of lists of items, or None if each object has a single item."""
     n_lists = dict.fromkeys(names, 0)
@@ -342,7 +365,7 @@ def _nested(
     return item if n_lists[item] else None
 
 
-def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
+def _unnested(fields: JsonObject, key: str | None) -> list[JsonObject]:
     """Return one row per element of a list, with the other fields; without a list, one row."""
     elements = fields.get(key) if key is not None else None
     if not isinstance(elements, list):
@@ -357,7 +380,7 @@ def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
 
 def json_objects(
     data: DataFile, bad: BadRows = STRICT
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, JsonObject]]:
     r"""Yield the line number and the object of each line that is not blank.
 
     Raises
@@ -377,7 +400,7 @@ def json_objects(
         yield number, fields
 
 
-def _json_object(line: str) -> dict[str, Any]:
+def _json_object(line: str) -> JsonObject:
     """Return the JSON object in a line, or the dict of Python 3 or 2, as in older datasets."""
     if line.startswith(_OF_PYTHON):
         with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
@@ -402,7 +425,9 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def _read_fast(
-    data: DataFile, keys: Mapping[str, str], sample: list[dict[str, Any]]
+    data: DataFile,
+    keys: Mapping[str, str],
+    sample: list[JsonObject],
 ) -> Rows | None:
     """Read with the types of the sample; return None if this fails or gives nulls."""
     if _GLOB.intersection(str(data.path)):
@@ -485,7 +510,12 @@ def _id_of(value: Any) -> Any:
     return None if math.isnan(value) else int(value)
 
 
-def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) -> Rows:
+def read_lightgcn(
+    data: DataFile,
+    request: Request,
+    *,
+    counted: bool = False,
+) -> Rows:
     """Read lines of integers: a user and the user's items, of which there may be none.
 
     With `counted`, each line begins with the number of items, and users are numbered from 0.
