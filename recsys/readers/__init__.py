@@ -228,13 +228,13 @@ def read_ratings(
     options_given = {name: value for name, value in every.items() if value is not None}
     sources = _listed(source)
     of_parts = _of_parts(sources, options_given, like, implicit=implicit)
-    earlier = dict(like or {})
+    known_options = dict(like or {})
     if "weight" in of_parts:  # the weights of kinds are in it
-        earlier.pop("event_weights", None)
+        known_options.pop("event_weights", None)
     options_given |= {
         name: of_parts.pop(name) for name in _KEPT_OF_PARTS if name in of_parts
     }
-    chosen = _with_earlier(options_given, earlier, sources, query)
+    chosen = _with_earlier(options_given, known_options, sources, query)
     policy, encoding = check_policy(chosen.get("duplicates")), chosen.get("encoding")
     requested = {**chosen, **of_parts}
     request = request_of(
