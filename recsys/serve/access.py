@@ -76,6 +76,7 @@ class Access:
         if not is_loopback(self._address or str(server[0])):
             loopback = "or on a loopback address (--host 127.0.0.1)"
             return f"Data of users need an API key, and there is none; {start}, {loopback}."
+        # A proxy on this computer makes every client look local.
         if any(name in _FORWARDED for name, _ in headers):
             return (
                 f"Data of users need an API key for requests through a proxy; {start}."
@@ -102,6 +103,7 @@ class Access:
         headers: Headers = scope["headers"]
         server = scope.get("server") or ("", None)
         port = server[1] or _PORTS.get(scope["scheme"], 80)
+        # Another site may resolve its own name to this computer.
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
         if len(hosts) > 1 or not all(
             self._is_own(host, port, scope["scheme"]) for host in hosts

@@ -85,6 +85,7 @@ class Catalogue:
             index = self.ratings.items.place(text)
             ranks = self._ranks(query, index)
         matches = np.flatnonzero(ranks >= 0)
+        # The last key is the first to count.
         keys = matches, -self.counts[matches], ranks[matches]
         order = np.lexsort(keys)[:n]
         best = matches[order]
@@ -247,6 +248,7 @@ class Catalogue:
             reason = f"The items of the {model.name} model do not differ, and so there is no map."
             raise ProblemError("not-available", reason)
         items = items[has_direction]
+        # Otherwise popular items, whose vectors are long, would fill the map.
         directions = vectors[has_direction] / lengths[has_direction, None]
         points, share = _plane(directions)
         rows = self._counted(items)

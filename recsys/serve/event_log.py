@@ -98,6 +98,7 @@ def _unended_line(descriptor: int, size: int) -> bytes:
     """Return the bytes after the last line end."""
     if not size:
         return b""
+    # The log may be large; the search begins at its end.
     with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as contents:
         return contents[contents.rfind(b"\n") + 1 :]
 

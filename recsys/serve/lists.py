@@ -45,6 +45,7 @@ class _History(msgspec.Struct, forbid_unknown_fields=True):
     n: int = LENGTH
 
 
+# Pydantic would take as long as the search itself.
 _HISTORY = msgspec.json.Decoder(_History)
 
 
@@ -73,7 +74,7 @@ class Lists:
         variant = self._service.variant(user)
         responses = self._service.answers(variant)
         index = responses.ratings.users.place(user)
-        if index < 0:
+        if index < 0:  # the routes name similar ids
             return None
         text = self._batches.ask(responses.best, f"best {responses.name}", index, n)
         if variant is None and self._service.log is None:
@@ -103,11 +104,13 @@ class Lists:
     def of_history(self, content: bytes) -> PendingList | None:
         """Return the list of a new user, described by the ratings in a body."""
         service = self._service
+        # Variants and logs depend on the name of the user, which such a body lacks.
         if len(service.models) != 1 or service.log is not None or not service.is_ready:
             return None
         try:
             body = _HISTORY.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # Another option, or a fault that the routes explain.
             return None
         if not 1 <= len(body.history) <= service.limits.batch:
             return None

@@ -76,6 +76,7 @@ class ProblemError(RecsysError):
     def document(self) -> dict[str, Any]:
         """Return the problem document."""
         kind = KINDS[self.kind]
+        # Relative: a proxy may serve the documentation under another address.
         document = {
             "type": f"/docs#{self.kind}",
             "title": kind.title,
@@ -122,6 +123,7 @@ def problem_of(error: Exception) -> ProblemError:
         return error
     if isinstance(error, UnknownIdError):
         return ProblemError("unknown-id", str(error))
+    # A damaged model is a fault of the service, not of the request.
     if isinstance(error, RecsysError | LowRankError) and not isinstance(
         error, ModelFileError
     ):

@@ -245,7 +245,7 @@ class Responses:
         """Return recommendations with all options of `Recommender.recommend`."""
         lists: list[Json] = []
         model, ratings = recommender.model, recommender.ratings
-        popular = None
+        popular = None  # unknown users raise an error
         if options.cold_start != "error":
             popular = recommender._popular
         indices = ratings.users.find(users).tolist()
@@ -320,6 +320,7 @@ class Responses:
             predictions.append(prediction)
         if not is_uncertain:
             return {"predictions": predictions, "model": self.name}
+        # Half of what the interval leaves out is above it.
         probability = (1 + (confidence or 0)) / 2
         half = NormalDist().inv_cdf(probability)
         for prediction, std in zip(predictions, frame["std"], strict=True):
@@ -404,6 +405,7 @@ class Responses:
         scores: list[_Score] = []
         terms_of_items = np.concatenate(parts, axis=1)
         for at, terms in enumerate(terms_of_items):
+            # Reasons against an item count as those for it.
             order = np.argsort(-np.abs(terms), kind="stable")
             largest = order[:n]
             reasons = [

@@ -203,6 +203,7 @@ async def recommend(
     """
     if explain or include_seen:
         sees_users(request)
+    # In an A/B test, the user decides on the model.
     answers = service.answers(variant, user)
     excluded = _listed_ids(exclude, answers.ratings.items)
     options = schemas.service_options(
@@ -254,6 +255,7 @@ async def recommend_to(
         if body.explain or not options.exclude_seen:
             sees_users(request)
         service.check_batch(len(body.users), "users", body.n)
+        # The users of each model share one search.
         groups: dict[Variant | None, list[Id]] = {}
         for user in dict.fromkeys(body.users):
             groups.setdefault(variant or service.variant(user), []).append(user)
@@ -270,6 +272,7 @@ async def recommend_to(
     if history:
         service.check_batch(len(history), "ratings")
     answers = service.answers(variant, body.user)
+    # Kinds and times of events have weights, as in the data that the model was fitted to.
     rated: Any = {rating.item: rating.value for rating in history}
     if any(
         rating.event is not None or rating.timestamp is not None for rating in history
@@ -428,6 +431,7 @@ async def store(service: Served, body: schemas.EventsBody) -> Answer:
     """
     service.check_batch(len(body.events), "events")
     events = event_records(body.events)
+    # What an update could not read later is rejected at once.
     if service.models:
         events = await service.run(
             checked_events, events, service.answers().recommender

@@ -23,6 +23,7 @@ from recsys.filters import check_modest
 from recsys.ranking.lists import DEFAULTS, ListOptions, declarations
 from recsys.serve.settings import LENGTH
 
+# A browser sends what it has received, which is text; programs may send integers.
 IdBody = Annotated[
     StrictInt | Annotated[StrictStr, Field(max_length=500)],
     Field(description="Id of a user or an item: text, or an integer.", examples=["42"]),
@@ -54,6 +55,7 @@ Count = Annotated[int, Field(ge=0)]
 class _Body(BaseModel):
     """Body with the declared fields only."""
 
+    # A misspelled option is an error, and fields may be called `model`.
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
@@ -322,6 +324,7 @@ def _list_fields() -> dict[str, Any]:
         if not option.service:
             continue
         default = DEFAULTS[name]
+        # By default, an option is a text; its limits go into the OpenAPI document.
         kind: Any = str | None
         limits: dict[str, Any] = {}
         if option.kind == "flag":
@@ -397,6 +400,7 @@ class _RecommendRequest(_Body):
         return self
 
 
+# mypy does not know models that are made at run time.
 if TYPE_CHECKING:
     RecommendRequest = _RecommendRequest
 else:
@@ -427,6 +431,7 @@ def service_options(values: Mapping[str, Any]) -> ListOptions:
             value = [*value] or None
         chosen[name] = value
     options = ListOptions(**chosen)
+    # Functions of SQL could need much time and memory.
     if options.where is not None:
         check_modest(str(options.where))
     return options

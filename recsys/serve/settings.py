@@ -50,6 +50,7 @@ class Limits:
         for name in self.__slots__:
             if (value := getattr(self, name)) <= 0:
                 raise DataError(f"The limit {name} must be above 0; got {value}.")
+        # Otherwise a request without options would exceed the limit.
         if self.items < LENGTH:
             raise DataError(
                 f"The limit items must be at least {LENGTH}; got {self.items}."

@@ -247,6 +247,7 @@ def _ranked(
         ties=Ties(recommender.ratings.items.hashes),
     )
     for top in blocks:
+        # The page numbers its items itself.
         positions[rows[top.rows], top.ranks - 1] = position[top.items]
         scores[rows[top.rows], top.ranks - 1] = top.scores
     return {"places": positions, "scores": scores}

@@ -68,6 +68,7 @@ class Trial:
                 ) from None
             finally:
                 self._process = None
+        # The kernels may crash on arrays that pass all checks.
         if process.returncode < 0:
             raise ModelFileError(
                 f"{path} cannot be served: a trial load ended its process "
