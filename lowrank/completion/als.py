@@ -25,7 +25,7 @@ from lowrank.subspace import leading_directions
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-Known: TypeAlias = "csr_array | CodedMatrix"
+Observed: TypeAlias = "csr_array | CodedMatrix"
 """Matrix whose stored entries are the known ones."""
 
 _BIAS_DAMPING = (
@@ -75,7 +75,7 @@ class Biases(NamedTuple):
     @classmethod
     def of(
         cls,
-        X: Known,
+        X: Observed,
         wanted: bool,
         rounds: int = _BIAS_ROUNDS,
         by_column: Stored | None = None,
@@ -93,7 +93,7 @@ class Biases(NamedTuple):
             (by_row, m, weights),
             (by_column or transposed(by_row, m), n, column_weights),
         )
-        sums, totals, known = [], [], []
+        sums, totals, patterns = [], [], []
         for side, length, side_weights in sides:
             ones = np.ones((length, 1), dtype)
             shifted = _with_values(side, lambda values: values - dtype.type(mean))
@@ -102,13 +102,17 @@ class Biases(NamedTuple):
                 shifted = _multiplied(shifted, side_weights)
                 ones_at_entries = _multiplied(ones_at_entries, side_weights)
             sums.append(kernels.csr_matmat(shifted, ones))
-            known.append(ones_at_entries)
+            patterns.append(ones_at_entries)
             counts = _row_weights(side, side_weights)
             totals.append((counts + _BIAS_DAMPING).astype(dtype)[:, None])
         row_bias = np.zeros_like(sums[0])
         for _ in range(rounds):
-            column_bias = (sums[1] - kernels.csr_matmat(known[1], row_bias)) / totals[1]
-            row_bias = (sums[0] - kernels.csr_matmat(known[0], column_bias)) / totals[0]
+            column_bias = (
+                sums[1] - kernels.csr_matmat(patterns[1], row_bias)
+            ) / totals[1]
+            row_bias = (
+                sums[0] - kernels.csr_matmat(patterns[0], column_bias)
+            ) / totals[0]
         return cls(mean, row_bias[:, 0], column_bias[:, 0])
 
     def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> Floats:
@@ -202,7 +206,7 @@ class _Side:
 
 
 def als_sweeps(
-    X: Known,
+    X: Observed,
     k: int,
     *,
     regularization: float,
@@ -340,7 +344,7 @@ def als_sweeps(
                 mean = replaced.mean
 
 
-def moments(X: Known, weights: Floats | None = None) -> tuple[float, float]:
+def moments(X: Observed, weights: Floats | None = None) -> tuple[float, float]:
     """Return the mean and the standard deviation of the known entries."""
     if weights is not None:
         values = (X.arrays.data if isinstance(X, CodedMatrix) else X.data).astype(
@@ -357,7 +361,7 @@ def moments(X: Known, weights: Floats | None = None) -> tuple[float, float]:
     return mean, math.sqrt(np.mean((X.data - np.float64(mean)) ** 2))
 
 
-def stored(X: Known) -> Stored:
+def stored(X: Observed) -> Stored:
     """Return a matrix in the form that the kernels take."""
     return X if isinstance(X, CodedMatrix) else kernels.csr_arrays(X)
 
@@ -395,7 +399,7 @@ def _multiplied(entries: Stored, weights: Floats) -> CsrArrays:
     return arrays._replace(data=arrays.data * weights)
 
 
-def _checked_weights(weights: Floats, X: Known) -> Floats:
+def _checked_weights(weights: Floats, X: Observed) -> Floats:
     """Return the weights of entries in the dtype of X."""
     if weights.shape != (X.nnz,):
         raise ArgumentError(
@@ -421,7 +425,7 @@ def _with_values(entries: Stored, function: Callable[[Floats], Floats]) -> Store
 
 
 def check_problem(
-    X: Known, k: int, *, link_penalty: float = 0.0, **penalties: float
+    X: Observed, k: int, *, link_penalty: float = 0.0, **penalties: float
 ) -> None:
     """Check the arguments that all fits share.
 
@@ -443,7 +447,7 @@ def check_problem(
 
 
 def biased_start(
-    X: Known,
+    X: Observed,
     k: int,
     *,
     biases: bool = True,

@@ -239,16 +239,16 @@ def complete(
         raise ArgumentError(
             f"{name} must come with method='als'; got method={method!r}."
         )
-    known = observed_entries(X)
+    entries = observed_entries(X)
     if biases is None:
         biases = not nonnegative
     if nonnegative and not biases:
-        check_not_negative(known, "X", " with nonnegative=True")
+        check_not_negative(entries, "X", " with nonnegative=True")
     of_entries = None
     if weights is not None:
-        of_entries = entry_weights(weights, known)
-        known, of_entries = _without_zero_weights(known, of_entries)
-    rank = checked_rank(k, min(known.shape), "min(X.shape)", or_none=True) or None
+        of_entries = entry_weights(weights, entries)
+        entries, of_entries = _without_zero_weights(entries, of_entries)
+    rank = checked_rank(k, min(entries.shape), "min(X.shape)", or_none=True) or None
     if regularization is not None:
         check_positive(regularization, "regularization")
     if not isinstance(
@@ -257,26 +257,28 @@ def complete(
         random_state = int(checked_generator(random_state).integers(2**32))
     check_positive(tol, "tol")
     stop = _Stop(float(tol), checked_count(max_iter, "max_iter"))
-    exponent = safe_exponent(float(np.abs(known.data).max()), known.dtype)
+    exponent = safe_exponent(float(np.abs(entries.data).max()), entries.dtype)
     unit = 2.0**exponent
     if exponent:
-        known = (known.astype(np.float64) / unit).astype(known.dtype)
+        entries = (entries.astype(np.float64) / unit).astype(entries.dtype)
     if method == "als":
-        problem = _Problem(known, of_entries, biases, nonnegative, random_state)
-        found = _by_als(problem, rank, regularization, stop)
+        problem = _Problem(entries, of_entries, biases, nonnegative, random_state)
+        completion = _by_als(problem, rank, regularization, stop)
     else:
-        found = _by_soft_impute(known, rank, regularization, biases, random_state, stop)
-    scale = found.factors.dtype.type(unit)
+        completion = _by_soft_impute(
+            entries, rank, regularization, biases, random_state, stop
+        )
+    scale = completion.factors.dtype.type(unit)
     half = exponent // 2  # split between the two factors: one alone might overflow
-    left, right = found.factors.left, found.factors.right
+    left, right = completion.factors.left, completion.factors.right
     return replace(
-        found,
-        mean=found.mean * unit,
-        row_bias=found.row_bias * scale,
-        column_bias=found.column_bias * scale,
+        completion,
+        mean=completion.mean * unit,
+        row_bias=completion.row_bias * scale,
+        column_bias=completion.column_bias * scale,
         factors=LowRank(np.ldexp(left, half), np.ldexp(right, exponent - half)),
-        rmse=found.rmse * unit,
-        held_out_rmse=found.held_out_rmse and found.held_out_rmse * unit,
+        rmse=completion.rmse * unit,
+        held_out_rmse=completion.held_out_rmse and completion.held_out_rmse * unit,
     )
 
 
@@ -298,18 +300,20 @@ class _Problem(NamedTuple):
         """Split into a problem of most entries, and the other entries with their weights."""
         X = self.X
         if self.weights is None:
-            kept, others = hold_out(X, _TEST_FRACTION, self.seed)
-            return self._replace(X=kept), others, None
-        places = sparse.csr_array(
+            training, test = hold_out(X, _TEST_FRACTION, self.seed)
+            return self._replace(X=training), test, None
+        positions = sparse.csr_array(
             (np.arange(X.nnz), X.indices, X.indptr), shape=X.shape
         )
-        kept_places, other_places = hold_out(places, _TEST_FRACTION, self.seed)
-        chosen = kept_places.data
-        structure = kept_places.indices, kept_places.indptr
-        kept = sparse.csr_array((X.data[chosen], *structure), shape=X.shape)
-        others = other_places._replace(values=X.data[other_places.values])
-        problem = self._replace(X=kept, weights=self.weights[chosen])
-        return problem, others, self.weights[other_places.values]
+        training_positions, test_positions = hold_out(
+            positions, _TEST_FRACTION, self.seed
+        )
+        chosen = training_positions.data
+        structure = training_positions.indices, training_positions.indptr
+        training = sparse.csr_array((X.data[chosen], *structure), shape=X.shape)
+        test = test_positions._replace(values=X.data[test_positions.values])
+        problem = self._replace(X=training, weights=self.weights[chosen])
+        return problem, test, self.weights[test_positions.values]
 
 
 def _without_zero_weights(
@@ -475,28 +479,28 @@ def _bests_of_ranks(
     The first rank tries all penalties, each later rank those from the neighbour of the previous
     best downwards: the rank that fits without noise needs a much smaller penalty.
     """
-    kept, others, weights = problem.held_out()
+    training, test, weights = problem.held_out()
 
     def candidate(k: int, penalty: float) -> _Candidate:
-        fitted, _ = _fitted_als(kept, k, penalty, _Stop(*_CANDIDATE))
-        error = _HOPELESS if fitted is None else _error_at(fitted, others, weights)
+        fitted, _ = _fitted_als(training, k, penalty, _Stop(*_CANDIDATE))
+        error = _HOPELESS if fitted is None else _error_at(fitted, test, weights)
         return _Candidate(error, k, penalty)
 
-    near, patience = penalties, _PATIENCE
+    tried, patience = penalties, _PATIENCE
     for k in ranks:
-        best = _lowest((candidate(k, penalty) for penalty in near), patience)
+        best = _lowest((candidate(k, penalty) for penalty in tried), patience)
         yield best
-        place = penalties.index(best.regularization)
-        near, patience = penalties[max(0, place - 1) :], 1
+        index = penalties.index(best.regularization)
+        tried, patience = penalties[max(0, index - 1) :], 1
 
 
 def _lowest(candidates: Iterable[_Candidate], patience: int = _PATIENCE) -> _Candidate:
     """Return the candidate with the lowest error; stop after `patience` clearly worse ones."""
     best, worse = _Candidate(math.inf, 0, math.inf), 0
-    for found in candidates:
-        worse += found.error > _CLEARLY * best.error
-        if found.error < best.error:
-            best, worse = found, 0
+    for candidate in candidates:
+        worse += candidate.error > _CLEARLY * best.error
+        if candidate.error < best.error:
+            best, worse = candidate, 0
         if worse == patience:
             break
     return best
@@ -526,12 +530,12 @@ def _by_soft_impute(
     mean, deviation = moments(X)
     unit = (deviation if biases else math.hypot(mean, deviation)) or 1.0
     if regularization is None:
-        kept, others = hold_out(X, _TEST_FRACTION, seed)
-        fitted = Biases.of(kept, biases)
-        errors = others.values - fitted.at(others.rows, others.columns)
-        others = others._replace(values=errors)
+        training, test = hold_out(X, _TEST_FRACTION, seed)
+        fitted = Biases.of(training, biases)
+        errors = test.values - fitted.at(test.rows, test.columns)
+        test = test._replace(values=errors)
         path = choose_regularization(
-            fitted.subtracted(kept), held_out=others, max_rank=k, random_state=seed
+            fitted.subtracted(training), held_out=test, max_rank=k, random_state=seed
         )
         regularization, error = path.best / unit, float(path.held_out_rmses.min())
     fitted = Biases.of(X, biases)

@@ -126,12 +126,12 @@ def implicit_sweeps(
     n_rows = n if row_features is None else int(np.count_nonzero(counts[0]))
     n_columns = m if column_features is None else int(np.count_nonzero(counts[1]))
     sides = []
-    for entries, features, length, others in (
+    for entries, features, length, n_others in (
         (by_row, row_features, m, n_columns),
         (by_column, column_features, n, n_rows),
     ):
         penalty = _penalties(
-            entries, length, others, regularization, unobserved_weight, count_power
+            entries, length, n_others, regularization, unobserved_weight, count_power
         )
         ridge = None
         if features is not None:  # only rows with interactions have weight
@@ -153,12 +153,12 @@ def implicit_sweeps(
         columns.in_blocks = in_blocks
         with kernels.at_most(threads):
             half = rows.solve(columns, unobserved_weight) + columns.penalties()
-            whole = columns.solve(rows, unobserved_weight) + rows.penalties()
+            objective = columns.solve(rows, unobserved_weight) + rows.penalties()
             if number < _LEARNING_SWEEPS:
                 rows.learn()
                 columns.learn()
         yield ImplicitSweep(
-            rows.factors, columns.factors, half, whole, rows.prior, columns.prior
+            rows.factors, columns.factors, half, objective, rows.prior, columns.prior
         )
 
 
@@ -205,21 +205,21 @@ class _Side:
 
     def solve(self, other: _Side, unobserved_weight: float) -> float:
         """Solve for the factors; return the sum of errors and of this side's penalties."""
-        others = other.factors
-        gram = _gram(others, unobserved_weight)
+        columns = other.factors
+        gram = _gram(columns, unobserved_weight)
         if self.ridge is None and other.ridge is None and not self.nonnegative:
             # Rotated factors are equivalent. Rows with few entries are faster to solve with a
             # diagonal Gram matrix.
             values, axes = _principal_axes(gram)
-            others[:] = kernels.multiply(others, axes)
+            columns[:] = kernels.multiply(columns, axes)
             if self.in_blocks:
                 self.factors[:] = kernels.multiply(self.factors, axes)
-                return self._solve_blocks(others, values)
-            gram = np.diag(values).astype(others.dtype)
+                return self._solve_blocks(columns, values)
+            gram = np.diag(values).astype(columns.dtype)
         right = None if self.points is None else self.penalty[:, None] * self.points
         objective = kernels.implicit_half_sweep(
             self.entries,
-            others,
+            columns,
             gram=gram,
             penalty=self.penalty,
             factors=self.factors,
@@ -238,9 +238,9 @@ class _Side:
         residual = np.ones_like(self.entries.data)
         for block in blocks:
             # Vectors end with a bias, which is zero here.
-            left = np.pad(self.factors[:, block], ((0, 0), (0, 1)))
+            rows = np.pad(self.factors[:, block], ((0, 0), (0, 1)))
             right = np.pad(others[:, block], ((0, 0), (0, 1)))
-            residual -= kernels.csr_entries(self.entries, left, right)
+            residual -= kernels.csr_entries(self.entries, rows, right)
         residual *= np.sqrt(self.entries.data)
         for block in blocks[::-1]:  # the strongest directions first
             factors = np.ascontiguousarray(self.factors[:, block])
@@ -285,8 +285,8 @@ def blocks_are_faster(counts: Sequence[NDArray[np.int64]], k: int) -> bool:
     histories only: a row with few entries needs only as many equations as it has entries.
     """
     exact = blocks = 0.0
-    for own in counts:
-        n = own.astype(np.float64)
+    for row_counts in counts:
+        n = row_counts.astype(np.float64)
         exact += np.where(1.5 * n <= k, n**2 * k + n**3 / 3, n * k**2 + k**3 / 3).sum()
         blocks += k * (n * _BLOCK + _BLOCK**2 / 3).sum()
     return bool(exact > _BLOCK_GAIN * blocks)
@@ -316,15 +316,15 @@ def solve_interactions(
     `nonnegative`, no row factor is negative.
     """
     (m, k), used = column_factors.shape, np.ascontiguousarray(column_factors)
-    others = m
+    n_others = m
     if known is not None:
-        used, others = used * known[:, None], int(np.count_nonzero(known))
+        used, n_others = used * known[:, None], int(np.count_nonzero(known))
     with kernels.at_most(threads):
         if whole is None:
             gram = _gram(used, unobserved_weight)
         else:
             gram = used.dtype.type(unobserved_weight) * whole[0].astype(used.dtype)
-            others = whole[1]
+            n_others = whole[1]
         diagonal = np.diag(np.diag(gram))
         if (
             np.abs(gram - diagonal).max()
@@ -332,7 +332,7 @@ def solve_interactions(
         ):
             gram = diagonal
         penalty = _penalties(
-            weights, m, others, regularization, unobserved_weight, count_power
+            weights, m, n_others, regularization, unobserved_weight, count_power
         )
         factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
         right = None if points is None else penalty[:, None] * points

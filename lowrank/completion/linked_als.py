@@ -14,7 +14,7 @@ from lowrank import kernels
 from lowrank.completion.als import (
     AlsSweep,
     BiasedFactors,
-    Known,
+    Observed,
     biased_start,
     check_problem,
     moments,
@@ -48,7 +48,7 @@ class LinkedSweep(AlsSweep):
 
 
 def linked_als_sweeps(
-    X: Known,
+    X: Observed,
     k: int,
     *,
     regularization: float,

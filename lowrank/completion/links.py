@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.als import Known, stored
+from lowrank.completion.als import Observed, stored
 from lowrank.completion.feature_ridge import (
     FeatureRidge,
     GroupedFeatures,
@@ -275,7 +275,7 @@ class Side:
     @classmethod
     def pair(
         cls,
-        X: Known,
+        X: Observed,
         row_prior: RowPrior,
         column_prior: RowPrior,
         link_penalty: float,

@@ -250,10 +250,10 @@ def soft_impute_path(
     >>> [Z.rank for Z in soft_impute_path(X, [4.0, 2.0, 0.5])]
     [0, 1, 2]
     """
-    known = observed_entries(X)
+    entries = observed_entries(X)
     if regularizations is None:
         # zeros are fitted by any penalty
-        largest = _spectral_norm(known, random_state) or 1.0
+        largest = _spectral_norm(entries, random_state) or 1.0
         grid = np.geomspace(largest, largest * _GRID_END, _GRID_SIZE)
     else:
         grid = np.sort(np.asarray(regularizations, dtype=np.float64))[::-1]
@@ -263,7 +263,7 @@ def soft_impute_path(
             )
         for penalty in grid:
             check_positive(penalty, "regularizations")
-    problem = _Problem.of(known, grid[0], max_rank, random_state)
+    problem = _Problem.of(entries, grid[0], max_rank, random_state)
 
     def path() -> Iterator[SoftImputation]:
         solution = None
@@ -433,13 +433,13 @@ class _Problem:
     def soft_step(self, Z: _Point) -> _Point:
         """Return the SVD of Z with the known entries of X, its values lowered by lambda."""
         k = min(Z.s.size + _NEW_COLUMNS, self.max_rank)
-        known, low_rank = SparseOperator(Z.residual), LowRank(Z.U * Z.s, Z.V)
+        residual, low_rank = SparseOperator(Z.residual), LowRank(Z.U * Z.s, Z.V)
 
         def matmat(Y: FloatArray) -> Any:
-            return known.matmat(Y) + low_rank @ Y
+            return residual.matmat(Y) + low_rank @ Y
 
         def rmatmat(Y: FloatArray) -> Any:
-            return known.rmatmat(Y) + low_rank.T @ Y
+            return residual.rmatmat(Y) + low_rank.T @ Y
 
         filled = LinearOperator(
             self.X.shape, matmat, matmat=matmat, rmatmat=rmatmat, dtype=self.X.dtype
@@ -450,8 +450,8 @@ class _Problem:
                 filled, k, tol=_STEP_TOL, random_state=self.random_state
             )
         penalty = svd.s.dtype.type(self.penalty)
-        kept = int(np.count_nonzero(svd.s > penalty))
-        return self.point(svd.U[:, :kept], svd.s[:kept] - penalty, svd.Vt[:kept].T)
+        rank = int(np.count_nonzero(svd.s > penalty))
+        return self.point(svd.U[:, :rank], svd.s[:rank] - penalty, svd.Vt[:rank].T)
 
     def relative_gap(self, Z: _Point, tol: float) -> float:
         """Return the difference of the objective and a lower bound, relative to the objective.
@@ -485,16 +485,16 @@ def _solve(
         for step in (
             (problem.swept, problem.soft_step) if point.s.size else (problem.soft_step,)
         ):
-            found = step(point)
-            if found.objective <= (1 + _ROUNDING * eps) * point.objective:
-                point = found
+            candidate = step(point)
+            if candidate.objective <= (1 + _ROUNDING * eps) * point.objective:
+                point = candidate
         objectives.append(
             min(point.objective, objectives[-1])
         )  # what it rises is rounding
         decrease = objectives[-2] - objectives[-1]
         since += 1  # iterations since the gap was last improved
-        if (reached := problem.relative_gap(point, tol)) < gap:
-            best, gap, since = point, reached, 0
+        if (new_gap := problem.relative_gap(point, tol)) < gap:
+            best, gap, since = point, new_gap, 0
         # With the rank limited by max_rank, the gap may never become small.
         capped = point.s.size == problem.max_rank < min(problem.X.shape)
         if capped:
@@ -506,7 +506,7 @@ def _solve(
         if gap <= tol or stalled:
             break
     if capped:
-        gap = reached
+        gap = new_gap
     else:  # drop the last iterations that did not lower the gap
         point, objectives = best, objectives[: len(objectives) - since]
     if gap > tol and not (capped and len(objectives) <= max_iter):

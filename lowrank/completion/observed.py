@@ -75,20 +75,22 @@ def observed_entries(X: MatrixLike) -> csr_array:
             )
     else:
         values = np.ma.getdata(array)
-        known = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(shape, bool)
-        rows, columns = np.nonzero(known & ~np.ma.getmaskarray(array))
+        is_known = (
+            ~np.isnan(values) if values.dtype.kind == "f" else np.ones(shape, bool)
+        )
+        rows, columns = np.nonzero(is_known & ~np.ma.getmaskarray(array))
         data = values[rows, columns]
     if data.size == 0:
         raise ArgumentError(
             f"X must have at least one known entry; got none in shape {shape}."
         )
     indptr = np.searchsorted(rows, np.arange(shape[0] + 1))
-    found = sparse.csr_array(
+    matrix = sparse.csr_array(
         (data.astype(dtype, copy=False), columns, indptr), shape=shape
     )
     if not np.isfinite(data).all():
-        raise not_finite(found, "X")
-    return found
+        raise not_finite(matrix, "X")
+    return matrix
 
 
 def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
@@ -164,13 +166,13 @@ def _values_at(
         return np.asarray(matrix[rows, columns], np.float64)
     sparse_matrix: Any = matrix
     coo = sparse_matrix.tocoo()
-    wanted = rows.astype(np.int64) * coo.shape[1] + columns
+    keys = rows.astype(np.int64) * coo.shape[1] + columns
     stored = coo.row.astype(np.int64) * coo.shape[1] + coo.col
-    places = np.searchsorted(wanted, stored)
-    is_wanted = wanted[np.minimum(places, wanted.size - 1)] == stored
+    positions = np.searchsorted(keys, stored)
+    is_wanted = keys[np.minimum(positions, keys.size - 1)] == stored
     # Entries that are stored twice are added up.
     sums: Any = np.bincount(
-        places[is_wanted], coo.data[is_wanted], minlength=wanted.size
+        positions[is_wanted], coo.data[is_wanted], minlength=keys.size
     )
     return np.asarray(sums, np.float64)
 
@@ -195,11 +197,11 @@ def hold_out(
         )
     rng = checked_generator(random_state)
     size = min(max(1, round(test_fraction * X.nnz)), X.nnz - 1)
-    taken = np.zeros(X.nnz, bool)
-    taken[rng.choice(X.nnz, size, replace=False)] = True
-    rows, columns, values = (known := Entries.of(X)).where(~taken)
-    kept = sparse.coo_array((values, (rows, columns)), shape=X.shape)
-    return kept.tocsr(), known.where(taken)
+    is_test = np.zeros(X.nnz, bool)
+    is_test[rng.choice(X.nnz, size, replace=False)] = True
+    rows, columns, values = (entries := Entries.of(X)).where(~is_test)
+    training = sparse.coo_array((values, (rows, columns)), shape=X.shape)
+    return training.tocsr(), entries.where(is_test)
 
 
 def sum_of_squares(values: FloatArray) -> float:

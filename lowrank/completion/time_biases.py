@@ -77,15 +77,24 @@ class Knots(NamedTuple):
         before = np.maximum(after - 1, 0)
         after = np.minimum(after, len(self.times) - 1)
         # Correlations with the knots before and after, 0 where there is none.
-        left = np.exp(-np.abs(times - self.times[before]) / self.scale) * has_before
-        right = np.exp(-np.abs(times - self.times[after]) / self.scale) * has_after
-        uncorrelated = np.maximum(1 - (left * right) ** 2, 1e-12)
-        a = left * (1 - right**2) / uncorrelated
-        b = right * (1 - left**2) / uncorrelated
+        before_weight = (
+            np.exp(-np.abs(times - self.times[before]) / self.scale) * has_before
+        )
+        after_weight = (
+            np.exp(-np.abs(times - self.times[after]) / self.scale) * has_after
+        )
+        uncorrelated = np.maximum(1 - (before_weight * after_weight) ** 2, 1e-12)
+        a = before_weight * (1 - after_weight**2) / uncorrelated
+        b = after_weight * (1 - before_weight**2) / uncorrelated
         means = a * self.means[before] + b * self.means[after]
         spread = a * np.sqrt(self.variances[before])
         spread += b * np.sqrt(self.variances[after])
-        bridge = self.variance * (1 - left**2) * (1 - right**2) / uncorrelated
+        bridge = (
+            self.variance
+            * (1 - before_weight**2)
+            * (1 - after_weight**2)
+            / uncorrelated
+        )
         return means.astype(np.float32), (bridge + spread**2).astype(np.float32)
 
     def take(self, rows: Ints) -> Self:
@@ -267,11 +276,11 @@ def fit_drifts(
     of_rows = Drift.of(rows, shape[0], times, residual.dtype)
     of_columns = Drift.of(columns, shape[1], times, residual.dtype)
     for _ in range(_ROUNDS):
-        left = residual - of_columns.means
-        of_rows.learn(left, _MOODS)
-        of_rows.fit(left)
-        left = residual - of_rows.means
-        of_columns.learn(left, _FASHIONS)
-        of_columns.fit(left)
+        remainder = residual - of_columns.means
+        of_rows.learn(remainder, _MOODS)
+        of_rows.fit(remainder)
+        remainder = residual - of_rows.means
+        of_columns.learn(remainder, _FASHIONS)
+        of_columns.fit(remainder)
     of_rows.fit(residual - of_columns.means)
     return of_rows, of_columns

@@ -98,6 +98,6 @@ def folded_in(
     model: Any, side: str, histories: Histories, features: GroupedFeatures | None
 ) -> Model:
     """Return the model with these users (or items), and their features if it uses any."""
-    known = (features,) if model.uses_features else ()
-    folded: Model = getattr(model, f"with_{side}s")(histories, *known)
+    arguments = (features,) if model.uses_features else ()
+    folded: Model = getattr(model, f"with_{side}s")(histories, *arguments)
     return folded

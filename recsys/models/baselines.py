@@ -393,12 +393,12 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` as sums of shares in the user's bias and cluster means."""
         columns = check_indices(items, self.n_items, "item")
-        known = check_indices(history.indices, self.n_items, "item")
+        rated = check_indices(history.indices, self.n_items, "item")
         deviations = (
-            history.values - np.float64(self.global_mean) - self.item_bias[known]
+            history.values - np.float64(self.global_mean) - self.item_bias[rated]
         )
-        shares = deviations / max(1.0, len(known) + Bias.user_damping)
-        same = self._group_of(columns)[:, None] == self._group_of(known)
+        shares = deviations / max(1.0, len(rated) + Bias.user_damping)
+        same = self._group_of(columns)[:, None] == self._group_of(rated)
         counts = same.sum(axis=1)[:, None]
         divisors = np.maximum(counts + self.damping, 1e-300)
         terms = shares * (1 - counts / divisors) + same * deviations / divisors
@@ -416,10 +416,10 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         rows, n_groups = histories.rows, self.item_factors.shape[1]
         of_users = side == "user"
         other_bias = self.item_bias if of_users else self.user_bias
-        _, found = damped_biases(
+        _, shrunken = damped_biases(
             histories, self.global_mean, other_bias, Bias.user_damping
         )
-        bias: Floats = found.astype(np.float32)
+        bias: Floats = shrunken.astype(np.float32)
         pairs = bias[rows], other_bias[histories.indices]
         user_bias, item_bias = pairs if of_users else pairs[::-1]
         residuals = histories.values - (user_bias + self.global_mean + item_bias)

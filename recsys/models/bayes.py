@@ -269,8 +269,8 @@ class Bayes(VectorModel):
         variance += np.float32(noise)
         if self.time_biases is not None and times is not None:
             # The noise includes the variance of drifts.
-            known = self.time_biases.at(u, i, _times_of_pairs(times, len(u)))[1]
-            variance -= np.minimum(known, np.float32(_MOST_DRIFT * noise))
+            reduction = self.time_biases.at(u, i, _times_of_pairs(times, len(u)))[1]
+            variance -= np.minimum(reduction, np.float32(_MOST_DRIFT * noise))
         return np.sqrt(variance)
 
     def _posterior(self, side: str, rows: Indices | slice = _ALL) -> Posterior:
@@ -330,8 +330,8 @@ class Bayes(VectorModel):
         axis = super()._fitted_features(side, histories, other_histories, features)
         if axis is None:
             return None
-        others = self._posterior(OTHER[side])
-        return axis.calibrated(others, other_histories.counts, self.calibration.noise)
+        columns = self._posterior(OTHER[side])
+        return axis.calibrated(columns, other_histories.counts, self.calibration.noise)
 
     def _mean_covariance(
         self, side: str, histories: Histories, features: CsrArrays | None

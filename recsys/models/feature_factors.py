@@ -217,13 +217,13 @@ class FeatureFactors(Part):
         result = self
         columns = []
         solved = rows.mean
-        own = self.of(side)
-        if own is not None:
-            own, rows = own.of_rows(rows, histories.counts, features)
-            result = replace(self, **{f"{side}s": own})
+        axis = self.of(side)
+        if axis is not None:
+            axis, rows = axis.of_rows(rows, histories.counts, features)
+            result = replace(self, **{f"{side}s": axis})
             flags = np.ones((histories.n_rows, 1), np.float32)
             columns.append(
-                np.hstack([own.positions, flags]) * (histories.counts == 0)[:, None]
+                np.hstack([axis.positions, flags]) * (histories.counts == 0)[:, None]
             )
         other = self.of(OTHER[side])
         if other is not None:

@@ -73,13 +73,13 @@ class HeldOut:
     @classmethod
     def folds(cls, ratings: Ratings, random_state: int) -> list[HeldOut]:
         """Hold out a tenth, or three fifths in turn for few interactions; omit empty folds."""
-        most = _MOST_INTERACTIONS if ratings.implicit else _MOST
+        n_most = _MOST_INTERACTIONS if ratings.implicit else _MOST
         n_parts, n_folds = _PARTS, 1
         if ratings.implicit and ratings.n_ratings <= _FEW:
             n_parts, n_folds = _PARTS_OF_FEW, _FOLDS
         folds = []
         for part in range(n_folds):
-            fold = cls.of(ratings, random_state, most, n_parts, part)
+            fold = cls.of(ratings, random_state, n_most, n_parts, part)
             if len(fold._users):
                 folds.append(fold)
         return folds

@@ -283,8 +283,8 @@ class IALS(FoldingModel, FactorModel):
         if self.unobserved_weight and self.regularization:
             return ()
         penalties = self._found_params().items()
-        shown = ", ".join(f"{name}={value:.4g}" for name, value in penalties)
-        return (f"penalties: {shown}",)
+        texts = ", ".join(f"{name}={value:.4g}" for name, value in penalties)
+        return (f"penalties: {texts}",)
 
     def _found_params(self) -> dict[str, Any]:
         """Return the penalties."""
@@ -392,14 +392,18 @@ class IALS(FoldingModel, FactorModel):
     def _solved(
         self, side: str, histories: Histories, features: CsrArrays | None
     ) -> dict[str, Any]:
-        others, gram, n_known = self._pairs(OTHER[side])
-        entries = kernels.csr_arrays(self._weights(histories, len(others)))
+        factors_of_others, gram, n_known = self._pairs(OTHER[side])
+        entries = kernels.csr_arrays(self._weights(histories, len(factors_of_others)))
         axis = self._axis_features(side)
         predicted = None
         if axis is not None:
             predicted = axis.prior.vectors(features, histories.n_rows)
         factors = solve_interactions(
-            entries, others, points=predicted, whole=(gram, n_known), **self._options()
+            entries,
+            factors_of_others,
+            points=predicted,
+            whole=(gram, n_known),
+            **self._options(),
         )
         changes: dict[str, Any] = {f"{side}_bias": np.zeros(len(factors), np.float32)}
         if axis is not None and predicted is not None and self.features is not None:

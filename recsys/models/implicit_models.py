@@ -182,13 +182,13 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the user of `history` as sums; the base is 0."""
         columns = check_indices(items, self.n_items, "item")
-        known = check_indices(history.indices, self.n_items, "item")
+        rated = check_indices(history.indices, self.n_items, "item")
         values = (history.values / np.float32(self.unit)).astype(np.float64)
         confidence = self.interaction_weight * values
         Y = self.item_factors.astype(np.float64)
         normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
-        normal += (Y[known].T * (np.abs(confidence) - 1)) @ Y[known]
-        sides = Y[known].T * np.maximum(
+        normal += (Y[rated].T * (np.abs(confidence) - 1)) @ Y[rated]
+        sides = Y[rated].T * np.maximum(
             confidence, 0
         )  # negative confidence means target 0
         terms = Y[columns] @ np.linalg.solve(normal, sides)
@@ -229,14 +229,14 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0), with target 0 for negative confidence.
         # The kernel adds Y'(|C| - I) to the right-hand side, so only the rest is passed.
         solved = kernels.aligned_zeros((n, Y.shape[1]), Y.dtype)
-        rest = CsrArrays(indptr, indices, preferred - weights)
+        remaining = CsrArrays(indptr, indices, preferred - weights)
         kernels.implicit_half_sweep(
             CsrArrays(indptr, indices, np.maximum(weights, 0)),
             Y,
             gram=gram,
             penalty=np.full(n, self.penalty),
             factors=solved,
-            right=kernels.csr_matmat(rest, Y, threads=self.threads),
+            right=kernels.csr_matmat(remaining, Y, threads=self.threads),
             threads=self.threads,
         )
         # The kernel takes square roots of weights, so rows with confidence below 1 are solved here.
@@ -244,10 +244,10 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
             len(gram), dtype=gram.dtype
         )
         for row in np.unique(histories.rows[weights < 0]).tolist():
-            own = slice(indptr[row], indptr[row + 1])
-            seen = Y[indices[own]]
-            system = penalised + (seen.T * weights[own]) @ seen
-            solved[row] = np.linalg.solve(system, seen.T @ preferred[own])
+            entries = slice(indptr[row], indptr[row + 1])
+            rated_factors = Y[indices[entries]]
+            system = penalised + (rated_factors.T * weights[entries]) @ rated_factors
+            solved[row] = np.linalg.solve(system, rated_factors.T @ preferred[entries])
         return {
             f"{side}_factors": solved,
             f"{side}_bias": np.zeros(n, dtype=np.float32),
@@ -391,11 +391,11 @@ class ImplicitKNN(ItemItemModel):
         threads = kernels.resolve_threads(self.threads)
         k = min(self.neighbors, ratings.n_items)
         with library(self.name):
-            found = all_pairs_knn(
+            nearest = all_pairs_knn(
                 weighted, k, num_threads=threads, show_progress=False
             ).tocsr()
-        found.eliminate_zeros()  # the library pads short rows with zeros at item 0
-        self._set_neighbors(found)
+        nearest.eliminate_zeros()  # the library pads short rows with zeros at item 0
+        self._set_neighbors(nearest)
 
     def item_similarity(self, confidence: Floats) -> Neighbors:
         """Return a scorer of items for items.
@@ -424,13 +424,11 @@ class ImplicitKNN(ItemItemModel):
         The similarity must be at least that of the last neighbour.
         """
         n_items = self.n_items
-        known = weighted_matrix(self._all_histories(), n_items, 1)
-        new = weighted_matrix(histories, self.n_users, self.unit)
-        similar = (
-            (self._weighted(known) @ self._weighted(known, new).T)
-            .tocsr()
-            .astype(np.float32)
-        )
+        fitted_weights = weighted_matrix(self._all_histories(), n_items, 1)
+        new_weights = weighted_matrix(histories, self.n_users, self.unit)
+        columns = self._weighted(fitted_weights, new_weights).T
+        products = (self._weighted(fitted_weights) @ columns).tocsr()
+        similar = products.astype(np.float32)
         counts = np.diff(self.neighbor_indptr)
         least = np.full(n_items, np.inf, np.float32)
         np.minimum.at(
@@ -456,14 +454,14 @@ class ImplicitKNN(ItemItemModel):
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the scores in factored form, with the similarities as sparse part."""
         u = check_indices(users, self.n_users, "user")
-        users, items = (
-            np.zeros((len(u), 0), np.float32),
-            np.zeros((self.n_items, 0), np.float32),
+        weights = CsrArrays(
+            self.neighbor_indptr, self.neighbor_items, self.neighbor_weights
         )
-        weights = self.neighbor_indptr, self.neighbor_items, self.neighbor_weights
         history = self._all_histories().take(u).csr
         return FactorForm(
-            users, items, sparse=kernels.SparsePart(history, CsrArrays(*weights))
+            users=np.zeros((len(u), 0), np.float32),
+            items=np.zeros((self.n_items, 0), np.float32),
+            sparse=kernels.SparsePart(history, weights),
         )
 
     def _set_neighbors(self, similarities: Any) -> None:
@@ -527,15 +525,11 @@ class Neighbors:
         """Return similarities of some items to all items, shape (n_block, n_items)."""
         block = np.full((len(users), self.n_items), -np.inf, dtype=np.float32)
         model = self._model
-        similarities = (
-            model.neighbor_indptr,
-            model.neighbor_items,
-            model.neighbor_weights,
-        )
-        found = Histories(*similarities).take(users)
-        block[found.rows, found.indices] = (
-            found.values * self._confidence[found.indices]
-        )
+        neighbors = Histories(
+            model.neighbor_indptr, model.neighbor_items, model.neighbor_weights
+        ).take(users)
+        items = neighbors.indices
+        block[neighbors.rows, items] = neighbors.values * self._confidence[items]
         return block
 
     def _score_error(self, users: Indices) -> None:

@@ -125,9 +125,9 @@ class ItemItemModel(HistoryModel):
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
         self._require_items_of_the_fit()
-        known = check_indices(history.indices, self.n_items, "item")
+        rated = check_indices(history.indices, self.n_items, "item")
         terms = (
-            self._entries(known, items)
+            self._entries(rated, items)
             * (history.values / np.float32(self.unit))[:, None]
         )
         return np.ascontiguousarray(terms.T)

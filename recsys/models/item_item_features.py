@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -171,6 +171,8 @@ class ProfileModel(Model):
     """A history model with features for items without users and users without a history."""
 
     uses_features = True
+    # Score of a new item, relative to the mean of items with its features.
+    _new_item_share: ClassVar[float] = 1.0
     profiles: Profiles | None = part(Profiles)
 
     if TYPE_CHECKING:
@@ -237,7 +239,7 @@ class ProfileModel(Model):
         is_rated = counts > 0
         Z = _regression(positions, is_rated)
         if side == "item":
-            loadings = self._filter(Z)
+            loadings = self._filter(Z) * np.float32(self._new_item_share)
         else:
             weighted = histories.csr._replace(data=self._counting(histories))
             loadings = kernels.csr_rmatmat(weighted, Z, self.n_items)

@@ -174,19 +174,21 @@ M = TypeVar("M", bound=_Named)
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def model(cls: type[M]) -> type[M]:
     """Make a class a dataclass with keyword-only parameters, and add them to its docstring."""
-    made = dataclass(kw_only=True, eq=False)(cls)
+    decorated = dataclass(kw_only=True, eq=False)(cls)
     types = {"int": int, "float": float, "bool": bool, "str": str}
     # Parameters of the class come before those of its bases.
-    declared = sorted(fields(made), key=lambda f: f.name not in made.__annotations__)
+    declared = sorted(
+        fields(decorated), key=lambda f: f.name not in decorated.__annotations__
+    )
     parameters = []
     for f in declared:
         if f.init:
             kind = types.get(str(f.type).split(" ")[0], object)
             parameters.append(Parameter(f.name, kind, f.default, **f.metadata))
-    made._parameters = tuple(parameters)
-    if made.__doc__ and parameters:
-        made.__doc__ = _with_parameters(made.__doc__, parameters)
-    return made
+    decorated._parameters = tuple(parameters)
+    if decorated.__doc__ and parameters:
+        decorated.__doc__ = _with_parameters(decorated.__doc__, parameters)
+    return decorated
 
 
 def _with_parameters(docstring: str, parameters: list[Parameter]) -> str:

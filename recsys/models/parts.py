@@ -101,8 +101,10 @@ class ArrayReader:
         for axis, size in zip(axes, values.shape, strict=False):
             # An axis such as "n_users + 1" is longer than another one.
             base, _, surplus = axis.partition(" + ")
-            more = int(surplus or 0)
-            expected += (self._sizes.setdefault(base, size - more) + more,)
+            surplus_length = int(surplus or 0)
+            expected += (
+                self._sizes.setdefault(base, size - surplus_length) + surplus_length,
+            )
         if len(axes) != values.ndim or expected != values.shape:
             raise DataError(
                 f"The array {name!r} must have shape ({', '.join(axes)}), in agreement "
@@ -129,10 +131,10 @@ def rows_taken(
     A row of index -1 is zero.
     """
     for number, axis in enumerate(axes):
-        wanted = rows.get(_SIDE_OF_AXIS.get(axis, ""))
-        if wanted is not None:
-            values = values.take(wanted, number)
-            np.moveaxis(values, number, 0)[wanted < 0] = 0
+        indices = rows.get(_SIDE_OF_AXIS.get(axis, ""))
+        if indices is not None:
+            values = values.take(indices, number)
+            np.moveaxis(values, number, 0)[indices < 0] = 0
     return values
 
 
@@ -209,12 +211,14 @@ class Part:
         changed: dict[str, Any] = {}
         for declared in fields(self):
             value = getattr(self, declared.name)
-            others = getattr(other, declared.name)
+            other_value = getattr(other, declared.name)
             if isinstance(value, Part):
                 part_side = SIDES.get(declared.name, own_side)
-                changed[declared.name] = value.replaced(others, side, rows, part_side)
+                changed[declared.name] = value.replaced(
+                    other_value, side, rows, part_side
+                )
             elif isinstance(value, np.ndarray):
-                put_rows(value, others, axes_of(declared, own_side), side, rows)
+                put_rows(value, other_value, axes_of(declared, own_side), side, rows)
         return replace(self, **changed)
 
 

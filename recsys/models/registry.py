@@ -55,8 +55,8 @@ def model_class(name: str) -> type[Model]:
             f"There is no model {name!r}; {hint} models are {', '.join(MODELS)}."
         )
     module, _, attribute = (MODELS | _CHOICE)[name].partition(":")
-    found: type[Model] = getattr(import_module(module), attribute)
-    return found
+    loaded: type[Model] = getattr(import_module(module), attribute)
+    return loaded
 
 
 def similar_names(name: str) -> list[str]:
@@ -70,7 +70,7 @@ def similar_names(name: str) -> list[str]:
         "nmf",
     ):  # similar models in other libraries
         return ["als"]
-    parts = [each for each in MODELS if text in each] if text else []
+    parts = [model for model in MODELS if text in model] if text else []
     return parts or close_matches(text, MODELS, 3)
 
 
@@ -150,14 +150,14 @@ def fitted_model(
     seconds = round(time.perf_counter() - start, 3)
     model, ratings, findings = model._chosen(ratings)
     model._check_finite()
-    least, most = (None, None) if ratings.implicit else ratings.grade_range()
+    lowest, highest = (None, None) if ratings.implicit else ratings.grade_range()
     training = {
         **{
             "users": ratings.n_users,
             "items": ratings.n_items,
             "ratings": ratings.n_ratings,
         },
-        **{"implicit": ratings.implicit, "rating_min": least, "rating_max": most},
+        **{"implicit": ratings.implicit, "rating_min": lowest, "rating_max": highest},
         "seconds": seconds,
         "sweeps": last.step if last else None,
         "train_rmse": last.train_rmse if last else None,

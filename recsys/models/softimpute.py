@@ -111,23 +111,23 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
             if self.regularization is not None:
                 self.penalty = self.regularization
             elif ratings.n_ratings >= _FEWEST:
-                kept, others = hold_out(
+                training, test = hold_out(
                     ratings.matrix, _TEST_FRACTION, self.random_state
                 )
-                rest = replace(
+                training_ratings = replace(
                     ratings,
-                    indptr=kept.indptr.astype(np.int64),
-                    indices=kept.indices.astype(np.int32),
-                    data=kept.data,
+                    indptr=training.indptr.astype(np.int64),
+                    indices=training.indices.astype(np.int32),
+                    data=training.data,
                     levels=None,
                     seconds=None,
                 )
-                other_bias = Bias(**damping).fit(rest)
-                left = other_bias.residuals(rest)
-                errors = others.values - other_bias.predict(others.rows, others.columns)
-                others = others._replace(values=errors)
+                training_bias = Bias(**damping).fit(training_ratings)
+                training_residual = training_bias.residuals(training_ratings)
+                errors = test.values - training_bias.predict(test.rows, test.columns)
+                test = test._replace(values=errors)
                 self.penalty = nuclear_norm.choose_regularization(
-                    left, held_out=others, **options
+                    training_residual, held_out=test, **options
                 ).best
             else:  # biases only; any penalty will do if they are exact
                 self.penalty = nuclear_norm.largest_regularization(residual) or 1.0
@@ -140,14 +140,12 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
                 self.user_factors = _with_a_column(solution.U * root)
                 self.item_factors = _with_a_column(solution.Vt.T * root)
                 if on_step is not None:
-                    objective, reached = (
+                    objective, rmse = (
                         solution.objectives[-1],
                         validation_rmse(self, validation),
                     )
                     on_step(
-                        Step(
-                            number, len(grid), float(objective), solution.rmse, reached
-                        )
+                        Step(number, len(grid), float(objective), solution.rmse, rmse)
                     )
             vars(self).update(self._solved("user", Histories.of(ratings), None))
 
@@ -156,7 +154,7 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
 
         A rating contributes to the user's bias and, by its residual, to the user's factors.
         """
-        wanted = check_indices(items, self.n_items, "item")
+        columns = check_indices(items, self.n_items, "item")
         rated = check_indices(history.indices, self.n_items, "item")
         M = self.item_factors[rated].astype(np.float64)
         deviation = (
@@ -165,10 +163,10 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
         divisor = len(rated) + self.user_damping
         shares = deviation / divisor if divisor else deviation
         ridge = M.T @ M + self.penalty * np.eye(M.shape[1])
-        weights = self.item_factors[wanted] @ np.linalg.solve(ridge, M.T)
+        weights = self.item_factors[columns] @ np.linalg.solve(ridge, M.T)
         terms = shares + weights * (deviation - shares.sum())
-        base = self.item_bias[wanted] + np.float32(self.global_mean)
-        return self._explanation(base, terms, wanted)
+        base = self.item_bias[columns] + np.float32(self.global_mean)
+        return self._explanation(base, terms, columns)
 
     def _solved(
         self, side: str, histories: Histories, features: kernels.CsrArrays | None
@@ -196,5 +194,5 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
 
 def _with_a_column(factors: NDArray[np.floating]) -> Floats:
     """Return the factors, or a column of zeros for rank 0, since saved arrays are never empty."""
-    some = factors if factors.shape[1] else np.zeros((len(factors), 1))
-    return np.ascontiguousarray(some, np.float32)
+    columns = factors if factors.shape[1] else np.zeros((len(factors), 1))
+    return np.ascontiguousarray(columns, np.float32)

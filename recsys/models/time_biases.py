@@ -110,9 +110,9 @@ class TimeBiases(Part):
             times = np.zeros(len(residual), np.int64)
         else:
             times = histories.times.astype(np.int64)
-            others = self.items if side == "user" else self.users
+            other_axis = self.items if side == "user" else self.users
             columns = histories.indices.astype(np.int64)
-            residual = residual - others.knots.at(columns, times)[0]
+            residual = residual - other_axis.knots.at(columns, times)[0]
         drift = Drift.of(histories.rows, histories.n_rows, times, np.float32)
         drift.variance = 0.0 if histories.times is None else fitted.variance
         drift.scale = fitted.scale
