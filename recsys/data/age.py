@@ -79,7 +79,7 @@ def means_never(seconds: npt.NDArray[np.number]) -> npt.NDArray[np.bool_]:
 
 
 def present(as_of: Moment | None = None) -> int:
-    """Return the present time in seconds since 1970-01-01 UTC, or the time that is to be it.
+    """Return the present time, or the one in its place, in seconds since 1970.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def present(as_of: Moment | None = None) -> int:
 
 
 def iso_time(seconds: int) -> str:
-    """Return a time of the years 1 to 9999 as an ISO 8601 text, which `present` reads."""
+    """Return a time of the years 1 to 9999 in ISO 8601, which `present` reads."""
     return (_EPOCH + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
@@ -129,21 +129,21 @@ def event_time_problem(seconds: float, now: float | None = None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Dated:
-    """Times of events, judged: which rows to keep (None: all), and remarks on the others."""
+    """Times of events, judged: the rows to keep (None: all), and remarks."""
 
     kept: npt.NDArray[np.bool_] | None
     remarks: list[str]
 
 
 def are_recent(seconds: npt.NDArray[np.number], now: int) -> bool:
-    """Return whether all times are from 1990 to the present, so that nothing is to be judged."""
+    """Return whether all times are from 1990 to the present."""
     return not len(seconds) or bool(
         seconds.min() >= MODERN and seconds.max() <= now + TOLERANCE
     )
 
 
 def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
-    """Judge times of events: leave out times after the present, and dates that mean "never".
+    """Leave out times after the present, and dates that mean "never".
 
     Times before 1990 are kept, with a remark. `place` returns the place of a row.
 
@@ -204,7 +204,7 @@ def check_left_out(n_left_out: int, n: int, remarks: Sequence[str], now: int) ->
 
 
 def all_early(first: int, last: int) -> str:
-    """Return the remark on times all of which are before 1990, perhaps in another unit."""
+    """Return the remark on times that are all before 1990, perhaps by their unit."""
     days = [shown_time(end, day=True) for end in (first, last)]
     period = f"on {days[0]}" if days[0] == days[1] else f"from {days[0]} to {days[1]}"
     return f"all times are before 1990, {period}; --time-format gives another unit"
@@ -220,7 +220,7 @@ def _places(
 
 
 def reference_time(seconds: npt.NDArray[np.number], now: int) -> float:
-    """Return the time from which age counts: of the newest event up to a day after the present.
+    """Return the time from which age counts: the newest up to a day from now.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def reference_time(seconds: npt.NDArray[np.number], now: int) -> float:
 def check_reach(
     seconds: npt.NDArray[np.number], start: float, what: str, place: Place
 ) -> None:
-    """Check that a few events far from the others do not decide that the others are dropped.
+    """Check that a few events far from the others do not drop nearly all.
 
     Events before `start`, which is relative to the newest one, are dropped or have hardly any
     weight, because of `what`, such as "--window 180d". `place` returns the place of an event.
@@ -291,7 +291,7 @@ def _left(seconds: npt.NDArray[np.number], start: float) -> str:
 
 
 def _last_dropped(seconds: npt.NDArray[np.number], start: float) -> float | None:
-    """Return the time of the last event before `start`, if the events since then are too few.
+    """Return the time of the last event before `start`, if too few are later.
 
     They are if they are less than 5% of all, and either ten or less, or less than a tenth of the
     usual number in a time of the same length.
@@ -311,7 +311,7 @@ def _last_dropped(seconds: npt.NDArray[np.number], start: float) -> float | None
 
 
 def faded_remark(n_users: int, half_life: float) -> str:
-    """Return a remark on users all of whose events are older than `FADED` half-lives."""
+    """Return a remark on users whose events are all older than `FADED` half-lives."""
     have = "has" if n_users == 1 else "have"
     days = FADED * half_life / DAY
     return (

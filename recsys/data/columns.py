@@ -1,4 +1,4 @@
-"""Columns of tables: their roles (users, items, ratings, times), by request, name or values."""
+"""Columns of tables: their roles (users, items, ratings, times)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recsys.errors import DataError
 from recsys.messages import enumerated, shortened
 
 Roles = dict[str, int]
-"""Positions of the columns by role: "user", "item", "rating" (or weights), "timestamp", "event"."""
+"""Positions of the columns by role; weights have the role "rating"."""
 
 FRAME = "The frame"
 """Name of a frame in messages."""
@@ -101,7 +101,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Options of the caller: names (or numbers) of columns, separator, encoding, rules for rows.
+    """Options of the caller: columns, separator, encoding, rules for rows.
 
     If a column requested for one of the `optional` roles is missing, the usual names are tried.
     """
@@ -222,7 +222,7 @@ def choose_columns(
     where: str,
     required: Sequence[str] = ("user", "item"),
 ) -> Roles:
-    """Choose the position of the column for each role, as requested or else by usual names.
+    """Choose the column for each role, as requested or else by usual names.
 
     Raises
     ------
@@ -332,12 +332,12 @@ def _missing_columns(
 
 
 def _option(role: str, where: str) -> str:
-    """Return the option that names the column of a role; for a Python frame, the argument."""
+    """Return the option (for a frame, the argument) for the column of a role."""
     return f"{role}=" if where == FRAME else _OPTIONS.get(role, "")
 
 
 def _option_for(name: str, where: str, column: str | None = None) -> str:
-    """Return an option for reading, perhaps with its column; for a Python frame, the argument."""
+    """Return an option (for a frame, an argument), perhaps with its column."""
     if column is not None:
         return f"{name}={column!r}" if where == FRAME else f"{_OPTIONS[name]} {column}"
     if where == FRAME:
@@ -348,7 +348,7 @@ def _option_for(name: str, where: str, column: str | None = None) -> str:
 
 
 def wide_hint(width: int) -> str:
-    """Return a hint that a table with many columns may be a matrix of users by items."""
+    """Return a hint that a table of many columns may be a matrix of users by items."""
     if width <= _LISTED:
         return ""
     return (
@@ -381,7 +381,7 @@ def title_column(names: Sequence[str]) -> str | None:
 def of_roles(
     frame: FrameLike, required: Sequence[str], others: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Select the columns of a frame by their usual names, and rename them to their roles."""
+    """Select columns of a frame by their usual names, and rename them to roles."""
     frame, chosen = as_frame(frame), {}
     names = column_names(frame)
     for role in (*required, *others):
@@ -451,7 +451,7 @@ def _is_one_of(name: str, known: Collection[str]) -> bool:
 
 
 def without_types(names: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return names without the types of RecBole, and these; none unless all names have one.
+    """Return names without types of RecBole, and the types if all names have one.
 
     Examples
     --------
@@ -465,7 +465,7 @@ def without_types(names: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def plain_name(name: str) -> str:
-    """Return a name in the form used for comparison: lower case, letters and digits only."""
+    """Return a name in the form used for comparison: small letters and digits."""
     return re.sub(r"[\W_]+", "", name.casefold())
 
 
@@ -535,7 +535,7 @@ def assign_roles(
 
 
 def _holds_weights(place: int, names: Sequence[str], request: Request) -> bool:
-    """Return whether the column in the role of ratings is the one that is requested for weights."""
+    """Return whether the column of ratings is the one requested for weights."""
     weight, name = request.weight, plain_name(names[place])
     return weight is not None and name in (plain_name(weight), _JOURNAL_WEIGHT)
 
@@ -547,7 +547,7 @@ def names_without_header(
     where: str,
     request: Request,
 ) -> tuple[str, ...] | None:
-    """Return roles, or numbers from 1, as names of columns; None if the first row is a header.
+    """Return roles or numbers as names of columns; None if there is a header.
 
     The first row is a header if one of its fields is a usual or requested name, or if no field is a
     number and no column is requested by number. A column gets its number as name if that number, or

@@ -80,9 +80,8 @@ _TRUTHS = {
     "no": False,
 }
 _MOST_CODES = 256
-_PARTICULARS = re.compile(
-    r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+"
-)  # what differs between bad rows
+# What differs between bad rows of one cause.
+_PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")
 
 
 class RowOptions(TypedDict, total=False):
@@ -101,7 +100,7 @@ class RowOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Checked `RowOptions`: times in seconds, and the maximum share of bad rows (None: raise).
+    """Checked `RowOptions`: times in seconds, the maximum share of bad rows or None.
 
     `weights` tells that the column in the role of ratings has weights, and `feedback`
     what an earlier reading has decided on it. `now` is the present time, and
@@ -251,7 +250,7 @@ class BadRows:
     causes: dict[str, Cause] = field(default_factory=dict)
 
     def add(self, spot: Spot, problem: str, rows: int = 1) -> None:
-        """Record a problem of `rows` rows that begin at a place, in any order of places.
+        """Record a problem of `rows` rows that begin at a place, in any order.
 
         Raises
         ------
@@ -280,7 +279,7 @@ class BadRows:
         return tuple(map(str, causes[:SHOWN]))
 
     def listed(self) -> str:
-        """Return the causes with their counts, after a sentence that has the number of rows."""
+        """Return the causes and counts, after a sentence on the number of rows."""
         if len(self.causes) == 1:
             cause = next(iter(self.causes.values()))
             return f"; the first: {cause.spot}: {cause.problem}"
@@ -316,7 +315,7 @@ STRICT = BadRows()
 
 @dataclass(slots=True)
 class Rows:
-    """Columns user, item, rating, timestamp, event and event_id, as far as they are known.
+    """Columns user, item, rating, timestamp, event and event_id, as far as known.
 
     Before `prepared`, columns have the types of the source, or the compact types of
     `Batches`: categories for ids, codes of `levels` for ratings, seconds for dates
@@ -362,7 +361,7 @@ class Rows:
         return self
 
     def decode(self) -> Self:
-        """Convert arrays to columns and codes of ratings to numbers in place; return the rows."""
+        """Convert arrays to columns, and codes of ratings to numbers, in place."""
         self.spread()
         if self.levels is not None:
             codes = self.columns["rating"].to_numpy()
@@ -371,7 +370,7 @@ class Rows:
         return self
 
     def plain(self) -> Self:
-        """Convert ids to Int64 or String and codes to numbers in place; return the rows."""
+        """Convert ids to Int64 or String, and codes to numbers, in place."""
         self.decode()
         for role in (side for side in ("user", "item") if side in self.columns):
             self.columns[role] = _id_column(self, role)
@@ -510,14 +509,14 @@ def check_as_of(rules: RowRules, roles: Collection[str]) -> None:
 
 
 def _once(series: pl.Series) -> Any:
-    """Return the value of an interaction that later events have, which may come without one."""
+    """Return the value that interactions without one have."""
     if series.dtype == pl.String:
         return "1"
     return True if series.dtype == pl.Boolean else 1
 
 
 def _is_plain(rows: Rows, rules: RowRules) -> bool:
-    """Return whether the rows are used as they are, apart from the decision on their values."""
+    """Return whether the rows are used as they are, except for their values."""
     if replace(rules, feedback=None, weights=False, scale=None) != RowRules():
         return False
     times = rows.arrays.get("timestamp")
@@ -573,7 +572,7 @@ def _convert_times(rows: Rows, rules: RowRules) -> None:
 
 
 def _decide(rows: Rows, rules: RowRules) -> None:
-    """Decide whether the values are grades, counts or weights; leave out those that are none."""
+    """Decide whether values are grades, counts or weights; leave out any others."""
     if rows.implicit:
         return
     if rules.weights:
@@ -610,7 +609,7 @@ def _judged(rows: Rows, rules: RowRules) -> Feedback:
 def _distribution(
     rows: Rows,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
-    """Return the levels of coded ratings in increasing order, and their numbers of rows."""
+    """Return the levels of coded ratings in order, and their numbers of rows."""
     if rows.levels is None:
         return None
     codes = rows.arrays["rating"] if rows.arrays else rows.columns["rating"].to_numpy()
@@ -652,7 +651,7 @@ def _off_scale(value: float, scale: tuple[float, float]) -> str:
 
 
 def _id_column(rows: Rows, role: str) -> pl.Series:
-    """Return a column of ids as Int64 or String, or raise for a value that is not an id."""
+    """Return a column of ids as Int64 or String; raise if a value is not an id."""
     column = rows.columns[role]
     if column.dtype == pl.String and (bad := is_bad_id(column)).any():
         row = bad.arg_max() or 0
@@ -661,7 +660,7 @@ def _id_column(rows: Rows, role: str) -> pl.Series:
 
 
 def _leave_out_missing(rows: Rows, missing: float, noun: str) -> None:
-    """Convert ratings (or weights) to numbers, and leave out those that mark a missing value."""
+    """Convert ratings (or weights) to numbers, and leave out marks of missing ones."""
     if rows.implicit:
         raise DataError("missing applies to ratings, and these data have no ratings.")
     numbers = rating_values(rows.columns["rating"], rows.place, noun)
@@ -671,7 +670,7 @@ def _leave_out_missing(rows: Rows, missing: float, noun: str) -> None:
 
 
 def _convert_ratings(rows: Rows, rules: RowRules) -> None:
-    """Convert ratings to numbers; of a column of likes, leave out the rows that are false."""
+    """Convert ratings to numbers; of a column of likes, leave out false rows."""
     ratings = rows.columns["rating"]
     liked = None if rules.weights else _truths(ratings)
     if liked is None:
@@ -699,7 +698,7 @@ def _are_whole(levels: npt.NDArray[np.float32]) -> bool:
 
 
 def _judge_levels(rows: Rows) -> None:
-    """Leave out ratings of -1 if others are from 0 on; remark on zeros among 1, 2, 3, ..."""
+    """Leave out ratings of -1 if others are from 0; remark on zeros among 1, 2, ..."""
     distribution = _distribution(rows)
     if distribution is not None:
         levels = distribution[0]
@@ -729,7 +728,7 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
 
 
 def _several_bad_rows(rows: Rows, rules: RowRules) -> BadRowsError | None:
-    """Return an error with the causes and their counts, or None if fewer than two rows are bad."""
+    """Return an error with the causes and counts, if at least two rows are bad."""
     wrong = _bad_rows(rows.decode(), rules)
     n_bad = int(wrong.sum())
     if n_bad <= 1:
@@ -878,7 +877,7 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
 
 
 def with_few_kinds(weights: Mapping[str, float]) -> dict[str, float]:
-    """Let "*" stand for all kinds of the most common weight if there are more kinds than codes.
+    """Let "*" stand for kinds of the most common weight if kinds exceed the codes.
 
     Raises
     ------
@@ -963,7 +962,7 @@ def rating_values(
 
 
 def rating_problem(value: object, noun: str = "rating") -> str | None:
-    """Return a sentence on why a value cannot be a rating (or weight), or None if it can."""
+    """Return why a value cannot be a rating (or weight), or None if it can."""
     if value is None or value in MISSING_IDS:
         return (
             f"the {noun} is missing ({value!r})."
@@ -986,7 +985,7 @@ def rating_problem(value: object, noun: str = "rating") -> str | None:
 
 
 def _numbers(series: pl.Series) -> pl.Series:
-    """Convert ratings to a column of Float32, with null for values that are not finite."""
+    """Convert ratings to Float32, with null for values that are not finite."""
     dtype = series.dtype
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
         hint = ""
@@ -1006,7 +1005,7 @@ def is_truth(text: str) -> bool:
 
 
 def _truths(series: pl.Series) -> pl.Series | None:
-    """Convert a column of likes to Booleans, null for other words; None for a column of numbers."""
+    """Convert likes to Booleans, null for other words; None for numbers."""
     if series.dtype == pl.Boolean:
         return series
     if series.dtype != pl.String or not any(map(is_truth, series.drop_nulls().head(1))):

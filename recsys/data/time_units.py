@@ -1,4 +1,4 @@
-"""Units of numeric times: seconds, milliseconds, ticks, days of spreadsheets, dates in digits."""
+"""Units of numeric times: seconds, ticks, days of spreadsheets, dates in digits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 FOREVER = 2**62
-"""Seconds that stand for infinity, which PostgreSQL and numbers of floating point have."""
+"""Seconds that stand for infinity, which PostgreSQL and floats have."""
 
 _DAY = 86400
 SAME_SECOND = 0.05
@@ -39,7 +39,7 @@ class Unit:
     form: str = ""
 
     def seconds(self, numbers: pl.Series) -> pl.Series:
-        """Convert times to Int64 seconds, or Float64 if some have fractions of a second.
+        """Convert times to Int64 seconds, or Float64 if some have fractions.
 
         The result is null for a null, and for digits that are not a date. Infinity is
         `FOREVER`. Zero and -1 stay, because programs write them for missing times in any unit.
@@ -83,7 +83,7 @@ def divided(ticks: pl.Series, per_second: int) -> pl.Series:
 
 
 def _from_days(days: pl.Series, origin: int) -> pl.Series:
-    """Return days since an origin as seconds, whole if they differ from it by rounding only."""
+    """Return days since an origin as seconds, without differences by rounding."""
     if not days.dtype.is_float():
         return days.cast(pl.Int64) * _DAY + origin
     exact = days * _DAY + origin
@@ -151,7 +151,7 @@ RANGES: tuple[tuple[float, float, Unit], ...] = (
     (6.2767e17, 6.6239e17, _TICKS),  # from 1990 to 2099; as nanoseconds, 1990
     (6.6239e17, 2.0**63, _NS),
 )
-"""Ranges of numbers, each after its start to its end, and the unit in which they are modern."""
+"""Ranges of numbers, from after a start to an end, and their modern unit."""
 
 
 def range_of(unit: Unit) -> tuple[float, float]:
@@ -168,7 +168,7 @@ _OF_UNIT = {
 SMALL = len(RANGES)
 OTHER = len(RANGES) + 1
 N_GROUPS = len(RANGES) + 2
-"""Number of groups of times: one for each range, other small numbers, and all others."""
+"""Number of groups of times: one for each range, small numbers, and all others."""
 
 _LAST_DAY = 253_402_214_400  # seconds at which 9999-12-31 begins
 # seconds after it at which it has ended in every time zone
@@ -185,7 +185,7 @@ END_OF_CALENDAR = (
     (2_650_466_880e9, 2_650_467_745e9),  # file times
     (2.0**63 - 1024, float("inf")),
 )
-"""Ranges of the end of the calendar in each unit that could be modern times in another unit."""
+"""Ranges of the end of the calendar in a unit that are modern in another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def _groups(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
 def units_of(
     counts: Sequence[int], valid: Callable[[Unit], float]
 ) -> dict[Unit, list[int]]:
-    """Return the units in which times are modern, the most frequent first, with their groups.
+    """Return the units of modern times, the most frequent first, with their groups.
 
     `counts` has the number of times in each group, and `valid` returns the share of dates among the
     numbers in the range of dates in digits.
@@ -257,10 +257,8 @@ def units_of(
         code = _OF_UNIT[unit][0]
         in_ns = members_of.get(_NS, [])
         if unit in members_of and in_ns and min(in_ns) < code < max(in_ns):
-            members_of[_NS] = [
-                *in_ns,
-                *members_of.pop(unit),
-            ]  # nanoseconds of earlier and later years
+            # There are nanoseconds of earlier and of later years.
+            members_of[_NS] = [*in_ns, *members_of.pop(unit)]
 
     def size(unit: Unit) -> int:
         return sum(counts[group] for group in members_of[unit])
@@ -279,7 +277,7 @@ def usual_unit(largest: float) -> Unit:
 
 
 def sure_unit(low: float, high: float) -> Unit | None:
-    """Return the unit of times between two numbers, or None if it depends on the others."""
+    """Return the unit of times between two numbers; None if others decide."""
     candidate = int(np.searchsorted(_STARTS, low, side="left")) - 1
     unit = RANGES[candidate][2]
     is_sure = (

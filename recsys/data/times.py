@@ -36,7 +36,7 @@ _ISO_FORMATS = (
 _LOGGED = "%Y-%m-%dT%H:%M:%S%.fZ"  # of events of `recsys serve`, whatever the format of others
 _SAMPLE = 100
 YEAR_1000 = -30_610_224_000
-"""Start of the year 1000. Earlier times are doubtful: polars reads "31-12-24" as the year 31."""
+"""Start of the year 1000. Earlier: polars reads "31-12-24" as the year 31."""
 
 _DAY = 86400
 _MONTHS = 12
@@ -92,7 +92,7 @@ def unix_seconds(
 
 
 class Timed(NamedTuple):
-    """Times in seconds, exact, and the unit of the numbers they were; None for dates."""
+    """Times in exact seconds, and the unit of the numbers they were; None for dates."""
 
     seconds: pl.Series
     unit: Unit | None = None
@@ -124,7 +124,7 @@ def seconds_or_null(
     *,
     exact: bool = False,
 ) -> pl.Series:
-    """Return a column of times as Int64 seconds, null where a time is missing or unreadable.
+    """Return times as Int64 seconds, null where one is missing or unreadable.
 
     With `exact`, a column with fractions of a second is of Float64.
 
@@ -143,7 +143,7 @@ def _whole(seconds: pl.Series) -> pl.Series:
 
 
 def epoch_seconds(times: pl.Series) -> pl.Series:
-    """Return dates or datetimes as Int64 seconds, or Float64 if there are fractions of a second."""
+    """Return dates or datetimes as Int64 seconds, or Float64 if some have fractions."""
     if isinstance(times.dtype, pl.Datetime):
         per_second = UNITS[times.dtype.time_unit].per_second
         return divided(times.to_physical(), int(per_second))
@@ -155,7 +155,7 @@ def _timed(
     form: str | None,
     place: Place,
 ) -> Timed:
-    """Return times in seconds, null where one is missing or unreadable, and their unit."""
+    """Return times in seconds, null if missing or unreadable, and their unit."""
     dtype = series.dtype
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
         return Timed(epoch_seconds(series))
@@ -245,7 +245,7 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
 
 
 def _ordered_seconds(texts: pl.Series) -> pl.Series:
-    """Return dates with the year at the end as seconds, null where the order is not known.
+    """Return dates with the year at the end as seconds, null without an order.
 
     A day above 12 tells the order of days and months of all dates with the same mark. Months may
     also be names.
@@ -269,7 +269,7 @@ def _date_pattern(
     first: str,
     second: str,
 ) -> str:
-    """Return the pattern of dates with a mark between two named parts and a year of four digits."""
+    """Return the pattern of dates of two named parts, a year, and a mark."""
     escaped = re.escape(mark)
     return rf"^(?<{first}>\d\d?){escaped}(?<{second}>\d\d?){escaped}(?<year>\d{{4}})"
 
@@ -292,16 +292,15 @@ def _orders(texts: pl.Series, mark: str) -> list[tuple[str, str]]:
 
 
 def _seconds_of_parts(texts: pl.Series, dates: str) -> pl.Series:
-    """Return texts that begin with a date of a pattern with named parts as seconds, else null."""
+    """Return texts that begin with a date of a pattern as seconds, else null."""
     parts = texts.str.extract_groups(dates + _CLOCK + _HALF).struct.unnest()
     month = (
         pl.col("month") if "month" in parts.columns else _month_of_name(pl.col("name"))
     )
     hour = pl.col("hour").fill_null("0").cast(pl.Int64)
     halves = pl.col("half").str.to_lowercase()
-    is_half = hour.is_between(
-        1, _MONTHS
-    )  # hours of a half of a day are 1 to 12, as months are
+    # Hours of a half of a day are 1 to 12, as months are.
+    is_half = hour.is_between(1, _MONTHS)
     hour = (
         pl.when(halves.is_null())
         .then(hour)
@@ -318,13 +317,13 @@ def _seconds_of_parts(texts: pl.Series, dates: str) -> pl.Series:
 
 
 def _month_of_name(names: pl.Expr) -> pl.Expr:
-    """Return the number of the month that has a name of three letters; null for other names."""
+    """Return the number of a month by its name of three letters, else null."""
     lower = names.str.to_lowercase()
     return lower.replace_strict(_NAMES, default=None, return_dtype=pl.Int64)
 
 
 def _endless_seconds(texts: pl.Series) -> pl.Series:
-    """Return infinity, and dates of zeros, as `FOREVER` or its negative, and others as null."""
+    """Return infinity and dates of zeros as `FOREVER` or `-FOREVER`, else null."""
     early = texts.str.starts_with("-") | texts.str.contains(_NO_DATE)
     endless = texts.str.contains(_ENDLESS) | texts.str.contains(_NO_DATE)
     seconds = pl.select(
@@ -347,13 +346,13 @@ def order_problem(times: pl.Series) -> str | None:
 
 
 def may_be_time(value: object, form: str | None = None) -> bool:
-    """Return whether a value is a time, or would be one in a column that tells its order."""
+    """Return whether a value is a time, or is one if its column tells the order."""
     has_order = form is None and _DAY_AND_MONTH.match(str(value).strip())
     return bool(has_order) or is_time(value, form)
 
 
 def iso_format(texts: Sequence[str | None]) -> str | None:
-    """Return an ISO 8601 format that fits all texts, in the notation of polars, or None.
+    """Return an ISO 8601 format of polars that fits all texts, or None.
 
     Examples
     --------
@@ -416,7 +415,7 @@ def _shown_number(
 
 
 def two_units_problem(units: Iterable[Unit], shown: Sequence[str]) -> str:
-    """Return the sentence on numeric times of two units, and how to give one of them."""
+    """Return a sentence on numeric times of two units, and how to give one."""
     names = [unit.name or unit.form for unit in units]
     cure = f"--time-format {' or '.join(names)} reads all as one of them"
     return (
@@ -430,7 +429,7 @@ def time_problem(
     form: str | None = None,
     times: pl.Series | None = None,
 ) -> str:
-    """Return a sentence on why a value cannot be read as a time, and how to give its format.
+    """Return why a value cannot be read as a time, and how to give its format.
 
     `times` is the column that has the value.
     """
@@ -461,7 +460,7 @@ def _order_problem(
     found: re.Match[str],
     times: pl.Series | None,
 ) -> str:
-    """Return why a date with its year at the end cannot be read in a column of times."""
+    """Return why a date with its year at the end cannot be read as a time."""
     first, mark, second, year, minutes, seconds, half = found.groups()
     if times is not None and times.dtype == pl.String and len(year) == _YEAR_DIGITS:
         orders_of_text = _orders(pl.Series([text]), mark)
@@ -516,7 +515,7 @@ def check_time_format(form: str) -> str:
 
 
 def shown_time(seconds: int, *, day: bool = False) -> str:
-    """Format a time, or its day, in UTC; in seconds if the year is out of Python's range.
+    """Format a time, or its day, in UTC; in seconds for years that Python lacks.
 
     Examples
     --------

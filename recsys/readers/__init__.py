@@ -1,4 +1,4 @@
-"""Readers of ratings and of tables of items and users, from files, databases and the web."""
+"""Readers of ratings, and of tables of items and users."""
 
 from __future__ import annotations
 
@@ -86,13 +86,10 @@ TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 """Path of a table of items or users, or a frame."""
 
 _SIDE_TABLES = ("item_table", "user_table")
-_KEPT_OF_PARTS = (
-    "weight",
-    "scale",
-)  # options for parts of a split that updates need, too
-_FOLDER = re.compile(
-    r"(?:^|/)(\w+)=([^/]+)(?=/)"
-)  # partitioned tables of Hive and Spark
+# Options for parts of a split that updates need, too.
+_KEPT_OF_PARTS = ("weight", "scale")
+# Folders of the partitioned tables of Hive and Spark.
+_FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")
 _OF_A_ROW = re.compile(
     r", (?:line|row|object) \d+: (?!.*(?:header|--time-format|--as-of|earlier time))"
 )
@@ -291,7 +288,7 @@ def read_ratings(
 
 
 def _remedy(error: DataError) -> str:
-    """Return a sentence on how to leave out the bad rows of an error; none for other errors."""
+    """Return how to leave out the bad rows of an error; nothing for other errors."""
     if not _OF_A_ROW.search(str(error)):
         return ""
     remedies = []
@@ -346,7 +343,7 @@ def _of_parts(
     *,
     implicit: bool,
 ) -> dict[str, Any]:
-    """Return the options for parts of a saved split, apart from those that others decide."""
+    """Return the options for parts of a saved split that no others decide."""
     options = reading_of_parts(sources)
     if implicit or not given.keys().isdisjoint(
         ("rating", "weight", "scale", "event_weights")
@@ -364,7 +361,7 @@ def _of_parts(
 
 
 def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:
-    """Complete the name of a table in the ratings' database; return other sources unchanged."""
+    """Complete the name of a table in the ratings' database, but no other source."""
     address = parse_address(sources[0]) if len(sources) == 1 else None
     if (
         address is None
@@ -427,7 +424,7 @@ def as_ratings(
     *,
     as_of: Moment | None = None,
 ) -> Ratings:
-    """Return `data` as ratings, built from paths or from a frame with the usual columns.
+    """Return `data` as ratings, from paths or a frame with the usual columns.
 
     They are read with the options `like` of an earlier reading, as by `read_ratings`; `as_of` is
     the present time of the reading.
@@ -448,7 +445,7 @@ def as_ratings(
 def read_raw(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
-    """Read the columns of an open file without conversion; `required` names columns it must have.
+    """Read the columns of an open file without conversion; some are `required`.
 
     Raises
     ------
@@ -496,7 +493,7 @@ def read_raw(
 
 
 def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]:
-    """Return the names and values of folders such as date=2025-06-09 that serve as columns."""
+    """Return the names and values of folders such as date=2025-06-09, by role."""
     folders = {name: unquote(value) for name, value in _FOLDER.findall(path)}
     if {"year", "month", "day"} <= {*folders}:
         parts = (folders.pop(name).zfill(2) for name in ("year", "month", "day"))
@@ -525,7 +522,7 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
 def read_table(
     source: TableSource, ids: Ids, request: Request, *, of_new: bool = False
 ) -> tuple[Features, str]:
-    """Read the table of the items or users with these ids, and return it with a short description.
+    """Read the table of the items or users with these ids, and describe it.
 
     Every format of ratings is supported, and the MovieLens tables without header. The column of ids
     is the one named in `request` if the table has it, else one with a usual name, else the only
@@ -551,7 +548,7 @@ def read_table(
 def _neighbouring_table(
     data: DataFile, ids: Ids, request: Request
 ) -> tuple[Features | None, str]:
-    """Read a table of items or users next to the ratings; the remark tells why one is not used."""
+    """Read a table next to the ratings; the remark tells why one is not used."""
     names = [] if data.folder is None else table_files(data.folder.names(), ids.kind)
     name = next((neighbour for neighbour in names if "/" not in neighbour), None)
     if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
@@ -575,7 +572,7 @@ def _neighbouring_table(
 
 
 def _read(data: DataFile, ids: Ids, request: Request) -> Features:
-    """Return the typed table in a file, with a column for the years at the end of titles."""
+    """Return the typed table in a file, with a column of the years in titles."""
     read = [_frame(part, getattr(request, ids.kind)) for part in data.parts or (data,)]
     frame = pl.concat([part for part, _ in read], how="diagonal_relaxed")
     untyped = all(is_text for _, is_text in read)
@@ -590,7 +587,7 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
 
 
 def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
-    """Return all columns of a file, and whether they are strings whose types are unknown."""
+    """Return all columns of a file, and whether they are strings without types."""
     if (name := plain_name(data.name)) in _MOVIELENS:
         names, separator, change = _MOVIELENS[name]
         table_rows: list[list[str | None]] = []
@@ -646,7 +643,7 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
 
 
 def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
-    """Return all columns of a delimited file as strings, null where a field is empty."""
+    """Return all columns of a delimited file as strings, null for empty fields."""
     names: dict[str, str] = {}
     for position, name in enumerate(layout.names):
         unique_name = (
@@ -690,7 +687,7 @@ def _features(
 
 
 def _has_ids(values: pl.Series, ids: Ids) -> bool:
-    """Return whether a column has distinct values that match half of them or half of `ids`."""
+    """Return whether values are distinct, and half of them or of `ids` match."""
     if values.dtype != pl.String and not values.dtype.is_integer():
         return False
     present = values.drop_nulls()
@@ -702,7 +699,7 @@ def _has_ids(values: pl.Series, ids: Ids) -> bool:
 def _described(
     features: Features, ids: Ids, name: str, of_new: bool = False
 ) -> tuple[Features, str]:
-    """Return the table, and a remark on its columns and on its missing and additional ids."""
+    """Return the table, and a remark on its columns and its ids."""
     noun, n_known = f"{ids.kind}s", int((features.rows_of(ids) >= 0).sum())
     if not n_known and not (
         of_new and _forms(features.frame[ids.kind]) & _forms(ids.values)
@@ -761,4 +758,4 @@ _MOVIELENS: dict[str, _MovieLens] = {
         ],
     ),
 }
-"""Column names, separator and conversion of rows of files without header, by file name."""
+"""Columns, separator and conversion of rows of files without header, by name."""

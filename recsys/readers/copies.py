@@ -63,7 +63,7 @@ _DATABASES = (
 
 
 class Scratch:
-    """Temporary directory with numbered files, so that foreign file names are never used."""
+    """Temporary directory with numbered files, so that no foreign names are used."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack, self._count = stack, 0
@@ -166,7 +166,7 @@ class Zip:
 
 
 def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
-    """Unpack gz, xz, bz2 and zst, and return the path of the result; a zip is returned unchanged.
+    """Unpack gz, xz, bz2 and zst, and return the path; a zip stays as it is.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
 
 
 def _zstd() -> Any:
-    """Return the zstd module of the standard library, or its backport before Python 3.14."""
+    """Return the zstd module of Python 3.14, or its backport."""
     return import_module(
         "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     )
@@ -221,7 +221,7 @@ def unreadable(error: Exception, name: str) -> DataError:
 
 
 def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
-    """Write the rows of a sheet of a workbook to a Parquet file, and return the sheet's name.
+    """Write the rows of a sheet to a Parquet file, and return the sheet's name.
 
     Raises
     ------
@@ -266,7 +266,7 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
 
 
 def write_rows(path: Path, name: str, form: str, target: Path) -> None:
-    """Convert an Arrow file, or a sparse matrix with one row per entry, to a Parquet file.
+    """Convert an Arrow file, or the entries of a sparse matrix, to a Parquet file.
 
     Rows of a matrix become users and columns items. Their numbers start as in the file: from 1 in
     Matrix Market, from 0 in SciPy's format. Repeated entries are added, as in SciPy.
@@ -382,7 +382,7 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a server gives no file; the texts of libraries quote addresses with passwords."""
+    """Return why a server gives no file, without texts that may quote passwords."""
     status = getattr(error, "status", None)
     if isinstance(status, int):
         return f"its server answers with the status {status}"
@@ -399,7 +399,7 @@ def _reason(error: Exception) -> str:
 
 
 def _data_files(system: Any, path: str) -> list[str]:
-    """Return the files of a folder or pattern, without hidden files and marks such as _SUCCESS."""
+    """Return the files of a folder or pattern, but no hidden ones or _SUCCESS."""
     if glob.has_magic(path):
         matches = system.glob(path)
     else:

@@ -1,4 +1,4 @@
-"""Text files: detection of the layout, and parsing of delimited text by polars or by record.
+"""Text files: detection of the layout, and parsing by polars or by record.
 
 `detect` determines the layout and the columns of a file; `read_delimited` reads the columns that
 have a role.
@@ -70,7 +70,7 @@ LINE = "line"
 """Column with the line number of each row, if known."""
 _INTEGER = re.compile(r"-?\d{1,18}")
 Kind: TypeAlias = str
-"""Kind of a column: id, name (id in any form), integer, float, text, or a format of times."""
+"""Kind of a column: id, name (any id), integer, float, text, or a format of times."""
 
 _COMMA_WITH = ";"  # separator of spreadsheets that use decimal commas
 _COMMA = r"^([-+]?\d*),(\d+)$"
@@ -203,7 +203,7 @@ def _ends_empty(row: list[str], width: int) -> bool:
 def sniff_separator(
     lines: list[str], separators: Sequence[str] = tuple(_SEPARATORS)
 ) -> str | None:
-    """Return the separator that splits all lines into the same, largest number of fields.
+    """Return the separator that splits all lines into equally many fields, the most.
 
     If no separator gives equal numbers, because a row is ragged, only the first line is used.
     Spaces next to tabs are part of the fields. The result is None if there is only one column.
@@ -258,7 +258,7 @@ def csv_rows(
 
 
 def _with_doubled_quotes(line: str, separator: str) -> str:
-    """Replace escaped quotes by doubled ones, if the line is a valid record only then."""
+    """Double escaped quotes, if the line is a valid record only then."""
     for variant in (line, line.replace('\\"', '""')):
         with suppress(csv.Error):
             list(csv.reader([variant], delimiter=separator, strict=True))
@@ -426,7 +426,7 @@ def read_fast(
 def _has_bad_ids(
     rows: Rows, kinds: Mapping[str, Kind], names: Mapping[str, str]
 ) -> bool:
-    """Return whether texts are not ids, such as "1.23457E+11", or repeat the name of the column."""
+    """Return whether texts are not ids ("1.23457E+11"), or the name of the column."""
     for role in (role for role in ("user", "item") if kinds.get(role) == "name"):
         texts = rows.distinct.get(role)
         if (
@@ -446,7 +446,7 @@ def _has_bad_ids(
 def _whole_numbers(
     layout: Layout, roles: Roles, kinds: Mapping[str, Kind]
 ) -> list[str]:
-    """Return the roles of ids that seem to be whole numbers, some of which were floats: "17.0"."""
+    """Return the roles of ids that seem to be whole numbers, some like "17.0"."""
     names = [role for role in roles if kinds[role] == "name"]
     return [
         role
@@ -472,7 +472,7 @@ def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kin
 
 
 def _sampled(layout: Layout, place: int) -> list[str]:
-    """Return the values of a column in the sample, from the rows that are long enough."""
+    """Return the values of a column in the rows of the sample that have it."""
     return [row[place].strip() for row in layout.sample if place < len(row)]
 
 
@@ -526,7 +526,7 @@ def records(
     bad: BadRows = STRICT,
     headers: list[int] | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line number and the fields of each record, without header and blank records.
+    """Yield the first line number and the fields of each record, but no header.
 
     Joined files have their header again in the middle. Its line numbers are appended to `headers`.
 
@@ -583,7 +583,7 @@ def _is_header(fields: Sequence[str], layout: Layout) -> bool:
 
 
 def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
-    """Split tab-separated lines whose quotes do not match; return no rows if they are ragged.
+    """Split lines at tabs if quotes do not match; return no rows if they are ragged.
 
     Quotes around a field enclose it; other quotes are part of the text.
     """
@@ -607,7 +607,7 @@ def parse(
     kinds: Mapping[str, Kind],
     take: Callable[[_Columns], object],
 ) -> bool:
-    """Read columns as the given kinds, with null for other values; return False if unreliable.
+    """Read columns as their kinds, with null for other values, if this is reliable.
 
     `take` is called with the columns of each block, in the order of the file, without blank rows.
     The result is unreliable if polars fails, or its number of rows differs from that given by the
@@ -615,11 +615,12 @@ def parse(
     fields as null. (A file with line ends inside quotes is therefore always unreliable.)
     """
     if any('"' in name or "\ufffd" in name for name in layout.names):
-        return (
-            False  # a stray quote or another encoding, which also affects later blocks
-        )
+        # A stray quote or another encoding also affects later blocks.
+        return False
     parser = _Parser(layout, roles, kinds)
-    size, n_bytes, n_rows = data.path.stat().st_size, 0, 0
+    size = data.path.stat().st_size
+    n_bytes = 0
+    n_rows = 0
     for parsed in _in_turns(parser.parsed, _blocks(data.path, layout.skip)):
         if parsed is None:
             return False
@@ -673,77 +674,91 @@ class _Parser:
     def parsed(self, block: bytes) -> _Found:
         """Return the columns of a block, and its size in bytes; None if unreliable."""
         size = len(block)
-        block = block.lstrip(
-            b"\r\n"
-        )  # polars does not count blank lines at the beginning
+        # polars does not count blank lines at the beginning.
+        block = block.lstrip(b"\r\n")
         if not block:
             return {}, size
-        n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
-        # Numbers in canonical form are parsed directly, and are always reliable.
-        positions = self.roles
-        numeric = sorted(
-            (r for r in positions if self.kinds[r] in _NUMBERS),
-            key=positions.__getitem__,
-        )
-        arrays = [np.empty(n_rows, _NUMBERS[self.kinds[role]]) for role in numeric]
+        n_rows = block.count(b"\n")
+        if not block.endswith(b"\n"):
+            n_rows += 1
+        columns = self._numbers(block, n_rows)
+        roles = [role for role in self.roles if role not in columns]
+        if roles:
+            texts = self._texts(block, n_rows, roles)
+            if texts is None:
+                return None
+            columns |= texts
+        return columns, size
+
+    def _numbers(self, block: bytes, n_rows: int) -> dict[str, Column]:
+        """Return the columns of numbers if all are in canonical form, else none.
+
+        They are parsed directly, and are always reliable.
+        """
+        roles = [role for role in self.roles if self.kinds[role] in _NUMBERS]
+        roles.sort(key=self.roles.__getitem__)
+        arrays = [np.empty(n_rows, _NUMBERS[self.kinds[role]]) for role in roles]
         filled = backends.active.read_rows(
             np.frombuffer(block, np.uint8),
             self.layout.separator,
             len(self.layout.names),
-            [positions[role] for role in numeric],
+            [self.roles[role] for role in roles],
             arrays,
         )
-        columns: dict[str, Column] = {}
-        if filled >= 0:
-            columns = {
-                r: array[:filled] for r, array in zip(numeric, arrays, strict=True)
-            }
-        roles = [role for role in self.roles if role not in columns]
-        if not roles:
-            return columns, size
-        mark, is_quoted = self.layout.separator, b'"' in block
-        if is_quoted and mark not in (_TAB, DOUBLE_COLON) and b'\\"' in block:
-            return None  # a quote after a backslash
+        if filled < 0:
+            return {}
+        filled_arrays = (array[:filled] for array in arrays)
+        return dict(zip(roles, filled_arrays, strict=True))
+
+    def _texts(
+        self, block: bytes, n_rows: int, roles: list[str]
+    ) -> dict[str, pl.Series] | None:
+        """Return columns that polars has read; None if unreliable."""
+        mark = self.layout.separator
+        is_quoted = b'"' in block
         if mark == DOUBLE_COLON:  # polars needs a single character
-            mark, is_quoted, block = _MARK, False, block.replace(b"::", _MARK.encode())
+            mark = _MARK
+            is_quoted = False
+            block = block.replace(b"::", _MARK.encode())
+        elif is_quoted and mark != _TAB and b'\\"' in block:
+            return None  # a quote after a backslash
         frame = self._frame(block, mark, is_quoted, roles)
         if frame is None or len(frame) != n_rows:
             return None
-        n_blank = int(frame["blank"].sum())
-        n_separators = (n_rows - n_blank) * (len(self.layout.names) - 1)
-        if (
-            not (is_quoted and mark != _TAB)
-            and block.count(mark.encode()) != n_separators
-        ):
-            return None
-        frame = frame.filter(~frame["blank"]) if n_blank else frame
-        return columns | {role: frame[role] for role in roles}, size
+        n_filled = n_rows - int(frame["blank"].sum())
+        # Separators in quotes are part of a field.
+        if mark == _TAB or not is_quoted:
+            n_separators = n_filled * (len(self.layout.names) - 1)
+            if block.count(mark.encode()) != n_separators:
+                return None
+        if n_filled < n_rows:
+            frame = frame.filter(~frame["blank"])
+        return {role: frame[role] for role in roles}
 
     def _frame(
         self, block: bytes, mark: str, is_quoted: bool, roles: list[str]
     ) -> pl.DataFrame | None:
-        """Read all columns, so that polars detects long rows; return None if it fails."""
-        every = [pl.col(str(position)) for position in range(len(self.layout.names))]
-        with_commas, is_literal = (
-            self.layout.separator == _COMMA_WITH,
-            is_quoted and mark == _TAB,
-        )
-        texts = {role: every[self.roles[role]] for role in roles}
-        if is_literal:
-            texts = {role: _unquoted(text) for role, text in texts.items()}
-        values = {
-            role: _cast(texts[role], self.kinds[role], with_commas) for role in roles
-        }
-        blank = pl.all_horizontal(column.is_null() for column in every)
+        """Read all columns, so that polars detects long rows; None if it fails."""
+        names = [str(position) for position in range(len(self.layout.names))]
+        # Between tabs, quotes that do not enclose a field are part of it.
+        is_literal = is_quoted and mark == _TAB
+        with_commas = self.layout.separator == _COMMA_WITH
+        values = {}
+        for role in roles:
+            text = pl.col(names[self.roles[role]])
+            if is_literal:
+                text = _unquoted(text)
+            values[role] = _cast(text, self.kinds[role], with_commas)
         plan = pl.scan_csv(
             block,
             has_header=False,
             separator=mark,
             quote_char='"' if is_quoted and not is_literal else None,
-            schema=dict.fromkeys(map(str, range(len(every))), pl.String),
-        ).select(**values, blank=blank)
+            schema=dict.fromkeys(names, pl.String),
+        )
+        blank = pl.all_horizontal(pl.col(name).is_null() for name in names)
         try:
-            return plan.collect()
+            return plan.select(**values, blank=blank).collect()
         except pl.exceptions.PolarsError:
             return None
 
@@ -751,9 +766,9 @@ class _Parser:
 def _unquoted(text: pl.Expr) -> pl.Expr:
     """Remove the quotes around fields; other quotes are part of the text."""
     inside = text.str.head(-1).str.tail(-1).str.replace_all('""', '"', literal=True)
-    is_quoted = (
-        text.str.starts_with('"') & text.str.ends_with('"') & (text.str.len_bytes() > 1)
-    )
+    begins = text.str.starts_with('"')
+    ends = text.str.ends_with('"')
+    is_quoted = begins & ends & (text.str.len_bytes() > 1)
     return pl.when(is_quoted).then(inside).otherwise(text)
 
 
@@ -772,7 +787,6 @@ def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:
     if kind == "integer":
         return number
     # An id is an integer only in its canonical form: "7", not "007" or "+7".
-    padded = text.str.starts_with("0") & (text.str.len_bytes() > 1)
-    return pl.when(
-        ~(padded | text.str.starts_with("+") | text.str.starts_with("-0"))
-    ).then(number)
+    is_padded = text.str.starts_with("0") & (text.str.len_bytes() > 1)
+    is_signed = text.str.starts_with("+") | text.str.starts_with("-0")
+    return pl.when(~(is_padded | is_signed)).then(number)

@@ -375,7 +375,7 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
 
 
 def _kind(data: DataFile) -> str:
-    """Return the kind of a file: "parquet", "jsonl", "lines", a separator, or a marked-up form."""
+    """Return "parquet", "jsonl", "lines", a separator, or a marked-up form."""
     if data.is_parquet:
         return "parquet"
     head = head_of(data.path, _HEAD)
@@ -401,7 +401,7 @@ def _array(data: DataFile) -> list[Any] | None:
 
 
 def _separator(data: DataFile, wanted: _Columns) -> str | None:
-    """Return the separator of a file whose header has types or the columns wanted, if it is one."""
+    """Return the separator of a header that has types or the requested columns."""
     lines = list(islice(data.lines(), _SAMPLE))
     separator = sniff_separator(lines, ",;\t|") if lines else None
     if separator is None:
@@ -413,7 +413,7 @@ def _separator(data: DataFile, wanted: _Columns) -> str | None:
 
 
 def _collection(folder: Path, paths: Sequence[Path]) -> Path | None:
-    """Return the file with the documents of a test collection, or None if the folder has none.
+    """Return the file with the documents of a test collection, if there is one.
 
     This is BEIR's corpus.jsonl, or the largest file in SMART or TREC form; the others are queries.
     """
@@ -463,7 +463,7 @@ def _parquet_rows(data: DataFile, columns: _Columns) -> Rows:
 
 
 def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
-    """Choose the columns as requested, or else by usual names; a single column is the text."""
+    """Choose the columns as requested or by usual names; a single one is the text."""
     listed = ", ".join(names)
     for requested in wanted:
         if requested is not None and requested not in names:
@@ -496,7 +496,7 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
 def _text_column(
     names: list[str], columns: _Columns, read: Callable[[_Columns], Rows]
 ) -> str | None:
-    """Return the column of texts by its contents; None if a name decides or none is clear."""
+    """Return the column of texts by its contents, if no name decides."""
     if len(names) == 1 or any(name.lower() in _TEXT for name in names):
         return None
     words = {}
@@ -510,7 +510,7 @@ def _text_column(
 
 
 def _item_column(names: Sequence[str], columns: _Columns) -> str | None:
-    """Return the column of items (sku, asin, product_id, ...) if there is no id column."""
+    """Return the column of items (sku, asin, ...) if there is no id column."""
     used = [
         names.index(name) for name in (columns.text, columns.title) if name in names
     ]

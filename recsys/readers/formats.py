@@ -180,7 +180,7 @@ def _plans(
     columns: Mapping[str, pl.Expr],
     item_type: pl.DataType | None,
 ) -> list[pl.LazyFrame]:
-    """Return how to read the columns; a list of items becomes a row for each of them."""
+    """Return how to read the columns; a list of items becomes a row for each."""
     if isinstance(item_type, pl.List):
         rows = scan.select(**columns).explode("item")
         return [rows.filter(pl.col("item").is_not_null())]
@@ -313,7 +313,7 @@ def _read_objects(
 
 
 def _paths(request: Request, sample: list[JsonObject]) -> dict[str, list[str]]:
-    """Return the requested columns that are fields of nested objects, such as "context.user.id"."""
+    """Return the requested columns of nested objects, such as "context.user.id"."""
     paths: dict[str, list[str]] = {}
     for name in request.columns.values():
         keys = name.split(".")
@@ -366,7 +366,7 @@ def _nested(
 
 
 def _unnested(fields: JsonObject, key: str | None) -> list[JsonObject]:
-    """Return one row per element of a list, with the other fields; without a list, one row."""
+    """Return a row for each element of a list, or one row without a list."""
     elements = fields.get(key) if key is not None else None
     if not isinstance(elements, list):
         return [fields]
@@ -401,7 +401,7 @@ def json_objects(
 
 
 def _json_object(line: str) -> JsonObject:
-    """Return the JSON object in a line, or the dict of Python 3 or 2, as in older datasets."""
+    """Return the JSON object in a line, or the dict of Python in older datasets."""
     if line.startswith(_OF_PYTHON):
         with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
             return dict(ast.literal_eval(line.rstrip()))
@@ -454,7 +454,7 @@ def _read_fast(
 
 
 def _type_of(role: str, types: set[type]) -> pl.DataType | None:
-    """Return the type of the column with values of some types of Python, if it is one."""
+    """Return the type of a column whose values have some types of Python."""
     if role == "rating":
         if types == {bool}:
             return pl.Boolean()
@@ -557,7 +557,7 @@ def read_lightgcn(
 
 
 def read_netflix(data: DataFile, request: Request) -> Rows:
-    """Read the files of the Netflix Prize: a line "7:" with an item, then its ratings."""
+    """Read files of the Netflix Prize: a line "7:" with an item, then its ratings."""
     item = pl.col("line").str.extract(r"^(\d+):$").cast(pl.Int64).forward_fill()
     fields = pl.col("line").str.extract_groups(
         r"^(?<user>\d+),(?<rating>[\d.]+),(?<timestamp>[\d-]+)$"
@@ -581,7 +581,7 @@ def read_netflix(data: DataFile, request: Request) -> Rows:
 
 
 def _lines(data: DataFile, form: str) -> pl.DataFrame:
-    """Return the stripped lines that are not blank, with their numbers, as columns row and line."""
+    """Return stripped lines that are not blank, and their numbers: line and row."""
     try:
         frame = pl.read_csv(
             data.path,

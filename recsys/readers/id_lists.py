@@ -52,7 +52,7 @@ def read_ids(
 
 
 def read_block(path: str, request: Request) -> pl.DataFrame:
-    """Read items to block for all users, or with a column user pairs to block; perhaps none."""
+    """Read items to block for all users, or pairs if there is a column of users."""
     with suppress(NoRowsError), open_data(path, request.encoding) as data:
         first_file = data.parts[0] if data.parts else data
         names = _first_row(first_file)[0].names
@@ -137,7 +137,7 @@ def _listed_texts(
     data: DataFile,
     kind: str,
 ) -> list[Any]:
-    """Return texts as ids, as integers if all are whole numbers; missing ones are left out."""
+    """Return texts as ids without missing ones; integers if all are whole numbers."""
     ids = texts.filter(~texts.is_in(MISSING_IDS).fill_null(True))
     bad = is_bad_id(ids)
     if bad.any():
@@ -216,7 +216,7 @@ def _merged(
     rules: RowRules,
     where: str,
 ) -> dict[str, pl.Series]:
-    """Return the columns after the rules, with repeated pairs merged by summed weights."""
+    """Return the columns after the rules, with summed weights of repeated pairs."""
     has_users = "user" in rows.columns
     if not has_users:
         n_rows = len(rows.columns["item"])
@@ -230,7 +230,7 @@ def _merged(
 
 
 def _first_row(data: DataFile) -> tuple[Layout, str]:
-    """Return the first row of a list that is not blank, preceded by the layout it implies."""
+    """Return the first line that is not blank, after the layout that it implies."""
     if data.is_parquet:
         return Layout("parquet", names=tuple(parquet_columns(data))), ""
     numbered = enumerate(data.lines(), 1)

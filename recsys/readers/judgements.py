@@ -1,4 +1,4 @@
-"""Test collections: documents in the forms of SMART, TREC and HTML, and relevance judgements."""
+"""Test collections: documents as SMART, TREC and HTML, and judgements."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def page(text: str) -> tuple[str, str | None]:
 
 
 def _smart(lines: Iterable[str], place: str) -> Iterator[Marked]:
-    """Yield the records of the SMART form: ``.I`` begins one, ``.T``, ``.W``, ... its fields."""
+    """Yield records of SMART: ``.I`` begins one, ``.T``, ``.W``, ... its fields."""
     identity, start, field = "", 0, ""
     fields: dict[str, list[str]] = {}
 
@@ -146,7 +146,7 @@ def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
 
 
 def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:
-    """Yield blocks that consist of a line with a number, a text, and a line with a slash."""
+    """Yield blocks of a line with a number, a text, and a line with a slash."""
     start, identity, parts = 0, "", list[str]()
     for number, line in enumerate(lines, 1):
         word = line.strip()
@@ -277,7 +277,7 @@ def read_judgements(
 
 
 def _roles(columns: list[list[str]]) -> tuple[list[str], list[str], Sequence[str], str]:
-    """Return the columns of queries, documents and relevances, and a description of the form."""
+    """Return queries, documents and relevances, and a description of the form."""
     if len(columns) == 2:
         return *columns, ["1"] * len(columns[0]), "queries and their documents"  # type: ignore[return-value]
     if len(columns) == 3:
@@ -311,7 +311,7 @@ def places_of(
     judged: pl.Series | None = None,
     in_order: bool = False,
 ) -> tuple[NDArray[np.int64], str]:
-    """Return the position of each judged id in `ids` (-1 if missing), and how ids were matched.
+    """Return the position of each judged id in `ids` (or -1), and how ids match.
 
     Ids are matched unchanged, but integers also match with leading zeros. Only if no id of `judged`
     (by default, of `wanted`) matches, ids are read without leading zeros, or as the number at their
@@ -356,7 +356,7 @@ def places_of(
 
 
 def _are_positions(texts: Sequence[str], labels: Sequence[str]) -> bool:
-    """Return whether texts are the numbers from 1 to the number of labels, and labels are not."""
+    """Return whether texts number the labels from 1, and labels do not."""
     numbers = {str(number) for number in range(1, len(labels) + 1)}
     return set(texts) == numbers and set(map(_unpadded, labels)) != numbers
 
@@ -368,7 +368,7 @@ def _stay_distinct(texts: Sequence[str], read: Callable[[str], str]) -> bool:
 
 
 def _last_number(text: str) -> str:
-    """Return the number at the end of a text without leading zeros, or an empty text."""
+    """Return the number at the end of a text without leading zeros, or ""."""
     match = _TRAILING.search(text)
     return "" if match is None else _unpadded(match[1])
 

@@ -126,7 +126,7 @@ class Directory:
     path: Path
 
     def names(self, *, below: bool = False) -> list[str]:
-        """Return the names of the files in the directory, with `below` also in subdirectories."""
+        """Return the names of the files, with `below` also of subdirectories."""
         paths = self.path.rglob("*") if below else self.path.iterdir()
         names = [
             path.relative_to(self.path).as_posix() for path in paths if path.is_file()
@@ -149,19 +149,16 @@ class DataFile:
     path: Path  # path of the (first) file
     folder: Directory | Zip | None = None  # folder with the files next to it
     is_parquet: bool = False
-    form: str = (
-        "Parquet"  # original format of Parquet copies, such as "Excel" or "PostgreSQL"
-    )
-    columns: tuple[
-        str, ...
-    ] = ()  # all columns of a table, if the file has only the needed ones
+    # Original format of Parquet copies, such as "Excel" or "PostgreSQL".
+    form: str = "Parquet"
+    # All columns of a table, if the file has only the needed ones.
+    columns: tuple[str, ...] = ()
     unit: str = "line"  # unit of text in messages
     parts: tuple[DataFile, ...] = ()
     on_rows: OnRows | None = None  # reports the progress of reading
     table: TableRows | None = None
-    left_out: str = (
-        ""  # files of the same folder or zip without columns of users and items
-    )
+    # Files of the same folder or zip without columns of users and items.
+    left_out: str = ""
 
     @property
     def suffix(self) -> str:
@@ -230,11 +227,11 @@ class DataFile:
 
 
 class NoRowsError(DataError):
-    """Error for a file without rows, which is ignored if other files of the source have rows."""
+    """Error for a file without rows, which does not matter if others have rows."""
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is a URL, database table or pattern and not just a local path."""
+    """Return whether a text is a URL, database table or pattern, not just a path."""
     return (
         isinstance(text, Location)
         or "://" in text
@@ -468,7 +465,7 @@ class _Opener:
         return [data]
 
     def _rewritten(self, path: Path, name: str, form: str) -> DataFile:
-        """Return the rows of an Arrow file, or the entries of a sparse matrix, as Parquet."""
+        """Return the rows of an Arrow file, or entries of a matrix, as Parquet."""
         target = self.scratch.new()
         write_rows(path, name, form, target)
         return DataFile(name, target, is_parquet=True, form=form, on_rows=self.on_rows)
@@ -537,7 +534,7 @@ def _candidates(names: list[str], place: str) -> list[str]:
 
 
 def _are_parts(files: Sequence[DataFile]) -> bool:
-    """Return whether files are parts of one table, according to the names of their columns.
+    """Return whether files are parts of one table, by the names of their columns.
 
     Later parts may have a few more columns. Text without a header is compared by the number of
     fields. The files of a split are not parts.
@@ -559,7 +556,7 @@ def _are_parts(files: Sequence[DataFile]) -> bool:
 
 
 def _has_ratings(path: Path, pick: Pick) -> bool | None:
-    """Return whether a file has columns of users and items, or None if it seems without header."""
+    """Return whether a file has columns of users and items; None without header."""
     fields = _first_fields(path)
     is_one = len(fields) < 2 and not "".join(fields).endswith(":")
     if is_one or any(map(_NUMBER.fullmatch, fields)):
@@ -597,7 +594,7 @@ def _first_fields(path: Path) -> list[str]:
 
 
 def table_files(names: list[str], kind: str) -> list[str]:
-    """Return the files of a folder that may be a table of the kind "item" or "user", best first."""
+    """Return the files that may be a table of the kind "item" or "user", best first."""
     suffixes = [*_TABLE_SUFFIXES, f".{kind}"]
     ranked = []
     for name in names:
@@ -611,7 +608,7 @@ def table_files(names: list[str], kind: str) -> list[str]:
 
 
 def data_suffix(name: str) -> str:
-    """Return the suffix of a file name in lower case, ignoring the suffix of a compression."""
+    """Return the suffix of a file name in lower case, but not of a compression."""
     return PurePosixPath(plain_name(name)).suffix
 
 
