@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, PlainTextResponse, Response
@@ -32,7 +32,14 @@ from recsys.serve.problems import (
     problem_of,
     without_hint,
 )
-from recsys.serve.routes import Answer, health, metrics, routes, with_the_api_key
+from recsys.serve.routes import (
+    Answer,
+    depends_on,
+    health,
+    metrics,
+    routes,
+    with_the_api_key,
+)
 from recsys.serve.schemas import ProblemBody
 from recsys.serve.service import Service
 from recsys.serve.settings import Settings
@@ -123,7 +130,7 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         metrics,
         response_class=PlainTextResponse,
         tags=["health"],
-        dependencies=[Depends(with_the_api_key)],
+        dependencies=[depends_on(with_the_api_key)],
     )
     app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
     app.add_api_route("/openapi.json", _description, include_in_schema=False)

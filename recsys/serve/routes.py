@@ -19,7 +19,8 @@ from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, unauthorized
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
-T = TypeVar("T", bound=Callable[..., Any])
+T = TypeVar("T")
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class Answer(Response):
@@ -35,6 +36,15 @@ class Answer(Response):
 def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
+
+
+def depends_on(check: Callable[[Request], T]) -> Any:
+    """Return a dependency on a quick check, for which FastAPI would use a thread."""
+
+    async def dependency(request: Request) -> T:
+        return check(request)
+
+    return Depends(dependency)
 
 
 def _problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
@@ -61,7 +71,7 @@ def _problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
 
 # Paths reach the routes with their escapes, so that an id may contain a slash.
 PathId = Annotated[str, AfterValidator(unquote), Path(max_length=500, examples=["42"])]
-Served = Annotated[Service, Depends(_service)]
+Served = Annotated[Service, depends_on(_service)]
 N = Annotated[int, Query(ge=1, description="Number of items.")]
 Unknown = Annotated[
     Literal["error", "popular"],
@@ -134,7 +144,7 @@ health = APIRouter(prefix="/health", tags=["health"])
 routes = APIRouter(
     prefix="/v1",
     responses=_problems(),
-    dependencies=[Depends(_with_a_key), Depends(_only_known)],
+    dependencies=[depends_on(_with_a_key), depends_on(_only_known)],
 )
 
 
@@ -146,7 +156,7 @@ def _route(
     *problems: str,
     check: Callable[[Request], None] = with_the_api_key,
     **options: Any,
-) -> Callable[[T], T]:
+) -> Callable[[Handler], Handler]:
     """Declare a route with the body of its answer, its possible problems and a check of access."""
     declared: Any = routes.api_route(
         path,
@@ -154,10 +164,10 @@ def _route(
         response_model=body,
         responses=_problems("forbidden", *problems),
         tags=[tag],
-        dependencies=[Depends(check)],
+        dependencies=[depends_on(check)],
         **options,
     )
-    return cast(Callable[[T], T], declared)
+    return cast(Callable[[Handler], Handler], declared)
 
 
 @health.get("/live")
