@@ -52,8 +52,8 @@ def repetitions(n, seed=1):
 def test_integer_weights_are_repeated_rows(form, dtype, options, shape):
     X, weights = data(*shape, dtype=dtype), repetitions(shape[0])
     options = {"n_components": 3} | options
-    if options["n_components"] is None and shape[0] < shape[1]:
-        pytest.skip("with repetitions there are more components, without variance")
+    if options["n_components"] is None and shape[0] < shape[1] and dtype == np.float32:
+        pytest.skip("directions without variance are only fixed in float64")
     weighted = PCA(**options).fit(CONTAINERS[form](X), sample_weight=weights)
     repeated = PCA(**{"center": "exact"} | options).fit(np.repeat(X, weights, axis=0))
     near = (
