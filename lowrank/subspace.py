@@ -53,15 +53,20 @@ def leading_directions(
     Halko, Martinsson and Tropp (2011), "Finding structure with randomness: probabilistic algorithms
     for constructing approximate matrix decompositions", algorithm 4.4.
     """
-    n, dtype = len(A.indptr) - 1, A.dtype
-    vectors, values = np.zeros((n_columns, k), dtype), np.zeros(k, dtype)
-    if (size := A.bound()) == 0:
+    n = len(A.indptr) - 1
+    dtype = A.dtype
+    vectors = np.zeros((n_columns, k), dtype)
+    values = np.zeros(k, dtype)
+    size = A.bound()
+    if size == 0:
         return Directions(vectors, values)
     A = A.scaled(1 / size)  # so that the fourth powers do not overflow
-    transpose = None if transpose is None else transpose.scaled(1 / size)
+    if transpose is not None:
+        transpose = transpose.scaled(1 / size)
     width = min(k + extra, n, n_columns)
     # Each product overwrites the previous one, because new memory would take as much time.
-    rows, columns = np.empty((n, width), dtype), np.empty((n_columns, width), dtype)
+    rows = np.empty((n, width), dtype)
+    columns = np.empty((n_columns, width), dtype)
     np.random.default_rng(random_state).random(dtype=dtype, out=columns)
     columns -= dtype.type(0.5)
 
@@ -75,21 +80,25 @@ def leading_directions(
         return kernels.csr_rmatmat(A, X, n_columns, out=out)
 
     Q = columns
-    if n <= n_columns:
+    is_wide = n <= n_columns
+    if is_wide:
         Q = of_rows(Q)
-        for step in range(1, steps if Q.any() else 1):
-            Q = of_rows(of_columns(Q if step == 1 else orthonormal(Q)))
+    for step in range(int(is_wide), steps):
+        if not Q.any():
+            break
+        if step > int(is_wide):  # the first basis is random enough
+            Q = orthonormal(Q)
+        Q = of_rows(of_columns(Q)) if is_wide else of_columns(of_rows(Q))
+    if is_wide:
         Q = of_columns(Q)
-    else:
-        for step in range(steps):
-            Q = of_columns(of_rows(Q if step == 0 or not Q.any() else orthonormal(Q)))
     if not Q.any():  # all entries equal their shifts
         return Directions(vectors, values)
     squares, turn, Q = _ritz(Q, of_rows)
     rows = rows[:0].copy()  # frees the memory of the products
-    found = kernels.multiply(Q, turn[:, :k])
-    vectors[:, : found.shape[1]] = found
-    values[: found.shape[1]] = np.sqrt(squares[:k]) * size
+    leading = kernels.multiply(Q, turn[:, :k])
+    rank = leading.shape[1]
+    vectors[:, :rank] = leading
+    values[:rank] = np.sqrt(squares[:k]) * size
     return Directions(vectors, values)
 
 
@@ -110,8 +119,9 @@ def _ritz(
     if inverse is None:
         return _ritz(orthonormal(Q, gram), times)
     squares, turn = np.linalg.eigh(inverse @ _gram(times(Q)) @ inverse.T)
-    kept = np.flatnonzero(squares > np.finfo(Q.dtype).eps * squares[-1])[::-1]
-    return squares[kept], inverse.T @ turn[:, kept], Q
+    is_signal = squares > np.finfo(Q.dtype).eps * squares[-1]
+    order = np.flatnonzero(is_signal)[::-1]
+    return squares[order], inverse.T @ turn[:, order], Q
 
 
 def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
@@ -119,22 +129,33 @@ def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
 
     The basis may overwrite Q. Passing the Gram matrix of Q saves time.
     """
-    gram, rounding = _gram(Q) if gram is None else gram, float(np.finfo(Q.dtype).eps)
+    if gram is None:
+        gram = _gram(Q)
+    rounding = float(np.finfo(Q.dtype).eps)
     inverse = _inverse_factor(gram, len(gram) * rounding)
-    if inverse is not None:  # triangular, so that half of the product can be skipped
-        if len(gram) <= _WIDTH:
-            for part in kernels.pieces(len(Q), _ROWS):
-                Q[part] = kernels.multiply(Q[part], inverse.T)
-            return Q
-        result = np.empty_like(Q)
-        for b in kernels.pieces(len(gram), _WIDTH):
-            result[:, b] = kernels.multiply(Q[:, : b.stop], inverse.T[: b.stop, b])
-        return result
+    if inverse is not None:
+        return _times_triangle(Q, inverse.T)
     squares, turn = np.linalg.eigh(gram)
-    Q = kernels.multiply(Q, turn / np.sqrt(np.maximum(squares, rounding * squares[-1])))
-    squares, turn = np.linalg.eigh(_gram(Q))  # small directions have grown, noise less
-    kept = squares > len(gram) * rounding * squares[-1]
-    return orthonormal(kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept])))
+    lengths = np.sqrt(np.maximum(squares, rounding * squares[-1]))
+    Q = kernels.multiply(Q, turn / lengths)
+    # Small directions have grown by now, and noise less.
+    squares, turn = np.linalg.eigh(_gram(Q))
+    is_signal = squares > len(gram) * rounding * squares[-1]
+    turn = turn[:, is_signal] / np.sqrt(squares[is_signal])
+    return orthonormal(kernels.multiply(Q, turn))
+
+
+def _times_triangle(Q: Floats, triangle: NDArray[np.float64]) -> Floats:
+    """Return Q times an upper triangular matrix; may overwrite Q."""
+    if len(triangle) <= _WIDTH:
+        for part in kernels.pieces(len(Q), _ROWS):
+            Q[part] = kernels.multiply(Q[part], triangle)
+        return Q
+    result = np.empty_like(Q)
+    for block in kernels.pieces(len(triangle), _WIDTH):
+        above = slice(0, block.stop)  # the rows below are zero
+        result[:, block] = kernels.multiply(Q[:, above], triangle[above, block])
+    return result
 
 
 def _inverse_factor(
@@ -145,13 +166,19 @@ def _inverse_factor(
         inverse: NDArray[np.float64] = np.linalg.inv(np.linalg.cholesky(gram))
     except np.linalg.LinAlgError:
         return None
-    return inverse if np.max(inverse**2 @ np.diagonal(gram)) * share < 1 else None
+    growth = np.max(inverse**2 @ np.diagonal(gram))
+    if growth * share >= 1:
+        return None
+    return inverse
 
 
 def _gram(Q: Floats) -> NDArray[np.float64]:
     """Return Q'Q by computing one triangle."""
     gram = np.zeros((Q.shape[1], Q.shape[1]))
-    for b in kernels.pieces(len(gram), _WIDTH):
-        part = kernels.coefficients(Q[:, : b.stop], np.ascontiguousarray(Q[:, b]))
-        gram[: b.stop, b], gram[b, : b.stop] = part, part.T
+    for block in kernels.pieces(len(gram), _WIDTH):
+        above = slice(0, block.stop)
+        columns = np.ascontiguousarray(Q[:, block])
+        products = kernels.coefficients(Q[:, above], columns)
+        gram[above, block] = products
+        gram[block, above] = products.T
     return gram

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 _BLOCK = 16  # vectors per product
 _LINE = 64  # bytes of a cache line
 _CHECK_EVERY = 64  # vectors between checks; a check costs about as much as a block
-_MAX_STEPS = (
-    1000  # maximum number of products with A'A before the best result is returned
-)
+# maximum number of products with A'A before the best result is returned
+_MAX_STEPS = 1000
 _PATIENCE = 3  # checks in which residuals must halve once rounding sets the tolerance
 _LEAST_ROUNDING = 0.003  # smallest residual that rounding of A'A leaves, see `loses`
 
@@ -68,13 +67,21 @@ def solve(
     is_sparse = A.entries < math.prod(A.shape) and not A.in_blocks
     block = _LINE // A.dtype.itemsize if is_sparse else _BLOCK
     V, _ = leading_eigenvectors(
-        *(tall.gram_product, tall.shape[1], A.dtype, k, tol, rng, _MAX_STEPS),
+        tall.gram_product,
+        tall.shape[1],
+        A.dtype,
+        k,
+        tol=tol,
+        rng=rng,
+        max_steps=_MAX_STEPS,
         block=block,
     )
     U, s, Vt = triplets(tall, V, rng)
     if has_wide_cluster(s, block):
         return randomized.solve(A, k, tol=tol, rng=rng)
-    return (U, s, Vt) if tall is A else (Vt.T, s, U.T)
+    if tall is A:
+        return U, s, Vt
+    return Vt.T, s, U.T
 
 
 def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
@@ -86,11 +93,12 @@ def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
     product = A.matmat(V)
     U, _, R = extend_basis(product[:, :0], product, 0.0, rng, again=False)
     gram = kernels.coefficients(V, V).astype(np.float64)
-    turn = np.linalg.inv(
-        np.linalg.cholesky(gram)
-    ).T  # V turn is orthonormal up to rounding
+    # V turn is orthonormal up to rounding.
+    turn = np.linalg.inv(np.linalg.cholesky(gram)).T
     P, s, Tt = np.linalg.svd(R @ turn)
-    return kernels.multiply(U, P), s.astype(U.dtype), kernels.multiply(V, turn @ Tt.T).T
+    left = kernels.multiply(U, P)
+    right = kernels.multiply(V, turn @ Tt.T)
+    return left, s.astype(U.dtype), right.T
 
 
 def leading_eigenvectors(
@@ -138,7 +146,9 @@ def leading_eigenvectors(
     space = _LanczosSpace(gram_product, start, k, target, rng)
     is_single = dtype == np.float32
     most = max(check_every // block, 1)
-    blocks, before, done = most, math.inf, 0
+    blocks = most
+    earlier_excess = math.inf
+    earlier_steps = 0
     history: list[float] = []
     while True:
         space.extend(blocks, at_least=k)
@@ -155,15 +165,15 @@ def leading_eigenvectors(
             return space.ritz_vectors(k), False
         if space.is_full:
             space.restart(k)
-        if (
-            excess < before < math.inf
-        ):  # a lower estimate, if the decrease continues or accelerates
-            expected = (
-                (space.steps - done) * math.log(excess) / math.log(before / excess)
-            )
-            share, furthest = (0.8, most) if space.is_restarted else (0.5, 4 * most)
+        if excess < earlier_excess < math.inf:
+            # A lower estimate, if the decrease continues or accelerates.
+            rate = math.log(earlier_excess / excess)
+            expected = (space.steps - earlier_steps) * math.log(excess) / rate
+            share = 0.8 if space.is_restarted else 0.5
+            furthest = most if space.is_restarted else 4 * most
             blocks = min(max(int(share * expected), 1), furthest)
-        before, done = excess, space.steps
+        earlier_excess = excess
+        earlier_steps = space.steps
 
 
 def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
@@ -172,11 +182,11 @@ def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
     if s.size <= span:
         return False
     eps = float(np.finfo(s.dtype).eps)
-    first, last = s[:-span].astype(np.float64), s[span:]
+    first = s[:-span].astype(np.float64)
+    last = s[span:]
     # The Gram operator gives a value v up to eps s[0]**2 / v.
-    equal = np.maximum(
-        math.sqrt(eps) * first, eps * first[0] ** 2 / np.maximum(first, 1e-300)
-    )
+    rounding = eps * first[0] ** 2 / np.maximum(first, 1e-300)
+    equal = np.maximum(math.sqrt(eps) * first, rounding)
     return bool(np.any(first - last <= equal))
 
 
@@ -185,10 +195,11 @@ def loses(s: FloatArray, tol: float, dtype: np.dtype[Any]) -> bool:
 
     The rounding errors of the products leave residuals of some hundredths of eps s[0]**2 / s[i].
     """
+    if not s.size:
+        return False
     eps = float(np.finfo(dtype).eps)
-    return bool(
-        s.size and _LEAST_ROUNDING * eps * float(s[0]) ** 2 > tol * float(s[-1]) ** 2
-    )
+    rounding = _LEAST_ROUNDING * eps * float(s[0]) ** 2
+    return rounding > tol * float(s[-1]) ** 2
 
 
 def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
@@ -213,9 +224,12 @@ class _LanczosSpace:
         rng: np.random.Generator,
     ) -> None:
         columns, width = start.shape
-        self.steps, self.is_restarted = 0, False
-        self._gram_product, self._rng = gram_product, rng
-        self._k, self._target = k, target
+        self.steps = 0
+        self.is_restarted = False
+        self._gram_product = gram_product
+        self._rng = rng
+        self._k = k
+        self._target = target
         self._eps = float(np.finfo(start.dtype).eps)
         self._limit = basis_size(k, columns, width)
         widest = min(self._limit + width, columns)
@@ -225,10 +239,13 @@ class _LanczosSpace:
         self._values: FloatArray = np.zeros(0)
         self._vectors: FloatArray = np.zeros((0, 0))
         self._scale = 0.0  # largest eigenvalue found, the scale of rounding errors
-        self._size, self._width, self._coupled = 0, width, 0
+        self._size = 0
+        self._width = width
+        self._coupled = 0
         # Bounds of the cosines between the last two blocks and the earlier ones. A step without
         # reorthogonalisation multiplies them by at most the growth.
-        self._losses, self._growth = (self._eps, self._eps), 1.0
+        self._losses = (self._eps, self._eps)
+        self._growth = 1.0
         self._block, _, _ = extend_basis(start[:, :0], start, 1.0, rng)
         kernels.place(self._block, self._V[:, :width])
 
@@ -258,57 +275,67 @@ class _LanczosSpace:
 
     def extend(self, steps: int, at_least: int) -> None:
         """Extend the basis by a number of blocks and to a minimum size, as far as space allows."""
-        eps = self._eps
-        while (
-            not self.is_full
-            and not self.is_complete
-            and (steps > 0 or self._size < at_least)
-        ):
-            old, new = self._size, self._size + self._width
-            product = self._gram_product(self._block)
-            self.steps += 1
-            allowed = self._largest_loss
-            # Reorthogonalise two blocks in a row, since the loss of a block depends on the two
-            # before it; or every other block, if a single step almost reaches the allowed loss.
-            worst = (
-                max(self._losses)
-                if self._growth**2 * eps <= allowed
-                else self._losses[1]
-            )
-            whole = self.is_restarted or 1.2 * self._growth * worst > allowed
-            # After a restart the next step uses the whole basis anyway, so a small loss is enough.
-            again = whole and not (self.is_restarted and self._growth * eps <= allowed)
-            before = eps if whole else worst
-            self._block, inside, self._tail = extend_basis(
-                *(self._V[:, :new], product, self._scale, self._rng),
-                first=0 if whole and not again else self._coupled,
-                again=again,
-            )
-            if not self._values.size:
-                self._scale = max(self._scale, longest(inside, self._tail))
-            smallest = float(np.linalg.norm(self._tail, -2)) if self._tail.size else 0.0
-            self._growth = self._scale / smallest if smallest else math.inf
-            if not again and self._growth * before > allowed:  # more than estimated
-                self._block, more, turn = extend_basis(
-                    self._V[:, :new], self._block, 1.0, self._rng
-                )
-                inside, self._tail, again = (
-                    inside + more @ self._tail,
-                    turn @ self._tail,
-                    True,
-                )
-            self._losses = self._losses[1], eps if again else self._growth * before
+        while not self.is_full and not self.is_complete:
+            if steps <= 0 and self._size >= at_least:
+                return
+            steps -= 1
+            old = self._size
+            new = old + self._width
+            inside = self._next_block(self._V[:, :new])
             self._H[:new, old:new] = inside
             self._H[old:new, :old] = inside[:old].T
-            self._size, self._width, self._coupled = new, self._block.shape[1], old
+            self._size = new
+            self._width = self._block.shape[1]
+            self._coupled = old
             kernels.place(self._block, self._V[:, new : new + self._width])
-            steps -= 1
+
+    def _next_block(self, basis: FloatArray) -> FloatArray:
+        """Replace the block by the next one; return the part of A'A block in the basis."""
+        product = self._gram_product(self._block)
+        self.steps += 1
+        eps = self._eps
+        allowed = self._largest_loss
+        # Reorthogonalise two blocks in a row, since the loss of a block depends on the two
+        # before it; or every other block, if a single step almost reaches the allowed loss.
+        loss = self._losses[1]
+        if self._growth**2 * eps <= allowed:
+            loss = max(self._losses)
+        whole = self.is_restarted or 1.2 * self._growth * loss > allowed
+        # After a restart the next step uses the whole basis anyway, so a small loss is enough.
+        again = whole and not (self.is_restarted and self._growth * eps <= allowed)
+        if whole:
+            loss = eps
+        self._block, inside, self._tail = extend_basis(
+            basis,
+            product,
+            self._scale,
+            self._rng,
+            first=0 if whole and not again else self._coupled,
+            again=again,
+        )
+        if not self._values.size:
+            self._scale = max(self._scale, longest(inside, self._tail))
+        smallest = 0.0
+        if self._tail.size:
+            smallest = float(np.linalg.norm(self._tail, -2))
+        self._growth = self._scale / smallest if smallest else math.inf
+        if not again and self._growth * loss > allowed:  # more than estimated
+            self._block, correction, turn = extend_basis(
+                basis, self._block, 1.0, self._rng
+            )
+            inside = inside + correction @ self._tail
+            self._tail = turn @ self._tail
+            again = True
+        next_loss = eps if again else self._growth * loss
+        self._losses = (self._losses[1], next_loss)
+        return inside
 
     def rotate(self) -> None:
         """Compute the Ritz values and vectors of the current basis, largest first."""
         H = self._H[: self._size, : self._size]
         values, vectors = np.linalg.eigh((H + H.T) / 2)
-        self._values, self._vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+        self._values = np.maximum(values[::-1], 0.0)
+        self._vectors = vectors[:, ::-1]
         self._scale = max(self._scale, float(self._values[0]))
 
     def values(self, k: int) -> FloatArray:
@@ -342,22 +369,24 @@ class _LanczosSpace:
         """Reduce the basis to the best Ritz vectors, and keep the next block."""
         keep = min(k + max((self._limit - k) // 5, 1), self._size)
         V = self._V[:, : self._size]
-        kept = self._V[:, :keep]
-        kernels.multiply(V, self._vectors[:, :keep], out=kept)
+        ritz_vectors = self._V[:, :keep]
+        kernels.multiply(V, self._vectors[:, :keep], out=ritz_vectors)
         if self.is_restarted:
             # The loss of orthogonality grows with each restart if eigenvalues decay slowly.
-            gram = kernels.coefficients(kept, np.ascontiguousarray(kept)).astype(
-                np.float64
-            )
+            copy = np.ascontiguousarray(ritz_vectors)
+            gram = kernels.coefficients(ritz_vectors, copy).astype(np.float64)
             if np.abs(gram - np.eye(keep)).max() > self._largest_loss / 100:
-                kernels.multiply(
-                    kept, np.linalg.inv(np.linalg.cholesky(gram)).T, out=kept
+                turn = np.linalg.inv(np.linalg.cholesky(gram)).T
+                kernels.multiply(ritz_vectors, turn, out=ritz_vectors)
+                self._block, _, _ = extend_basis(
+                    ritz_vectors, self._block, 1.0, self._rng
                 )
-                self._block, _, _ = extend_basis(kept, self._block, 1.0, self._rng)
         kernels.place(self._block, self._V[:, keep : keep + self._width])
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
-        self._size, self._coupled, self.is_restarted = keep, 0, True
+        self._size = keep
+        self._coupled = 0
+        self.is_restarted = True
 
     def ritz_vectors(self, count: int) -> FloatArray:
         """Return the Ritz vectors, which approximate eigenvectors, largest values first."""

@@ -71,22 +71,31 @@ def solve_gram(
     """
     is_wide = A.shape[0] < A.shape[1]
     tall = A.transposed() if is_wide else A
-    has_blocks = A.stored_dense or (A.in_blocks and not is_wide)
-    gram = _gram_of_blocks(A, is_wide) if has_blocks else _gram_of_products(tall)
+    if A.stored_dense or (A.in_blocks and not is_wide):
+        gram = _gram_of_blocks(A, is_wide)
+    else:
+        gram = _gram_of_products(tall)
     V = _leading_eigenvectors(gram, k, rng).astype(A.dtype, copy=False)
-    U, s, Vt = lanczos.triplets(tall, V, rng)
-    return (Vt.T, s, U.T) if is_wide else (U, s, Vt)
+    return _turned(lanczos.triplets(tall, V, rng), is_wide)
+
+
+def _turned(triplets: Triplets, is_transposed: bool) -> Triplets:
+    """Return the triplets of A' as those of A, if they are of A'."""
+    U, s, Vt = triplets
+    if is_transposed:
+        return Vt.T, s, U.T
+    return U, s, Vt
 
 
 def _gram_of_blocks(A: MatrixOperator, is_wide: bool) -> Float64Array:
     """Return the upper triangle of A A' or A'A, the sum over dense blocks of A."""
-    size, long = min(A.shape), 1 if is_wide else 0
+    size = min(A.shape)
     total = np.zeros((size, size), order="F")
     syrk = linalg.get_blas_funcs("syrk", dtype=A.dtype)
     # Sums of float32 products over few rows are added in float64.
     step = _SUMMED_ROWS if A.dtype == np.float32 else max(A.shape)
-    for block in A.dense_blocks(axis=long):
-        for part in pieces(block.shape[long], step):
+    for block in A.dense_blocks(axis=int(is_wide)):
+        for part in pieces(block.shape[int(is_wide)], step):
             piece = block[:, part] if is_wide else block[part]
             # BLAS treats columns of C-ordered memory as rows, so neither order needs a copy.
             turned = piece.flags.c_contiguous
@@ -127,9 +136,16 @@ def _leading_eigenvectors(
     np.fill_diagonal(whole, gram.diagonal())
     with at_most(1):  # compiled products are small compared to those of BLAS
         vectors, converged = lanczos.leading_eigenvectors(
-            whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
+            whole.__matmul__,
+            len(gram),
+            gram.dtype,
+            k,
+            tol=0.0,
+            rng=rng,
+            max_steps=_LANCZOS_STEPS,
         )
-    s = np.sqrt(np.maximum(np.einsum("ij,ij->j", vectors, whole @ vectors), 0.0))
+    values = np.einsum("ij,ij->j", vectors, whole @ vectors)
+    s = np.sqrt(np.maximum(values, 0.0))
     if not converged or lanczos.has_wide_cluster(s):  # copies may be missing
         return _by_lapack(gram, k)
     return vectors.astype(np.float64, copy=False)
@@ -149,16 +165,16 @@ def solve_qr(
     """
     is_wide = A.shape[0] < A.shape[1]
     tall = A.transposed() if is_wide else A
-    long, columns = (1 if is_wide else 0), min(A.shape)
+    columns = min(A.shape)
     R: FloatArray = np.zeros((0, columns), A.dtype)
     step = max(4 * columns, _ENTRIES // max(1, columns))
-    for block in A.dense_blocks(axis=long):
+    for block in A.dense_blocks(axis=int(is_wide)):
         rows = block.T if is_wide else block
         for part in pieces(len(rows), step):
             R = triangular_factor(np.vstack([R, rows[part]]))
-    V = np.ascontiguousarray(lapack_svd(R)[2][:k].T)
-    U, s, Vt = lanczos.triplets(tall, V, rng)
-    return (Vt.T, s, U.T) if is_wide else (U, s, Vt)
+    _, _, Vt = lapack_svd(R)
+    V = np.ascontiguousarray(Vt[:k].T)
+    return _turned(lanczos.triplets(tall, V, rng), is_wide)
 
 
 def triangular_factor(rows: FloatArray) -> Float64Array:
@@ -171,16 +187,18 @@ def _by_lapack(gram: Float64Array, k: int) -> Float64Array:
     size = len(gram)
     vectors = gram[:, :0]
     if 3 * k < size:
-        few = (size - k, size - 1)
         with suppress(linalg.LinAlgError):
             _, vectors = linalg.eigh(
-                gram, lower=False, check_finite=False, driver="evr", subset_by_index=few
+                gram,
+                lower=False,
+                check_finite=False,
+                driver="evr",
+                subset_by_index=(size - k, size - 1),
             )
     if vectors.shape[1] < k:  # all are requested, or evr has lost some of a cluster
         _, vectors = linalg.eigh(gram, lower=False, check_finite=False, driver="evd")
-    return np.array(
-        vectors[:, : -k - 1 : -1], order="C"
-    )  # also normalises the strides if k is 1
+    largest_first = vectors[:, : -k - 1 : -1]
+    return np.array(largest_first, order="C")  # also normalises the strides if k is 1
 
 
 def solve_arpack(
@@ -202,22 +220,23 @@ def solve_arpack(
     Lehoucq, Sorensen & Yang (1998), "ARPACK Users' Guide".
     """
     is_wide = A.shape[0] < A.shape[1]
-    tall, n = A.transposed() if is_wide else A, min(A.shape)
+    tall = A.transposed() if is_wide else A
+    n = min(A.shape)
 
     def gram(x: FloatArray) -> FloatArray:
         return tall.rmatmat(tall.matmat(x.reshape(-1, 1)))
 
-    start, spare = np.split(
-        rng.standard_normal((n, k + 1)).astype(A.dtype), [1], axis=1
-    )
+    random = rng.standard_normal((n, k + 1)).astype(A.dtype)
+    start = random[:, 0]
+    spare = random[:, 1:]
     operator = LinearOperator((n, n), matvec=gram, dtype=A.dtype)
     try:
-        found = eigsh(operator, k, which="LM", v0=start[:, 0], tol=tol)[1][:, ::-1]
+        _, vectors = eigsh(operator, k, which="LM", v0=start, tol=tol)
     except ArpackNoConvergence as error:
-        found = error.eigenvectors[:, ::-1]
+        vectors = error.eigenvectors
     except ArpackError:  # e.g. a zero matrix, where the start vector vanishes
-        found = spare[:, :0]
-    V = np.linalg.qr(np.hstack([found, spare])[:, :k])[0]
+        vectors = spare[:, :0]
+    V, _ = np.linalg.qr(np.hstack([vectors[:, ::-1], spare])[:, :k])
     Q, R = np.linalg.qr(tall.matmat(V))
     P, s, Tt = np.linalg.svd(R)
-    return (V @ Tt.T, s, (Q @ P).T) if is_wide else (Q @ P, s, Tt @ V.T)
+    return _turned((Q @ P, s, Tt @ V.T), is_wide)

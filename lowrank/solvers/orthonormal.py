@@ -64,33 +64,46 @@ def extend_basis(
     the Gram-Schmidt QR factorization"; Stathopoulos & Wu (2002), "A block orthogonalization
     procedure with constant synchronization requirements".
     """
-    room = min(block.shape[1], basis.shape[0] - basis.shape[1])
-    rest = np.ascontiguousarray(block)
-    inside, gram = kernels.project(basis, rest, first=first, again=again)
-    Q, R, pivot = _qr(rest, gram)
+    rows, width = block.shape
+    room = min(width, rows - basis.shape[1])
+    remainder = np.ascontiguousarray(block)
+    inside, gram = kernels.project(basis, remainder, first=first, again=again)
+    Q, R, pivot = _qr(remainder, gram)
     noise = 20 * float(np.finfo(block.dtype).eps) * max(scale, longest(inside, R))
     rounds = int(pivot <= _WELL_CONDITIONED)
-    if room < block.shape[1] or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
-        # Column pivoting orders noise last, so that it can be replaced.
-        Q, triangle, order = linalg.qr(
-            rest, mode="economic", pivoting=True, check_finite=False
-        )
-        Q, R, rounds = np.array(Q[:, :room], order="C"), np.empty((room, len(order))), 3
-        weak = np.flatnonzero(np.abs(np.diag(triangle)[:room]) <= noise)
-        triangle[weak] = 0.0
-        Q[:, weak] = rng.standard_normal((Q.shape[0], weak.size)) / np.sqrt(Q.shape[0])
-        R[:, order] = triangle[:room]
+    if room < width or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
+        Q, R = _without_noise(remainder, room, noise, rng)
+        rounds = 3
     for _ in range(rounds):
-        more, gram = kernels.project(basis, Q)
-        inside += more @ R
+        correction, gram = kernels.project(basis, Q)
+        inside += correction @ R
         Q, step, _ = _qr(Q, gram)
         R = step @ R
     return Q, inside, R
 
 
+def _without_noise(
+    block: FloatArray, room: int, noise: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Return `room` columns Q and R, with random columns for pivots up to `noise`."""
+    # Column pivoting orders noise last, so that it can be replaced.
+    Q, triangle, order = linalg.qr(
+        block, mode="economic", pivoting=True, check_finite=False
+    )
+    Q = np.array(Q[:, :room], order="C")
+    weak = np.flatnonzero(np.abs(np.diag(triangle)[:room]) <= noise)
+    triangle[weak] = 0.0
+    random = rng.standard_normal((len(Q), weak.size))
+    Q[:, weak] = random / np.sqrt(len(Q))
+    R = np.empty((room, len(order)))
+    R[:, order] = triangle[:room]
+    return Q, R
+
+
 def longest(inside: FloatArray, R: FloatArray) -> float:
     """Return the largest column norm of a block that `extend_basis` has split."""
-    squares = np.einsum("ij,ij->j", inside, inside) + np.einsum("ij,ij->j", R, R)
+    squares = np.einsum("ij,ij->j", inside, inside)
+    squares += np.einsum("ij,ij->j", R, R)
     return math.sqrt(squares.max(initial=0.0))
 
 
@@ -103,16 +116,14 @@ def _qr(block: FloatArray, gram: Float64Array) -> tuple[FloatArray, FloatArray, 
     pivot = 0.0
     try:
         R = np.linalg.cholesky(gram).T
-        pivot = float((R.diagonal() ** 2 / gram.diagonal()).min(initial=np.inf)) ** 0.5
+        outside = R.diagonal() ** 2 / gram.diagonal()
+        pivot = float(outside.min(initial=np.inf)) ** 0.5
     except np.linalg.LinAlgError:
         pass
     if pivot > _CHOLESKY_LIMIT[str(block.dtype)]:
         return kernels.multiply(block, np.linalg.inv(R)), R, pivot
     Q, R = np.linalg.qr(block)
-    lengths = np.maximum(np.linalg.norm(R, axis=0), np.finfo(R.dtype).tiny)[: len(R)]
-    shares = np.abs(R.diagonal()) / lengths
-    return (
-        np.ascontiguousarray(Q),
-        R.astype(np.float64),
-        float(shares.min(initial=np.inf)),
-    )
+    lengths = np.linalg.norm(R, axis=0)[: len(R)]
+    shares = np.abs(R.diagonal()) / np.maximum(lengths, np.finfo(R.dtype).tiny)
+    pivot = float(shares.min(initial=np.inf))
+    return np.ascontiguousarray(Q), R.astype(np.float64), pivot

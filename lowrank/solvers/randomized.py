@@ -53,15 +53,14 @@ def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Tr
     while True:
         space.fill(k)
         ritz = space.ritz()
-        s, residuals = ritz.s[:k], ritz.residuals[:k]
+        s = ritz.s[:k]
+        residuals = ritz.residuals[:k]
         tolerance = _tolerance(s, target, A.dtype)
         converged = bool(np.all(residuals <= tolerance))
         # Rounding may leave more than estimated: then residuals do not become smaller.
         history.append(float(residuals[-1]))
-        stalls = (
-            len(history) > _PATIENCE and 2 * residuals[-1] > history[-1 - _PATIENCE]
-        )
-        converged |= bool(stalls and target * s[-1] < tolerance[-1])
+        if len(history) > _PATIENCE and target * s[-1] < tolerance[-1]:
+            converged |= 2 * history[-1] > history[-1 - _PATIENCE]
         if space.passes >= _MAX_PASSES or (converged and space.sees_all_copies):
             return space.triplets(ritz, k)
         missed = None
@@ -85,14 +84,13 @@ def _missed_directions(
     while True:
         probe.fill(1)
         ritz = probe.ritz()
-        value, residual = float(ritz.s[0]), float(ritz.residuals[0])
+        value = float(ritz.s[0])
+        residual = float(ritz.residuals[0])
         if value > bound:
-            return probe.triplets(ritz, _block_size(1))[2].T
-        if (
-            value + residual <= bound
-            or residual <= small
-            or probe.passes >= _MAX_PROBE_PASSES
-        ):
+            _, _, missed = probe.triplets(ritz, _block_size(1))
+            return missed.T
+        is_excluded = residual <= small or value + residual <= bound
+        if is_excluded or probe.passes >= _MAX_PROBE_PASSES:
             return None
         probe.restart(ritz, 1)
 
@@ -118,17 +116,18 @@ class _Ritz:
 
     def __init__(self, B: FloatArray, tail: FloatArray) -> None:
         self.P, self.s, self.Tt = np.linalg.svd(B)
-        self.residuals = np.linalg.norm(
-            tail @ self.P[B.shape[0] - tail.shape[1] :], axis=0
-        )
+        last = self.P[len(B) - tail.shape[1] :]
+        self.residuals = np.linalg.norm(tail @ last, axis=0)
 
 
 class _Deflated:
     """Operator A (I - V V') with orthonormal V."""
 
     def __init__(self, A: Products, Vt: FloatArray) -> None:
-        self.shape, self.dtype = A.shape, A.dtype
-        self._A, self._Vt = A, Vt
+        self.shape = A.shape
+        self.dtype = A.dtype
+        self._A = A
+        self._Vt = Vt
 
     def matmat(self, X: FloatArray) -> FloatArray:
         return self._A.matmat(self._without(X))
@@ -153,7 +152,10 @@ class _KrylovSpace:
     def __init__(self, A: Products, k: int, rng: np.random.Generator) -> None:
         rows, columns = A.shape
         self.passes = 0
-        self._A, self._k, self._rng, self._block = A, k, rng, _block_size(k)
+        self._A = A
+        self._k = k
+        self._rng = rng
+        self._block = _block_size(k)
         self._limit = basis_size(k, columns)
         widest = min(self._limit + k + self._block, columns)  # including the next block
         self._V: FloatArray = np.empty((columns, widest), A.dtype)
@@ -162,7 +164,9 @@ class _KrylovSpace:
         self._tail: FloatArray = np.zeros((0, 0))
         self._scale = 0.0  # largest ||A v|| found, the scale of rounding errors
         self._rounding = _ROUNDING * float(np.finfo(A.dtype).eps)
-        self._size = self._width = self._directions = 0
+        self._size = 0
+        self._width = 0
+        self._directions = 0
         start = rng.standard_normal((columns, min(self._block, columns)))
         self.add_directions(start.astype(A.dtype))
 
@@ -178,29 +182,30 @@ class _KrylovSpace:
     def fill(self, k: int) -> None:
         """Extend the bases until they are full, or the Krylov space is exhausted."""
         while True:
-            old, new = self._size, self._size + self._width
-            product = self._A.matmat(self._V[:, old:new])
-            Q, inside, R = extend_basis(
-                self._Q[:, :old], product, self._scale, self._rng
-            )
-            self._scale = max(self._scale, longest(inside, R))
-            self._Q[:, old:new] = Q
-            self._B[:old, old:new] = inside
-            self._B[old:new, old:new] = R
-            self._size = new
-            product = self._A.rmatmat(Q)
-            V, _, self._tail = extend_basis(
-                self._V[:, :new], product, self._scale, self._rng
-            )
-            self._width = V.shape[1]
-            self._V[:, new : new + self._width] = V
-            self.passes += 2
-            exhausted = (
-                float(np.linalg.norm(self._tail)) <= self._rounding * self._scale
-            )
-            full = self._size + self._width > self._limit
-            if self._is_complete or full or (exhausted and self._size >= k):
+            self._extend()
+            is_full = self._size + self._width > self._limit
+            noise = self._rounding * self._scale
+            is_exhausted = float(np.linalg.norm(self._tail)) <= noise
+            if self._is_complete or is_full or (is_exhausted and self._size >= k):
                 return
+
+    def _extend(self) -> None:
+        """Add a block to each basis, by a product with A and one with A'."""
+        old = self._size
+        new = old + self._width
+        product = self._A.matmat(self._V[:, old:new])
+        Q, inside, R = extend_basis(self._Q[:, :old], product, self._scale, self._rng)
+        self._scale = max(self._scale, longest(inside, R))
+        self._Q[:, old:new] = Q
+        self._B[:old, old:new] = inside
+        self._B[old:new, old:new] = R
+        self._size = new
+        product = self._A.rmatmat(Q)
+        basis = self._V[:, :new]
+        V, _, self._tail = extend_basis(basis, product, self._scale, self._rng)
+        self._width = V.shape[1]
+        self._V[:, new : new + self._width] = V
+        self.passes += 2
 
     def ritz(self) -> _Ritz:
         """Return the Rayleigh-Ritz approximations from the current bases."""
