@@ -943,11 +943,6 @@ def check_process() -> None:
         )
 
 
-def adopt_polars() -> None:
-    """Allow polars in this forked process, whose parent must not have started its threads."""
-    _polars_process["id"] = os.getpid()
-
-
 def _is_increasing(indices: npt.NDArray[np.int64]) -> bool:
     """Return whether the indices that are not -1 are increasing."""
     return bool((np.diff(indices[indices >= 0]) > 0).all())
