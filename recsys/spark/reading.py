@@ -67,29 +67,38 @@ def read_ratings(
         raise DataError(f"There is no file or folder {path} that Spark can see.")
     if place.child("ratings.csv").exists():  # a MovieLens folder
         place = place.child("ratings.csv")
-    names = [place.name]
-    if place.is_folder():
-        names += place.sizes()
-    kinds = [
-        match[1].lower() for match in map(_TEXT.search, names) if match is not None
-    ]
-    if not kinds:
+    kind = _kind(place)
+    if kind is None:
         return checked_ratings(spark.read.parquet(place.uri), request, path)
     reader = spark.read.options(
-        sep=request.sep or ("\t" if kinds[0] == "tsv" else ","),
+        sep=request.sep or ("\t" if kind == "tsv" else ","),
         encoding=request.encoding or "UTF-8",
         header=True,
         mode="FAILFAST",
     )
     frame = reader.csv(place.uri, inferSchema=True)
-    # Spark takes texts such as 1.23457E+11 for floats.
+    # Spark takes texts such as 1.23457E+11 for floats, so the texts are read, too.
     texts = reader.csv(place.uri, inferSchema=False)
-    for role, position in choose_columns(frame.columns, request, path).items():
-        name, kind = frame.dtypes[position]
-        if role in ("user", "item") and kind in _EXACT:
-            columns = texts.toDF(*map(str, range(len(texts.columns))))
-            _check_rounded(columns.select(str(position)).toDF(role), role, name)
+    texts = texts.toDF(*map(str, range(len(texts.columns))))
+    positions = choose_columns(frame.columns, request, path)
+    for role in ("user", "item"):
+        name, dtype = frame.dtypes[positions[role]]
+        if dtype in _EXACT:
+            column = texts.select(str(positions[role]))
+            _check_rounded(column.toDF(role), role, name)
     return checked_ratings(frame, request, path)
+
+
+def _kind(place: SparkPath) -> str | None:
+    """Return the suffix of a text file, or of one in the folder; None for Parquet."""
+    names = [place.name]
+    if place.is_folder():
+        names += place.sizes()
+    for name in names:
+        match = _TEXT.search(name)
+        if match is not None:
+            return match[1].lower()
+    return None
 
 
 def _check_rounded(table: DataFrame, role: str, name: str) -> None:
@@ -102,7 +111,8 @@ def _check_rounded(table: DataFrame, role: str, name: str) -> None:
     from pyspark.sql import functions as sql
 
     text = sql.trim(sql.col(role).cast("string"))
-    row = table.agg(sql.max(sql.when(text.rlike(ROUNDED_ID), text))).first()
+    rounded = sql.when(text.rlike(ROUNDED_ID), text)
+    row = table.agg(sql.max(rounded)).first()
     if row is not None and row[0] is not None:
         raise DataError(f"The column {name!r}: {id_problem(row[0], role)}")
 

@@ -66,15 +66,19 @@ class TimeForm(NamedTuple):
             If numbers are of two units.
         """
         readable = sample.filter(seconds_or_null(sample, form).is_not_null())
-        unit = timed(readable, form=form).unit if len(readable) else None
-        return cls(form, unit, readable.head(_EXAMPLES))
+        if not len(readable):
+            return cls(form, None, readable)
+        unit = timed(readable, form=form).unit
+        # The first rows of a sorted file may all be of the first days of a month.
+        examples = readable.sample(min(len(readable), _EXAMPLES), seed=0)
+        return cls(form, unit, examples)
 
     def seconds(self, times: pl.Series) -> pl.Series:
         """Return times as seconds, null where one is missing or unreadable."""
         if self.unit is None:
-            seconds = seconds_or_null(
-                pl.concat([self.examples, times]), self.form, exact=True
-            )
+            # The examples tell the order of day and month to each batch alike.
+            together = pl.concat([self.examples, times])
+            seconds = seconds_or_null(together, self.form, exact=True)
             return seconds[len(self.examples) :].cast(pl.Float64)
         numbers = times
         if times.dtype == pl.String:
@@ -82,7 +86,8 @@ class TimeForm(NamedTuple):
             numbers = texts.cast(pl.Int64, strict=False)
             if numbers.null_count() > texts.null_count():
                 numbers = texts.cast(pl.Float64, strict=False)
-        return self.unit.seconds(numbers).cast(pl.Float64).fill_nan(None)
+        seconds = self.unit.seconds(numbers).cast(pl.Float64)
+        return seconds.fill_nan(None)
 
 
 def with_seconds(
