@@ -59,6 +59,7 @@ _SAMPLE_ROWS = 200
 DOUBLE_COLON = "::"
 """Separator of MovieLens."""
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
+_NAMED_SEPARATORS = {r"\t": "\t", "tab": "\t", "space": " "}
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _LABEL = "label"  # of RecBole: 1 for an interaction, 0 for none
 
@@ -80,6 +81,9 @@ _NUMBERS: dict[Kind, type[np.number]] = {
     "integer": np.int64,
     "float": np.float32,
 }
+FileKind: TypeAlias = Literal[
+    "delimited", "jsonl", "parquet", "lightgcn", "counted", "netflix"
+]
 _Columns: TypeAlias = Mapping[str, Column]
 
 
@@ -92,7 +96,7 @@ class Layout:
     `types` are the types of columns in an atomic file of RecBole.
     """
 
-    kind: Literal["delimited", "jsonl", "parquet", "lightgcn", "counted", "netflix"]
+    kind: FileKind
     separator: str = ""
     names: tuple[str, ...] = ()
     has_header: bool = True
@@ -112,6 +116,20 @@ def detect(data: DataFile, request: Request) -> Layout:
     """
     if data.is_parquet:
         return Layout("parquet")
+    lines = _first_lines(data)
+    blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
+    lines = lines[blank:]
+    if not lines:
+        raise NoRowsError(f"{data.name} is empty.")
+    if request.sep is None:
+        kind = _kind_without_columns(lines, data)
+        if kind is not None:
+            return Layout(kind)
+    return _delimited(lines, blank, data, request)
+
+
+def _first_lines(data: DataFile) -> list[str]:
+    """Return the first whole lines of a text file."""
     with data.path.open("rb") as stream:
         head = stream.read(_HEAD)
         while head.lstrip().count(b"\n") < 2 and (block := stream.read(len(head))):
@@ -119,80 +137,109 @@ def detect(data: DataFile, request: Request) -> Layout:
         is_whole = not stream.read(1)
     data.check_text(head)
     lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
-    lines = lines if is_whole else lines[:-1]
-    blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
-    lines = lines[blank:]
-    if not lines:
-        raise NoRowsError(f"{data.name} is empty.")
-    if request.sep is None:
-        begin = lines[0].lstrip()[:1]
-        if begin == "{" or data.suffix in (".jsonl", ".ndjson"):
-            return Layout("jsonl")
-        if begin == "[":
-            raise DataError(
-                f"{data.name} is a JSON array, and its elements are not objects."
-            )
-        filled = [line for line in lines if line.strip()]
-        if re.fullmatch(r"\d+:\s*", filled[0]):
-            return Layout("netflix")
-        if all(map(_INTEGERS.fullmatch, filled)):
-            rows = [line.split() for line in filled]
-            widths = set(map(len, rows))
-            if len(widths) > 1 and all(int(row[0]) == len(row) - 1 for row in rows):
-                return Layout("counted")
-            # In a table of integers with spaces users come back; in LightGCN lines each has one.
-            if len({row[0] for row in rows}) == len(rows) and widths not in ({1}, {2}):
-                return Layout("lightgcn")
-    return _delimited(lines, blank, data, request)
+    return lines if is_whole else lines[:-1]
+
+
+def _kind_without_columns(lines: list[str], data: DataFile) -> FileKind | None:
+    """Return the kind of a file that is not delimited; None for other files."""
+    begin = lines[0].lstrip()[:1]
+    if begin == "{" or data.suffix in (".jsonl", ".ndjson"):
+        return "jsonl"
+    if begin == "[":
+        raise DataError(
+            f"{data.name} is a JSON array, and its elements are not objects."
+        )
+    if re.fullmatch(r"\d+:\s*", lines[0]):
+        return "netflix"
+    filled = [line for line in lines if line.strip()]
+    if not all(map(_INTEGERS.fullmatch, filled)):
+        return None
+    rows = [line.split() for line in filled]
+    widths = set(map(len, rows))
+    if len(widths) > 1 and all(int(row[0]) == len(row) - 1 for row in rows):
+        return "counted"
+    # Users come back in a table of integers with spaces, but not in LightGCN lines.
+    users = {row[0] for row in rows}
+    if len(users) == len(rows) and widths not in ({1}, {2}):
+        return "lightgcn"
+    return None
 
 
 def _delimited(
-    lines: list[str], blank: int, data: DataFile, request: Request
+    lines: list[str],
+    blank: int,
+    data: DataFile,
+    request: Request,
 ) -> Layout:
-    separator = request.sep
-    if separator is not None:
-        separator = {r"\t": "\t", "tab": "\t", "space": " "}.get(separator, separator)
-        is_character = (
-            len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
-        )
-        if separator != DOUBLE_COLON and not is_character:
-            raise DataError(
-                f'--sep must be one ASCII character, "tab" or "::"; got {request.sep!r}.'
-            )
+    """Return the layout of delimited lines, which follow after `blank` others."""
+    separator = None if request.sep is None else _separator_of(request.sep)
     begin = lines[0].strip()
-    if (excel := re.fullmatch(r'"?sep=(.)"?', begin)) and lines[1:]:
-        return _delimited(
-            lines[1:], blank + 1, data, replace(request, sep=separator or excel[1])
-        )
-    sign = begin[0]
-    rest_of_lines = [
-        line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign
-    ]
-    if sign in "#%" and sign != separator and rest_of_lines:
-        mark = separator or sniff_separator(rest_of_lines) or ","
-        first, rows = split_rows(lines[:1], mark)[0], split_rows(rest_of_lines, mark)
-        if first[0].strip() == sign or len({len(first), *map(len, rows[:1])}) > 1:
-            n_lines = next(n for n, line in enumerate(lines) if line in rest_of_lines)
-            return _delimited(lines[n_lines:], blank + n_lines, data, request)
+    excel = re.fullmatch(r'"?sep=(.)"?', begin)
+    if excel and len(lines) > 1:
+        request = replace(request, sep=separator or excel[1])
+        return _delimited(lines[1:], blank + 1, data, request)
+    n_comments = _n_comments(lines, separator)
+    if n_comments:
+        return _delimited(lines[n_comments:], blank + n_comments, data, request)
     separator = separator or sniff_separator(lines)
     rows = split_rows(lines, separator) if separator else []
     if separator is None or not rows or len(rows[0]) < 2:
         tried = "tab, semicolon, comma, bar or space"
-        tried = f"separator {request.sep!r}" if request.sep else tried
+        if request.sep:
+            tried = f"separator {request.sep!r}"
         raise DataError(
-            f"{data.name} has only one column ({begin[:40]!r}): found no {tried}; name the "
-            "separator with --sep."
+            f"{data.name} has only one column ({begin[:40]!r}): found no {tried}; "
+            "name the separator with --sep."
         )
     first = [field.strip() for field in rows[0]]
     # Some programs end all rows but the header with a separator.
     if len(rows) > 2 and all(_ends_empty(row, len(first)) for row in rows[1:]):
         first.append("")
     names = names_without_header(first, rows, separator, data.name, request)
-    if names is None:
-        untyped_names, types = without_types(first)
-        names, sample = tuple(untyped_names), tuple(rows[1:])
-        return Layout("delimited", separator, names, True, blank + 1, sample, types)
-    return Layout("delimited", separator, names, False, blank, tuple(rows))
+    if names is not None:
+        return Layout("delimited", separator, names, False, blank, tuple(rows))
+    untyped_names, types = without_types(first)
+    return Layout(
+        "delimited",
+        separator,
+        names=tuple(untyped_names),
+        skip=blank + 1,
+        sample=tuple(rows[1:]),
+        types=types,
+    )
+
+
+def _separator_of(sep: str) -> str:
+    """Return the separator that an option names."""
+    separator = _NAMED_SEPARATORS.get(sep, sep)
+    is_character = len(separator) == 1 and separator.isascii()
+    if separator != DOUBLE_COLON and (not is_character or separator in '"\r\n'):
+        raise DataError(
+            f'--sep must be one ASCII character, "tab" or "::"; got {sep!r}.'
+        )
+    return separator
+
+
+def _n_comments(lines: list[str], separator: str | None) -> int:
+    """Return the number of lines before the header that begin with # or %.
+
+    A first line with as many fields as the next one is a header, not a comment.
+    """
+    sign = lines[0].lstrip()[0]
+    if sign not in "#%" or sign == separator:
+        return 0
+    filled = (n for n, line in enumerate(lines) if line.strip())
+    positions = [n for n in filled if lines[n].lstrip()[0] != sign]
+    if not positions:
+        return 0
+    others = [lines[n] for n in positions]
+    mark = separator or sniff_separator(others) or ","
+    first = split_rows(lines[:1], mark)[0]
+    next_rows = split_rows(others, mark)[:1]
+    is_header = all(len(row) == len(first) for row in next_rows)
+    if is_header and first[0].strip() != sign:
+        return 0
+    return positions[0]
 
 
 def _ends_empty(row: list[str], width: int) -> bool:
@@ -237,7 +284,10 @@ def split_rows(lines: list[str], separator: str) -> list[list[str]]:
 
 
 def csv_rows(
-    lines: Iterable[str], separator: str, *, strict: bool = True
+    lines: Iterable[str],
+    separator: str,
+    *,
+    strict: bool = True,
 ) -> Iterator[list[str]]:
     """Yield the fields of records; several spaces are one separator.
 
@@ -284,14 +334,8 @@ def read_delimited(
     DataError
         As `read_carefully`; also if columns are missing or ambiguous, or there are no rows.
     """
-    if request.rules.bad_rows is None and any(
-        "\ufffd" in name for name in layout.names
-    ):
-        try:
-            deque(data.lines(), maxlen=0)
-        except DataError as error:
-            reason = str(error).rstrip(".")
-            raise DataError(f"{reason}; the header cannot be read without.") from None
+    if request.rules.bad_rows is None:
+        _check_encoding(data, layout)
     is_labelled = layout.types and _LABEL in layout.names and request.rating is None
     if is_labelled and usual_column(layout.names, "rating", data.name) is None:
         request = replace(request, rating=_LABEL)
@@ -301,14 +345,11 @@ def read_delimited(
             request,
             data.name,
             required,
-            lambda place: _sampled(layout, place),
+            lambda position: _sampled(layout, position),
         )
     except DataError as error:
-        if (
-            not layout.has_header
-            or request.columns
-            or any(map(is_known_name, layout.names))
-        ):
+        is_sure = request.columns or any(map(is_known_name, layout.names))
+        if not layout.has_header or is_sure:
             raise
         hint = f"If these are values of the first row, use column numbers, {BY_NUMBER}."
         raise DataError(f"{error} {hint}") from None
@@ -316,19 +357,7 @@ def read_delimited(
         raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
     if not layout.has_header and "rating" in roles and bad.limit is None:
-        row = [field.strip() for field in layout.sample[0]]
-        first = row[roles["rating"]]
-        pointed = (
-            re.sub(_COMMA, r"\1.\2", first)
-            if layout.separator == _COMMA_WITH
-            else first
-        )
-        problem = None if is_truth(first) else rating_problem(pointed)
-        if problem is not None and problem.startswith("rating "):
-            raise DataError(
-                f"{data.name}, line {layout.skip + 1}: {problem.removesuffix('.')}. "
-                f"There is no header; name the columns by number, {BY_NUMBER}."
-            )
+        _check_first_rating(data, layout, roles["rating"])
     rows = read_fast(data, layout, roles, request.rules.time_format)
     lines = None
     if rows is None:
@@ -338,12 +367,9 @@ def read_delimited(
         if headers:
             rows.remarks.append(f"{counted(len(headers), 'repeated header')} left out")
     if layout.types and layout.names[roles.get("rating", 0)] == _LABEL:
-        labels = (
-            rows.decode().columns["rating"].cast(pl.Float64, strict=False).fill_null(2)
-        )
-        if labels.is_in([0.0, 1.0]).all():
-            rows.columns["rating"] = labels == 1
-
+        ratings = rows.decode().columns["rating"].cast(pl.Float64, strict=False)
+        if ratings.fill_null(2).is_in([0.0, 1.0]).all():
+            rows.columns["rating"] = ratings == 1
     columns: Mapping[str, Column] = rows.arrays or rows.columns
     n_rows = len(next(iter(columns.values())))
 
@@ -354,24 +380,53 @@ def read_delimited(
             return data.at(layout.skip + row + 1)
         return data.at(next(islice(records(data, layout), row, None))[0])
 
-    form = separator_name(layout.separator) + (
-        "" if layout.has_header else ", no header"
-    )
-    name = (
-        layout.names[roles["rating"]] if layout.has_header and "rating" in roles else ""
-    )
-    return replace(
-        rows,
-        layout=f"{form}, {description}",
-        place=place,
-        bad=bad,
-        name=name,
-        untyped=frozenset(("user", "item")),
-    )
+    form = separator_name(layout.separator)
+    if not layout.has_header:
+        form += ", no header"
+    elif "rating" in roles:
+        rows.name = layout.names[roles["rating"]]
+    rows.layout = f"{form}, {description}"
+    rows.place = place
+    rows.bad = bad
+    rows.untyped = frozenset(("user", "item"))
+    return rows
+
+
+def _check_encoding(data: DataFile, layout: Layout) -> None:
+    """Raise an error with the place of the byte if the header is not UTF-8."""
+    if not any("\ufffd" in name for name in layout.names):
+        return
+    try:
+        deque(data.lines(), maxlen=0)
+    except DataError as error:
+        reason = str(error).rstrip(".")
+        raise DataError(f"{reason}; the header cannot be read without.") from None
+
+
+def _check_first_rating(
+    data: DataFile,
+    layout: Layout,
+    position: int,
+) -> None:
+    """Raise an error if the first rating of a file without header is a word."""
+    first = layout.sample[0][position].strip()
+    if is_truth(first):
+        return
+    if layout.separator == _COMMA_WITH:
+        first = re.sub(_COMMA, r"\1.\2", first)
+    problem = rating_problem(first)
+    if problem is not None and problem.startswith("rating "):
+        raise DataError(
+            f"{data.name}, line {layout.skip + 1}: {problem.removesuffix('.')}. "
+            f"There is no header; name the columns by number, {BY_NUMBER}."
+        )
 
 
 def read_fast(
-    data: DataFile, layout: Layout, roles: Roles, time_format: str | None = None
+    data: DataFile,
+    layout: Layout,
+    roles: Roles,
+    time_format: str | None = None,
 ) -> Rows | None:
     """Read with polars; return None if this fails or gives unexpected nulls."""
     kinds = {
@@ -424,7 +479,9 @@ def read_fast(
 
 
 def _has_bad_ids(
-    rows: Rows, kinds: Mapping[str, Kind], names: Mapping[str, str]
+    rows: Rows,
+    kinds: Mapping[str, Kind],
+    names: Mapping[str, str],
 ) -> bool:
     """Return whether texts are not ids ("1.23457E+11"), or the name of the column."""
     for role in (role for role in ("user", "item") if kinds.get(role) == "name"):
@@ -444,7 +501,9 @@ def _has_bad_ids(
 
 
 def _whole_numbers(
-    layout: Layout, roles: Roles, kinds: Mapping[str, Kind]
+    layout: Layout,
+    roles: Roles,
+    kinds: Mapping[str, Kind],
 ) -> list[str]:
     """Return the roles of ids that seem to be whole numbers, some like "17.0"."""
     names = [role for role in roles if kinds[role] == "name"]
@@ -455,7 +514,12 @@ def _whole_numbers(
     ]
 
 
-def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kind:
+def _kind(
+    role: str,
+    place: int,
+    layout: Layout,
+    time_format: str | None,
+) -> Kind:
     """Return the kind of a column from its sample; for times, their format."""
     texts = _sampled(layout, place)
     if role == "rating":
@@ -711,7 +775,10 @@ class _Parser:
         return dict(zip(roles, filled_arrays, strict=True))
 
     def _texts(
-        self, block: bytes, n_rows: int, roles: list[str]
+        self,
+        block: bytes,
+        n_rows: int,
+        roles: list[str],
     ) -> dict[str, pl.Series] | None:
         """Return columns that polars has read; None if unreliable."""
         mark = self.layout.separator
@@ -736,7 +803,11 @@ class _Parser:
         return {role: frame[role] for role in roles}
 
     def _frame(
-        self, block: bytes, mark: str, is_quoted: bool, roles: list[str]
+        self,
+        block: bytes,
+        mark: str,
+        is_quoted: bool,
+        roles: list[str],
     ) -> pl.DataFrame | None:
         """Read all columns, so that polars detects long rows; None if it fails."""
         names = [str(position) for position in range(len(self.layout.names))]
@@ -772,7 +843,11 @@ def _unquoted(text: pl.Expr) -> pl.Expr:
     return pl.when(is_quoted).then(inside).otherwise(text)
 
 
-def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:
+def _cast(
+    text: pl.Expr,
+    kind: Kind,
+    with_commas: bool,
+) -> pl.Expr:
     stripped = text.str.strip_chars()
     if kind == "text":
         return pl.when(stripped.str.len_bytes() > 0).then(stripped)
