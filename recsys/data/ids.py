@@ -397,7 +397,10 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
     elif isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
         series = pl.Series(kind, np.ascontiguousarray(values))
     else:
-        listed = list(cast("Iterable[Any]", values))
+        listed = [
+            None if type(value).__name__ == "NAType" else value  # pandas.NA
+            for value in cast("Iterable[Any]", values)
+        ]
         truth = next(
             (value for value in listed if isinstance(value, bool | np.bool_)), None
         )

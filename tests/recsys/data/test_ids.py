@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import given
@@ -287,3 +288,9 @@ def test_ids_are_united() -> None:
     assert ids.union(["007", "10"]).values.to_list() == ["007", "10", "30"]
     assert ids.union([10]) is ids
     assert ids.like([20, "10", "007"]).to_list() == [20, 10, None]
+
+
+def test_a_missing_id_of_pandas_is_missing():
+    series = pd.Series([1, None], dtype="Int64")
+    with pytest.raises(DataError, match="Row 2: the user id is missing"):
+        as_id_series(series, "user")
