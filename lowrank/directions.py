@@ -76,7 +76,7 @@ def _with_fixed_null_space(svd: SVD) -> SVD:
     others = np.random.default_rng(0).standard_normal((Vt.shape[1], s.size - rank))
     for _ in range(2):
         others -= Vt[:rank].T @ (Vt[:rank] @ others)
-    basis = np.linalg.qr(others)[0].T
+    basis: FloatArray = np.linalg.qr(others)[0].T
     _, _, basis = with_signs(np.ones((1, len(basis))), s[rank:], basis)
     return replace(svd, Vt=np.vstack([Vt[:rank], basis]))
 
@@ -505,6 +505,7 @@ def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray, fl
 
     The smaller Gram matrix is used if squaring loses no digits, else LAPACK. Signs are fixed.
     """
+    s: FloatArray
     rows, columns = stack.shape
     if 0 < 2 * k < min(stack.shape):
         values, vectors = np.linalg.eigh(
@@ -514,7 +515,7 @@ def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray, fl
         rest = float(values[k:].sum())
         s = np.sqrt(values[:k])
         if min(s[-1], math.sqrt(rest)) > _SQUARABLE * s[0]:
-            Vt = vectors[:k]
+            Vt: FloatArray = vectors[:k]
             if rows <= columns:
                 Vt = Vt @ stack / s[:, None]
             _, s, Vt = with_signs(np.ones((1, s.size)), s, Vt)

@@ -201,7 +201,7 @@ class Groups:
         # The pairs of an item follow one another.
         position = np.arange(len(items)) - np.repeat(starts, counts)
         count = int(groups.max(initial=-1)) + 1
-        width = max(1, counts.max(initial=1))
+        width = int(counts.max(initial=1))
         codes = np.full((len(values), width), count, np.int32)
         codes[items, position] = groups
         return cls(codes, count)
@@ -349,9 +349,9 @@ class Reranking:
 def _relevance(scores: Floats, is_given: NDArray[np.bool_]) -> Floats:
     """Return scores scaled to 0 for the worst and 1 for the best candidate of each user."""
     best = scores[:, :1]
-    given_scores = np.where(is_given, scores, np.inf)
-    worst = given_scores.min(axis=1, keepdims=True)
-    span = np.where(best > worst, best - worst, 1)
+    worst: Floats = scores.min(axis=1, keepdims=True, initial=np.inf, where=is_given)
+    span: Floats = best - worst
+    span[~(best > worst)] = 1
     relevance: Floats = (scores - worst) / span
     return relevance
 

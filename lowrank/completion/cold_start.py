@@ -129,7 +129,8 @@ def main_directions(
 
     The result has shape (n_features, r).
     """
-    weight = (counts / max(1, counts.sum())).astype(dtype)[:, None]
+    n_entries = max(1, int(counts.sum()))
+    weight = (counts / n_entries).astype(dtype)[:, None]
     design = FeatureDesign.of(features, weight[:, 0])
     n_features = design.n_features
     r = min(N_SLOPES, n_features)

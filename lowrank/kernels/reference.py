@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -492,11 +493,12 @@ def read_rows(
 ) -> int:
     """Write the numbers in columns of a text; return the number of rows, -1 if it is not plain."""
     n_rows, block = 0, text.tobytes()
+    room = min((len(array) for array in arrays), default=sys.maxsize)
     if b'"' in block or not block.isascii():
         return -1
     for line in re.split("\r?\n", block.decode()):
         fields = line.split(mark)
-        if line and (len(fields) != width or n_rows == len(arrays[0])):
+        if line and (len(fields) != width or n_rows == room):
             return -1
         for place, array in zip(places if line else (), arrays, strict=False):
             form = _INTEGER if array.dtype == np.int64 else _DECIMAL

@@ -115,7 +115,7 @@ def _qr(block: FloatArray, gram: Float64Array) -> tuple[FloatArray, FloatArray, 
     """
     pivot = 0.0
     try:
-        R = np.linalg.cholesky(gram).T
+        R: FloatArray = np.linalg.cholesky(gram).T
         outside = R.diagonal() ** 2 / gram.diagonal()
         pivot = float(outside.min(initial=np.inf)) ** 0.5
     except np.linalg.LinAlgError:

@@ -153,7 +153,7 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
     moments = ratings.timestamps
     if moments is not None:
         for name, seconds in (("first", moments.min()), ("last", moments.max())):
-            counts[name] = shown_time(seconds, day=True)
+            counts[name] = shown_time(int(seconds), day=True)
     facts: dict[str, dict[str, Any]] = {"ratings": counts}
     # Count each value, or compute quantiles if there are many values.
     if not ratings.implicit or ratings.weighted:

@@ -161,9 +161,9 @@ def monitor(
         rows.append(_means(train, new, confidence))
     rated = new.items.take(np.flatnonzero(has_items(new)))
     of_known = train.items.find(rated)
-    covered = has_items(train)[of_known[of_known >= 0]].sum() / max(
-        1, has_items(train).sum()
-    )
+    in_train = has_items(train)
+    n_covered = int(in_train[of_known[of_known >= 0]].sum())
+    covered = n_covered / max(1, int(in_train.sum()))
     said = "share of the known items with new ratings"
     rows.append(("catalogue_used", covered, None, None, None, said))
     try:

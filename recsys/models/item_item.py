@@ -147,9 +147,11 @@ def weight_unit(ratings: Ratings) -> float:
     counts = ratings.implicit or are_counts(values)
     if ratings.scale is not None:
         unit = ratings.scale[1]
+    elif counts:
+        unit = float(values.mean(dtype=np.float64))
     else:
-        unit = values.mean(dtype=np.float64) if counts else values.max(initial=0)
-    return float(unit) if unit > 0 else 1.0
+        unit = float(values.max(initial=0))
+    return unit if unit > 0 else 1.0
 
 
 def weighted_matrix(

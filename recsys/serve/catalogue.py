@@ -371,9 +371,9 @@ def _plane(vectors: Doubles) -> tuple[Doubles, float]:
     # The sign of a component is arbitrary: choose the longer tail as the positive side.
     skewness = (points**3).sum(axis=0)
     points *= np.where(skewness < 0, -1, 1)
-    total = max(s @ s, np.finfo(float).tiny)
-    share = (s[:2] @ s[:2]) / total
-    return points, float(share)
+    total = max(float(s @ s), float(np.finfo(float).tiny))
+    share = float(s[:2] @ s[:2]) / total
+    return points, share
 
 
 def _singular_values(model: Model) -> NDArray[np.floating[Any]] | None:
