@@ -65,6 +65,7 @@ def observed_entries(X: MatrixLike) -> csr_array:
     dtype = real_matrix(array.dtype, shape, "X")
     if sparse.issparse(X):
         coo = array.tocoo()
+        # Sorted entries make duplicates neighbours, and rows contiguous.
         order = np.lexsort((coo.col, coo.row))
         rows, columns, data = coo.row[order], coo.col[order], coo.data[order]
         twice = np.flatnonzero((np.diff(rows) == 0) & (np.diff(columns) == 0))
@@ -197,6 +198,7 @@ def hold_out(
         )
     rng = checked_generator(random_state)
     size = min(max(1, round(test_fraction * X.nnz)), X.nnz - 1)
+    # Some entries stay on both sides.
     is_test = np.zeros(X.nnz, bool)
     is_test[rng.choice(X.nnz, size, replace=False)] = True
     rows, columns, values = (entries := Entries.of(X)).where(~is_test)

@@ -99,5 +99,6 @@ def folded_in(
 ) -> Model:
     """Return the model with these users (or items), and their features if it uses any."""
     arguments = (features,) if model.uses_features else ()
-    folded: Model = getattr(model, f"with_{side}s")(histories, *arguments)
+    fold = model.with_users if side == "user" else model.with_items
+    folded: Model = fold(histories, *arguments)
     return folded

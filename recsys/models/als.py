@@ -297,6 +297,7 @@ class ALS(VectorModel):
     def _solved_rows(
         self, side: str, histories: Histories, features: CsrArrays | None
     ) -> links.Posterior:
+        # Without links and features the prior mean is zero, for which there is a faster kernel.
         if self.priors is None:
             factors, bias = self._plain_rows(side, histories.csr)
             return links.Posterior.exactly(np.column_stack([factors, bias]))

@@ -205,6 +205,7 @@ class Model:
     def __post_init__(self) -> None:
         for declared in self.parameters():
             value = getattr(self, declared.name)
+            # Defaults are valid, and most parameters have them.
             if type(value) is not type(declared.default) or value != declared.default:
                 declared.check(value)
 
@@ -424,6 +425,7 @@ class Model:
         cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> Self:
         """Return a fitted model that shares memory with `arrays`, after checking them."""
+        # Parameters come first: some arrays exist only for some of their values.
         result = cls(**params)
         reader = ArrayReader(getattr(cls, "name", cls.__name__), arrays)
         for declared in result._declared_arrays():
@@ -604,6 +606,7 @@ class RatingModel(Model):
     def _list_bias(self) -> Floats:
         """Item biases minus the discount for few ratings; cached."""
         arguments = self.item_bias, self.item_obscurity, self.popularity
+        # Every list of a single user needs it, and it takes as long as the search.
         cached = vars(self).get("_cached_list_bias")
         if cached is None or any(
             a is not b for a, b in zip(cached[0], arguments, strict=True)

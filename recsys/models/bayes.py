@@ -148,6 +148,7 @@ class Bayes(VectorModel):
                 self.noise_variance,
             )
             self._fit_features(ratings)
+        # Times that are all the same say nothing of drifts.
         if self.time and ratings.timestamps is not None and np.ptp(ratings.timestamps):
             residual = self._residual(
                 self.calibration, "user", self._posterior("user"), histories
@@ -178,6 +179,7 @@ class Bayes(VectorModel):
             if not math.isfinite(sweep.free_energy):
                 raise overflow_error(self, "temperature", "count_power")
             rmse = None
+            # Setting the arrays copies factors; nobody sees them otherwise.
             if validation is not None or on_step is not None:
                 self._take(sweep)
                 rmse = validation_rmse(self, validation)

@@ -128,6 +128,7 @@ class Blend(Model):
     def with_parts(self, parts: Sequence[Model]) -> Self:
         """Return the blend with its fitted models replaced, in the order of `parts`."""
         result = copy.copy(self)
+        # The item columns are those of the former models.
         vars(result).pop("_columns", None)
         vars(result)["_parts"] = [*parts]
         return result
@@ -236,6 +237,7 @@ class Blend(Model):
                 factor * part.pair_scores(u, i) for factor, part in self._weighted
             )
         scores = np.empty(len(u), np.float32)
+        # Users in order share the rows of a form, which is made once for each user of a block.
         order = np.argsort(u, kind="stable")
         for block in np.array_split(order, max(1, -(-len(u) // _PAIRS))):
             distinct, rows = np.unique(u[block], return_inverse=True)
@@ -265,6 +267,7 @@ class Blend(Model):
         errors = [part._score_error(u) for part in self.parts]
         if all(error is None for error in errors):
             return None
+        # Each of the sums has len(errors) terms, rounded in any order.
         rounding = np.float32(2 * len(errors) * np.finfo(np.float32).eps)
         bound = np.zeros(len(u), np.float32)
         for (factor, part), error in zip(self._weighted, errors, strict=True):
@@ -401,6 +404,7 @@ class Blend(Model):
     def _side_by_side(self, vectors: Sequence[Floats]) -> Floats:
         columns = []
         for share, of_part in zip(self.shares[self.shares > 0], vectors, strict=True):
+            # Vectors of length sqrt(share) make the cosine of all columns the mean of the cosines.
             lengths = np.sqrt(np.einsum("ij,ij->i", of_part, of_part))[:, None]
             zeros = np.zeros_like(of_part)
             unit = np.divide(of_part, lengths, out=zeros, where=lengths > 0)
@@ -439,6 +443,7 @@ class Blend(Model):
         parts: list[Model] = []
         for member, share in zip(models, shares, strict=True):
             if share > 0:
+                # Models of weight zero are not saved, and do not count.
                 prefix = f"{len(parts) + 1}_"
                 parts.append(_part(member, arrays, prefix))
         if len({(part.n_users, part.n_items) for part in parts}) > 1:
@@ -490,6 +495,7 @@ def _columns(
         shape = len(indptr) - 1, len(items)
         stacked.append(csr_array((data, columns, indptr), shape=shape))
     matrix = vstack(stacked, format="csr")
+    # The kernels search rows by column.
     matrix.sort_indices()
     return items, bias, kernels.csr_arrays(matrix), None
 

@@ -94,6 +94,7 @@ def calibrated(
         item_leverage=leverages(raters, priors[1], items.covariance),
     )
     n = len(histories.values)
+    # A sample is enough for one number, and covariances take time.
     at = np.random.default_rng(0).choice(n, min(n, _CALIBRATED_ON), replace=False)
     scores = calibration.held_out("user", users, items, histories, global_mean, at)
     u = histories.rows[at]
@@ -103,6 +104,7 @@ def calibrated(
         Posterior(users.mean[u], users.covariance[u]),
         Posterior(items.mean[i], items.covariance[i]),
     )
+    # Without its own rating, a prediction is less certain.
     spread *= 1 + leverage
     best = calibrated_noise(histories.values[at], scores, spread, noise)
     return replace(calibration, noise=best)

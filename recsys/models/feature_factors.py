@@ -88,6 +88,7 @@ class AxisFeatures(Part):
         matrix = csr_rows(features)
         assert matrix is not None
         vectors = cold.vectors(matrix).mean.astype(np.float32, copy=False)
+        # The distribution of slopes is learned from a sample of the other side.
         sample = sampled_rows(other_histories.counts)
         entries = other_histories.take(sample).csr
         positions = kernels.csr_matmat(matrix, directions)
@@ -117,6 +118,7 @@ class AxisFeatures(Part):
         noise variance of predictions.
         """
         w = others.mean.astype(np.float64)
+        # The variance of a score is w'Cw, in which the own bias has the factor one.
         w[:, -1] = 1
         spread = np.einsum("ni,ij,nj->n", w, self.covariance, w)
         expected = self.slope_noise - noise
@@ -151,6 +153,7 @@ class AxisFeatures(Part):
         if features is None:
             none = np.zeros(len(counts) + 1, np.int64)
             features = CsrArrays(none, np.zeros(0, np.int32), np.zeros(0, np.float32))
+        # Only rows without ratings take the predicted vector: ratings say more than features.
         is_cold = counts == 0
         predicted = self.map.vectors(features)
         axis = replace(
@@ -216,6 +219,7 @@ class FeatureFactors(Part):
         """
         result = self
         columns = []
+        # Slopes are fitted to the ratings given the solved vectors, before features replace any.
         solved = rows.mean
         axis = self.of(side)
         if axis is not None:
@@ -228,6 +232,7 @@ class FeatureFactors(Part):
         other = self.of(OTHER[side])
         if other is not None:
             columns.append(other.slopes(solved, histories.csr, global_mean))
+        # Columns for features of items come first on both sides, so that products match them.
         if side == "user":
             columns.reverse()
         return result, rows, np.hstack(columns).astype(np.float32, copy=False)

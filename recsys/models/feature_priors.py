@@ -26,6 +26,7 @@ def widened(model: F, side: str, order: Indices, features: GroupedFeatures) -> F
     """Return a model with additional items (or users) without ratings, sorted by `order`."""
     n_new = features.matrix.shape[0]
     n_fitted = len(order) - n_new
+    # New rows are zero first, and then set to what their features predict.
     rows = np.where(order < n_fitted, order, -1)
     result = model._from_arrays(model.get_params(), model._rearranged(**{side: rows}))
     indptr = np.zeros(n_new + 1, np.int64)
@@ -67,6 +68,7 @@ class AxisFeaturePrior(Part):
         counts: NDArray[np.int64],
     ) -> Self:
         """Return the prior of a fit; zero factors mean no ratings."""
+        # The fit leaves rows without interactions at zero.
         is_rated = factors.any(axis=1)
         predicted = prior.vectors(features, len(factors))
         residual = (factors - predicted)[is_rated]

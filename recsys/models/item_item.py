@@ -50,6 +50,7 @@ class HistoryModel(Model):
         """
         self._require_items_of_the_fit()
         check_indices(histories.indices, self.n_items, "item")
+        # The weights of items stay; only the histories are others.
         result = copy.copy(self)
         result._take_histories(histories)
         result._take_features("user", histories, features)

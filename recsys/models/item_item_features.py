@@ -238,6 +238,7 @@ class ProfileModel(Model):
         positions = axis.all_positions(rows, len(counts))
         is_rated = counts > 0
         Z = _regression(positions, is_rated)
+        # The regression on features is multiplied by S once, so that a score is a product.
         if side == "item":
             loadings = self._filter(Z) * np.float32(self._new_item_share)
         else:
@@ -332,6 +333,7 @@ class ProfileModel(Model):
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
         """Return the model with additional items (or users) without ratings, sorted by `order`."""
         n_new = features.matrix.shape[0]
+        # The new rows are sorted in among the fitted ones, so that ids stay in order.
         new_index = np.argsort(order)
         rows = np.where(order < len(order) - n_new, order, -1)
         arrays = self._rearranged(**{side: rows})

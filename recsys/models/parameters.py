@@ -119,6 +119,7 @@ class Parameter:
         if (value is None and self.default is None) or not self.description:
             return
         accepted, expected = _TYPES[self.type]
+        # A bool is an int in Python, but not a number for a user.
         is_bool = isinstance(value, bool | np.bool_)
         valid = isinstance(value, accepted) and is_bool == (self.type is bool)
         if valid and self.choices:

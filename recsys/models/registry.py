@@ -144,6 +144,7 @@ def fitted_model(
         if on_step is not None:
             on_step(step)
 
+    # Counts of events become weights before the clock starts.
     ratings = ratings.as_interactions()
     start = time.perf_counter()
     model.fit(ratings, on_step=each, **settings)

@@ -131,6 +131,7 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
                 ).best
             else:  # biases only; any penalty will do if they are exact
                 self.penalty = nuclear_norm.largest_regularization(residual) or 1.0
+            # Warm starts from larger penalties take less time than one fit from zero.
             grid = nuclear_norm.penalties_to(self.penalty, residual)
             path = nuclear_norm.soft_impute_path(
                 residual, grid, **options, tol=self.tol

@@ -111,6 +111,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
     def _from_arrays(
         cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> Self:
+        # Optional arrays of a part are None where they are missing: the model knows which it needs.
         result = super()._from_arrays(params, arrays)
         if result.priors is None:
             return result
@@ -196,8 +197,10 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         self, side: str, histories: Histories, features: CsrArrays | None
     ) -> dict[str, Any]:
         rows = self._solved_rows(side, histories, features)
+        # Leverages and drifts are those of the solved vectors, also where features replace them.
         changes = self._of_rows(side, rows, histories)
         if self.priors is not None:
+            # Links are learned in the fit: rows that are folded in later do not take part in them.
             changes["priors"] = self.priors.without_links_to(side, histories.n_rows)
         if self.features is None:
             return changes | self._side(side, rows)
@@ -223,6 +226,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         ):
             return
         by_user = Histories.of(ratings)
+        # The slopes of items on features of users need the ratings by item.
         turned = transposed(by_user.csr, ratings.n_items, kernels.resolve_threads(None))
         by_item = Histories(*turned)
         users = self._fitted_features("user", by_user, by_item, ratings.user_features)
@@ -232,6 +236,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
             ("user", by_user, ratings.user_features),
             ("item", by_item, ratings.item_features),
         )
+        # Both sides are completed from the vectors of the fit, not from each other's result.
         completed: dict[str, Any] = {}
         for side, histories, features in both:
             rows = self._posterior(side)
@@ -269,6 +274,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
     ) -> Terms:
         """Return the vector of a user or item as a sum over its entries and features."""
         axis = self._axis_features(side)
+        # Without ratings, the vector is exactly what the features predict.
         if axis is not None and not len(entries.indices):
             return axis.terms(features)
         return posterior_terms(
@@ -303,11 +309,13 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
             if context.items is not None and context.raters is not None:
                 features = row_of(context.items, number)
                 raters = row_of(context.raters.csr, number)
+                # The features of an item act through its own prior, given the ratings of others.
                 predicted = self._row_terms("item", raters, features).features
                 scores = predicted[:, :-1] @ w[:-1] + predicted[:, -1]
                 np.add.at(shares["item"][number], features.indices, scores)
                 z -= predicted.sum(axis=0)
             base[number] += z[-1]
+            # The bias of the item is in the base; the user's bias is multiplied by one.
             z[-1] = 1
             base[number] += user.base @ z
             terms[number] += user.entries @ z
