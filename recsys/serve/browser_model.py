@@ -246,7 +246,8 @@ def _agrees(form: Form, model: Model, ratings: Ratings, items: Indices) -> bool:
         expected = scores[0, items]
         error = form_scores(form, position[rated], values) - expected
         largest = np.abs(expected).max(initial=1e-30)
-        if not np.abs(error[is_scored]).max() <= _ROUNDING * largest:
+        largest_error = np.abs(error[is_scored]).max()
+        if not largest_error <= _ROUNDING * largest:  # also if it is not a number
             return False
     return True
 
@@ -267,8 +268,11 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
     if "base" in form:
         scores = form["base"].astype(np.float64)
     elif form["kind"] == "sums":
-        factors = values if form["weighted"] else np.ones(len(items))
-        scores = factors.astype(np.float64) @ form["weights"][items]
+        factors = np.ones(len(items))
+        if form["weighted"]:
+            factors = values.astype(np.float64)
+        weights = form["weights"][items]
+        scores = factors @ weights
     elif "unit" in form:
         scores = _scores_of_interactions(form, items, values, user)
     else:
@@ -320,7 +324,10 @@ def _scores_of_interactions(
     total = weights.sum() + form["others"]
     precision = form["precision"].astype(np.float64)
     precision *= total ** form["power"]
-    system = (design.T * weights) @ design + form["gram"] + precision
+    weighted = design.T * weights
+    system = weighted @ design
+    system += form["gram"]
+    system += precision
     right = weights @ design + precision @ _prior(form, user)
     scores: Doubles = vectors @ _solution(form, system, right)
     return scores
@@ -330,12 +337,14 @@ def _solution(form: Form, system: Doubles, right: Doubles) -> Doubles:
     """Return the vector of a user, not negative if the form says so."""
     n = form.get("nonnegative")
     if n is None:
-        return np.asarray(np.linalg.solve(system, right), np.float64)
+        x = np.linalg.solve(system, right)
+        return np.asarray(x, np.float64)
     from scipy.optimize import nnls  # slow to import
 
     factor = np.linalg.cholesky(system[:n, :n])
     x = np.zeros(len(right))
-    x[:n], _ = nnls(factor.T, np.linalg.solve(factor, right[:n]))
+    target = np.linalg.solve(factor, right[:n])
+    x[:n], _ = nnls(factor.T, target)
     return x
 
 
