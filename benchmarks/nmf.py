@@ -103,7 +103,9 @@ def main() -> None:
             matrix = MATRICES[name]()
             for dtype in ("float32", "float64"):
                 for k in RANKS:
-                    rows += measure(name, matrix.astype(dtype), k, arguments.repeats)
+                    rows += measure(
+                        name, sp.csr_array(matrix.astype(dtype)), k, arguments.repeats
+                    )
                     print(f"{name}, {dtype}, k={k}: done", file=sys.stderr, flush=True)
     print(f"\n{machine()}; kernels: {kernels.backend()}; threads: {threads}\n")
     print(table(HEADERS, rows))
