@@ -232,84 +232,89 @@ def choose_columns(
         the name of the file.
     """
     request.check(where)
-    chosen: dict[str, int | None] = {}
-    for role, requested in request.columns.items():
-        positions = [
-            position for position, name in enumerate(names) if name == requested
-        ]
-        for simplified in map(plain_name, (requested, *without_types([requested])[0])):
-            positions = positions or [
-                p for p, name in enumerate(names) if plain_name(name) == simplified
-            ]
-        if not positions and role == "weight" and role in request.optional:
-            positions = [
-                p for p, name in enumerate(names) if plain_name(name) == _JOURNAL_WEIGHT
-            ]
-        if not positions:
-            if role in request.optional:
-                continue
-            raise DataError(
-                f"{where} has no column {requested!r}; its columns are {quoted(names)}."
-            )
-        if len(positions) > 1:
-            raise DataError(
-                f"{where} has {len(positions)} columns named {requested!r}; rename one of them."
-            )
-        other = next(
-            (
-                chosen_role
-                for chosen_role, used_position in chosen.items()
-                if used_position == positions[0]
-            ),
-            None,
-        )
-        if other is not None:
-            raise DataError(
-                f"{where}: column {names[positions[0]]!r} cannot be both {other} and {role}."
-            )
-        chosen[role] = positions[0]
-    for role in ("user", "item", "rating", "timestamp"):
+    chosen: dict[str, int] = {}
+
+    def choose_usual(role: str, usual_role: str) -> None:
+        position = usual_column(names, usual_role, where, chosen.values())
+        if position is not None:
+            chosen[role] = position
+
+    for role in request.columns:
+        position = _requested_column(names, role, request, where)
+        if position is None:
+            continue
+        for other, taken in chosen.items():
+            if taken == position:
+                name = repr(names[position])
+                raise DataError(
+                    f"{where}: column {name} cannot be both {other} and {role}."
+                )
+        chosen[role] = position
+    for role in BY_PLACE:
         if role not in chosen:
-            chosen[role] = usual_column(names, role, where, set(chosen.values()))
-    missing = [role for role in required if chosen[role] is None]
+            choose_usual(role, role)
+    missing = [role for role in required if role not in chosen]
     if missing:
-        raise DataError(
-            _missing_columns(missing, chosen["rating"] is None, names, where)
-        )
+        no_rating = "rating" not in chosen
+        raise DataError(_missing_columns(missing, no_rating, names, where))
     weight = chosen.pop("weight", None)
-    if (
-        weight is not None
-        or request.implicit
-        or request.rules.event_weights is not None
-    ):
-        chosen["rating"] = None
-    if chosen["rating"] is not None and "event" in request.needed:
+    ignores_values = request.implicit or request.rules.event_weights is not None
+    if weight is not None or ignores_values:
+        chosen.pop("rating", None)
+    if "rating" in chosen and "event" in request.needed:
         event = _option_for("event", where, request.event)
         raise DataError(
-            f"{where}: kinds of events have no effect on ratings; leave out {event}, or give the "
-            f"kinds weights with {_option_for('event_weights', where)}."
+            f"{where}: kinds of events have no effect on ratings; leave out {event}, "
+            f"or give the kinds weights with {_option_for('event_weights', where)}."
         )
-    if "event" not in chosen:
-        chosen["event"] = None
-        if chosen["rating"] is None:
-            try:
-                chosen["event"] = usual_column(
-                    names, "event", where, set(chosen.values())
-                )
-            except DataError:  # ambiguous names matter only if weights are given
-                if request.rules.event_weights is not None:
-                    raise
-    has_kinds = chosen["event"] is not None  # which would need weights, too
-    ignores_values = request.implicit or request.rules.event_weights is not None
-    if chosen["rating"] is None and not (has_kinds or ignores_values):
-        chosen["rating"] = usual_column(names, "quantity", where, set(chosen.values()))
+    if "rating" not in chosen and "event" not in chosen:
+        try:
+            choose_usual("event", "event")
+        except DataError:  # ambiguous names matter only if weights are given
+            if request.rules.event_weights is not None:
+                raise
+    # Kinds of events would need weights, too.
+    if not (ignores_values or "rating" in chosen or "event" in chosen):
+        choose_usual("rating", "quantity")
     if "event_id" not in chosen:
-        chosen["event_id"] = usual_column(
-            names, "event_id", where, set(chosen.values())
-        )
+        choose_usual("event_id", "event_id")
     if weight is not None:
         chosen["rating"] = weight
-    return {role: position for role in _ROLES if (position := chosen[role]) is not None}
+    return {role: chosen[role] for role in _ROLES if role in chosen}
+
+
+def _requested_column(
+    names: Sequence[str],
+    role: str,
+    request: Request,
+    where: str,
+) -> int | None:
+    """Return the position of the column that is requested for a role.
+
+    The result is None if there is none, and the role is optional.
+    """
+    requested = request.columns[role]
+    is_optional = role in request.optional
+    forms = [requested, *without_types([requested])[0]]
+    if role == "weight" and is_optional:
+        forms.append(_JOURNAL_WEIGHT)
+    positions = [n for n, name in enumerate(names) if name == requested]
+    simple_names = [plain_name(name) for name in names]
+    for form in map(plain_name, forms):
+        if not positions:
+            positions = [n for n, name in enumerate(simple_names) if name == form]
+    if len(positions) > 1:
+        raise DataError(
+            f"{where} has {len(positions)} columns named {requested!r}; rename one of "
+            "them."
+        )
+    if positions:
+        return positions[0]
+    if is_optional:
+        return None
+    raise DataError(
+        f"{where} has no column {requested!r}; its columns are {quoted(names)}."
+    )
 
 
 def _missing_columns(
@@ -418,7 +423,7 @@ def id_column(
 
 
 def usual_column(
-    names: Sequence[str], role: str, where: str = "", taken: Collection[int | None] = ()
+    names: Sequence[str], role: str, where: str = "", taken: Collection[int] = ()
 ) -> int | None:
     """Return the position of the column whose name matches a role best, or None.
 

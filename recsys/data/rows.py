@@ -351,6 +351,15 @@ class Rows:
     half_life: float | None = None
     untyped: frozenset[str] = frozenset()
 
+    @property
+    def lacks_values(self) -> bool:
+        """Whether a column that needs a value in each row has a missing one."""
+        return any(
+            column.null_count()
+            for role, column in self.columns.items()
+            if role not in OPTIONAL_ROLES
+        )
+
     def spread(self) -> Self:
         """Convert arrays to columns in place, and return the rows."""
         for role in tuple(self.arrays):

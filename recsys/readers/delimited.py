@@ -434,70 +434,73 @@ def read_fast(
         for role, position in roles.items()
     }
 
-    def read() -> Rows | None:
-        batches = Batches()
-        return (
-            batches.rows() if parse(data, layout, roles, kinds, batches.add) else None
-        )
-
-    if (rows := read()) is None:
+    rows = _parsed(data, layout, roles, kinds)
+    if rows is None:
         return None
     # Some values may have another type than the sample.
-    missing = {role for role, column in rows.columns.items() if column.null_count()}
-    text_roles = dict.fromkeys(
-        (role for role in missing if kinds[role] == "id"), "name"
-    )
-    strings = [*text_roles, *_whole_numbers(layout, roles, kinds)]
+    missing = [role for role, column in rows.columns.items() if column.null_count()]
+    changed: dict[str, Kind] = {}
+    for role in missing:
+        if kinds[role] == "id":
+            changed[role] = "name"
+    number_roles = [*changed, *_whole_numbers(layout, roles, kinds)]
     if "%" in kinds.get("timestamp", ""):
         times: Any = rows.arrays.get("timestamp", rows.columns.get("timestamp"))
-        text_roles |= (
-            {"timestamp": "text"}
-            if "timestamp" in missing or times.min() < YEAR_1000
-            else {}
-        )
-    if text_roles:
-        kinds |= text_roles
-        rows = read()
-    if rows is None or any(
-        c.null_count() for role, c in rows.columns.items() if role not in OPTIONAL_ROLES
-    ):
+        if "timestamp" in missing or times.min() < YEAR_1000:
+            changed["timestamp"] = "text"
+    if changed:
+        kinds |= changed
+        rows = _parsed(data, layout, roles, kinds)
+    if rows is None or rows.lacks_values:
         return None
-    if kinds.get("rating") == "float":
-        numbers: Any = rows.levels
-        if numbers is None:
-            numbers = np.asarray(rows.arrays.get("rating", rows.columns.get("rating")))
-        if not np.isfinite(numbers).all():
-            return None
-    for role in strings:
+    if kinds.get("rating") == "float" and not _are_finite(rows):
+        return None
+    for role in number_roles:
         rows.columns[role] = integers_if_whole(rows.spread().columns[role])
-    names = {
-        role: layout.names[position]
-        for role, position in roles.items()
-        if layout.has_header
-    }
-    return None if _has_bad_ids(rows, kinds, names) else rows
+    header = layout.names if layout.has_header else ()
+    for role in ("user", "item"):
+        if kinds.get(role) == "name":
+            name = header[roles[role]] if header else None
+            if _has_bad_ids(rows, role, name):
+                return None
+    return rows
 
 
-def _has_bad_ids(
-    rows: Rows,
+def _parsed(
+    data: DataFile,
+    layout: Layout,
+    roles: Roles,
     kinds: Mapping[str, Kind],
-    names: Mapping[str, str],
-) -> bool:
+) -> Rows | None:
+    """Return columns as the given kinds; None if this is unreliable."""
+    batches = Batches()
+    if parse(data, layout, roles, kinds, batches.add):
+        return batches.rows()
+    return None
+
+
+def _are_finite(rows: Rows) -> bool:
+    """Return whether all ratings are finite."""
+    numbers: Any = rows.levels
+    if numbers is None:
+        numbers = rows.arrays.get("rating", rows.columns.get("rating"))
+    return bool(np.isfinite(np.asarray(numbers)).all())
+
+
+def _has_bad_ids(rows: Rows, role: str, name: str | None) -> bool:
     """Return whether texts are not ids ("1.23457E+11"), or the name of the column."""
-    for role in (role for role in ("user", "item") if kinds.get(role) == "name"):
-        texts = rows.distinct.get(role)
-        if (
-            texts is None
-            and role in rows.columns
-            and isinstance(rows.columns[role].dtype, pl.Categorical | pl.String)
-        ):
-            texts = rows.columns[role].unique()
-        if texts is None:
-            continue
-        texts = texts.cast(pl.String)
-        if is_bad_id(texts).any() or (role in names and (texts == names[role]).any()):
-            return True
-    return False
+    texts = rows.distinct.get(role)
+    if texts is None:
+        column = rows.columns.get(role)
+        if column is None:
+            return False
+        if not isinstance(column.dtype, pl.Categorical | pl.String):
+            return False
+        texts = column.unique()
+    texts = texts.cast(pl.String)
+    if is_bad_id(texts).any():
+        return True
+    return name is not None and bool((texts == name).any())
 
 
 def _whole_numbers(

@@ -447,10 +447,7 @@ def _read_fast(
     except pl.exceptions.PolarsError:
         return None
     rows = batches.rows().spread()
-    for role, column in rows.columns.items():
-        if role not in OPTIONAL_ROLES and column.null_count():
-            return None
-    return rows
+    return None if rows.lacks_values else rows
 
 
 def _type_of(role: str, types: set[type]) -> pl.DataType | None:
