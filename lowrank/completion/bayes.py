@@ -40,8 +40,8 @@ _QUICK_STEPS = (
 def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
     """Return the prior variances that learned covariances are shrunk to, shape (d,).
 
-    They have the weight of d rows. `variance` is that of the entries. The bias comes last; its
-    standard deviation scales with the entries, that of a factor with their square root.
+    They have the weight of d rows. `variance` is the entries' variance. The bias comes last; its
+    standard deviation scales with the entries, the deviation of a factor with their square root.
     """
     target = np.full(d, _SHRINK_TO * math.sqrt(variance))
     target[-1] = _SHRINK_TO * variance
@@ -95,7 +95,7 @@ def calibrated_noise(
 ) -> float:
     """Return the noise variance that maximises the likelihood of held-out entries.
 
-    The search covers a range around `noise`, that of the posterior. `scores` are predictions from
+    The search covers a range around `noise`, the posterior's. `scores` are predictions from
     other entries, and `spread` their variances.
     """
 
@@ -153,8 +153,8 @@ def variational_sweeps(
     r"""Fit independent Gaussian posteriors to the stored entries of a sparse matrix.
 
     The method is mean-field variational Bayes. Each half-sweep computes the exact posterior of
-    every row given those of the columns, then learns the prior (link, mean and full precision). The
-    noise variance is learned after the columns. The free energy
+    every row given the columns' posteriors, then learns the prior (link, mean and full precision).
+    The noise variance is learned after the columns. The free energy
 
     .. math:: F = \frac1T E[\log p(x \mid a, b, m, c)] - \text{KL} + \log p(B, \Lambda, \sigma^2)
 

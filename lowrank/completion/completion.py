@@ -176,9 +176,9 @@ def complete(
     Parameters
     ----------
     X : scipy.sparse matrix or array, or array-like with NaN, of shape (n, m)
-        The known entries of a sparse matrix are the stored ones, stored zeros included; those of a
-        dense array are not NaN. The fit to float32 runs in float32. Sparse input never becomes
-        dense.
+        The known entries of a sparse matrix are the stored ones, stored zeros included; in a dense
+        array, NaN marks the unknown ones. The fit to float32 runs in float32. Sparse input never
+        becomes dense.
     k : int, optional
         Rank for "als"; by default chosen from 1 to 32 by held-out error. The largest rank allowed
         for "soft-impute", by default 100.
@@ -421,7 +421,7 @@ def _fitted_als(
 def _recent_decrease(objectives: Sequence[float], rounding: float) -> float:
     """Return the decrease of the last accelerated sweeps, as a share of the objective.
 
-    That of a single sweep says little: plain sweeps may take thousands of small steps.
+    The decrease of a single sweep says little: plain sweeps may take thousands of small steps.
     """
     last = objectives[-1]
     if last <= 0:

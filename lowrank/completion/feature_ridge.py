@@ -2,9 +2,9 @@ r"""Sparse design matrices of prior means, and ridge regressions on them.
 
 The prior means of row vectors are linear in a design matrix with two blocks: who rated what
 (`Link`) and features (`FeatureDesign`). Neither becomes dense. Their coefficients are fitted by
-weighted ridge regression: those of links by a few conjugate gradient steps per sweep, those of
-features exactly if they are few, else by conjugate gradients. Each group of features has its own
-ridge penalty, learned by maximising the evidence.
+weighted ridge regression: for links by a few conjugate gradient steps per sweep, for features
+exactly if they are few, else by conjugate gradients. Each group of features has its own ridge
+penalty, learned by maximising the evidence.
 """
 
 from __future__ import annotations
@@ -274,10 +274,10 @@ class FeatureRidge:
     the prior precision :math:`\rho_g \Lambda`. Their posterior covariance is :math:`Q \otimes
     \Lambda^{-1}` with :math:`Q^{-1} = F'WF + \operatorname{diag} \rho`.
 
-    Rows with a `weight` of 0 have no influence. A charge w' adds the penalty
-    :math:`\sum_u w'_u |C'f_u|^2` on predictions. It is implemented by adding w' to the weight and
-    multiplying targets by `shrinkage`, :math:`w_u / (w_u + w'_u)`. `diagonal` is that of F'WF.
-    `log_evidence` is a lower bound on what learning the penalties has added to the log evidence.
+    Rows with a `weight` of 0 have no influence. A charge w' adds the penalty :math:`\sum_u w'_u
+    |C'f_u|^2` on predictions. It is implemented by adding w' to the weight and multiplying targets
+    by `shrinkage`, :math:`w_u / (w_u + w'_u)`. `diagonal` is the diagonal of F'WF. `log_evidence`
+    is a lower bound on what learning the penalties has added to the log evidence.
     """
 
     design: FeatureDesign

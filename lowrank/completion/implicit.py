@@ -39,8 +39,8 @@ class ImplicitSweep:
     """The state after one sweep, which solves the rows, then the columns.
 
     The factors have shapes (n, k) and (m, k); the next sweep reuses their arrays. `half_objective`
-    and `objective` are the objectives after the rows and after the columns. The priors are those of
-    the next sweep, None without features.
+    and `objective` are the objectives after the rows and after the columns. The priors are the next
+    sweep's, None without features.
     """
 
     row_factors: Floats

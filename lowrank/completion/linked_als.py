@@ -63,12 +63,12 @@ def linked_als_sweeps(
 
     The penalty :math:`n_u^g |a_u|^2` of `als_sweeps` becomes :math:`n_u^g |a_u - a_0 - B's_u -
     C'f_u|^2`, where :math:`s_u` is row u of the link and :math:`f_u` are its features; likewise for
-    biases and columns. The mean :math:`\mu` is that of the entries. The penalties are
+    biases and columns. The mean :math:`\mu` is the entries' mean. The penalties are
 
     - `link_penalty`, the ridge penalty of B in the same units; 0 means no links;
     - one for each group of features in C, learned in the first 5 sweeps by the evidence of the
       regression of the vectors on features;
-    - none for the means :math:`a_0`. Without links, those of factors are fixed at zero for rows
+    - none for the means :math:`a_0`. Without links, the means of factors are fixed at zero for rows
       with mean features.
 
     The objective never rises; with features, from the sixth sweep on. For the other parameters see

@@ -145,7 +145,7 @@ def soft_impute(
     .. math:: \tfrac12 \sum_{(i,j) \text{ known}} (x_{ij} - z_{ij})^2 + \lambda \|Z\|_*
 
     Each iteration makes some sweeps of alternating least squares on the factors of Z, then the step
-    of soft-impute: replace the known entries of Z by those of X, compute the SVD, and lower the
+    of soft-impute: replace the known entries of Z by X's, compute the SVD, and lower the
     singular values by lambda. Both lower the same objective, because the nuclear norm of ``A B'``
     is the minimum of ``(||A||_F^2 + ||B||_F^2) / 2`` over its factors. The sweeps converge faster;
     the SVD adds and removes directions. It works on a sparse residual plus the factors of Z.

@@ -43,8 +43,8 @@ class Entries(NamedTuple):
 def observed_entries(X: MatrixLike) -> csr_array:
     """Check a matrix with missing entries; return the known ones as CSR with sorted indices.
 
-    The known entries of a sparse matrix are the stored ones, stored zeros included; those of a
-    dense array are neither NaN nor masked. float32 is kept; other real types become float64. The
+    The known entries of a sparse matrix are the stored ones, stored zeros included; in a dense
+    array, they are neither NaN nor masked. float32 is kept; other real types become float64. The
     result may share memory with X, which is never written to.
 
     Raises
@@ -95,7 +95,7 @@ def observed_entries(X: MatrixLike) -> csr_array:
 
 
 def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
-    """Check the weights of a matrix with missing entries; return those of its entries, in order.
+    """Check the weights of a matrix with missing entries; return its entries' weights, in order.
 
     Entries that sparse weights do not store have weight 0. The weights of unknown entries are not
     used, and may be NaN.

@@ -469,7 +469,7 @@ class Model:
         return arrays
 
     def _put(self, other: Model, side: str, rows: Indices) -> None:
-        """Set the rows of some users (or items) to those of another model."""
+        """Take the rows of some users (or items) from another model."""
         for declared in self._declared_arrays():
             values = getattr(self, declared.name)
             put_rows(

@@ -330,9 +330,9 @@ class Random(Model):
 class Clusters(RatingModel, FoldingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``, with a mean for each user and cluster.
 
-    The biases are those of `Bias`. Items are clustered by k-means of their vectors in the truncated
-    singular value decomposition of the residuals. ``d_ug`` is the mean of the residuals of the
-    user's ratings in cluster g, shrunk towards 0.
+    The biases are the same as in `Bias`. Items are clustered by k-means of their vectors in the
+    truncated singular value decomposition of the residuals. ``d_ug`` is the mean of the residuals
+    of the user's ratings in cluster g, shrunk towards 0.
 
     References
     ----------

@@ -55,9 +55,9 @@ class Bayes(VectorModel):
     features (`with_features`), the prior means are also linear in the features, with a learned
     precision for each group. Features predict items and users without ratings.
 
-    If ratings have timestamps, biases drift: those of users over minutes or days, those of items
-    over longer times, with time scales learned from the ratings. Predictions for a given time use
-    the drifts at that time. Other predictions, and recommendations, do not depend on times.
+    If ratings have timestamps, biases drift: the users' over minutes or days, the items' over
+    longer times, with time scales learned from the ratings. Predictions for a given time use the
+    drifts at that time. Other predictions, and recommendations, do not depend on times.
 
     Attributes
     ----------

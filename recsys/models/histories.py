@@ -24,7 +24,7 @@ Indices = NDArray[np.int64]
 class Histories:
     """Ratings of some users (or items) as rows of a CSR matrix.
 
-    In histories of users, `indices` are those of items; in histories of items, those of users. They
+    In histories of users, `indices` are items; in histories of items, they are users. They
     increase within a row. `values` are ratings, or ones for implicit feedback, and `times` are
     seconds since 1970-01-01 UTC, if known.
     """

@@ -124,7 +124,7 @@ class _LibraryFactors(FactorModel):
 
     @abstractmethod
     def _take(self, users: Floats, items: Floats) -> None:
-        """Set the factors and biases from those of the library."""
+        """Set the factors and biases from the library's."""
 
 
 @model
@@ -421,7 +421,7 @@ class ImplicitKNN(ItemItemModel):
     def _set_items(self, histories: Histories) -> None:
         """Make new items neighbours of items to which they are similar enough.
 
-        The similarity must be at least that of the last neighbour.
+        The similarity must be at least the last neighbour's.
         """
         n_items = self.n_items
         fitted_weights = weighted_matrix(self._all_histories(), n_items, 1)

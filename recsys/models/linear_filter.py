@@ -366,7 +366,7 @@ class Spectral(LinearFilter):
     where eigenvalues :math:`\lambda` are relative to the largest one. The filter h has three parts:
     a linear filter (items of users with similar histories); a low-pass filter that raises the k
     leading directions by the median c of their eigenvalues; and a sharpening that lowers the first
-    directions, those of popular items. The last two need only a truncated SVD of low accuracy.
+    directions, which popular items share. The last two need only a truncated SVD of low accuracy.
 
     The parameters are p = `user_power`, q = `item_power`, y = `popularity` and t = `sharpening`.
     Without `linear`, h is 0 below :math:`\lambda_k`, and scores are products of factors, which are

@@ -145,7 +145,7 @@ def put_rows(
     side: str,
     rows: Indices,
 ) -> None:
-    """Set the rows of some users (or items) of an array to those of another array."""
+    """Take the rows of some users (or items) of an array from another array."""
     if f"n_{side}s" in axes:
         number = axes.index(f"n_{side}s")
         np.moveaxis(values, number, 0)[rows] = np.moveaxis(others, number, 0)

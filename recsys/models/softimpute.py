@@ -40,9 +40,9 @@ _FEWEST = 20  # minimum number of ratings for holding some out
 class SoftImpute(RatingModel, FoldingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, with the last term by soft-impute.
 
-    The biases are those of `Bias`. Their residuals r are completed by the matrix Z that minimises
-    ``sum (r_ui - z_ui)^2 / 2 + regularization * (sum of the singular values of Z)``. The problem is
-    convex, and the penalty determines the rank of its solution.
+    The biases are the same as in `Bias`. Their residuals r are completed by the matrix Z that
+    minimises ``sum (r_ui - z_ui)^2 / 2 + regularization * (sum of the singular values of Z)``. The
+    problem is convex, and the penalty determines the rank of its solution.
 
     Attributes
     ----------

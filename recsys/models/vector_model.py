@@ -92,7 +92,7 @@ class Priors(Part):
 class VectorModel(RatingModel, FoldingModel, FactorModel):
     """A factor model that uses the features of the ratings for items and users, if any.
 
-    The first `factors` columns of the factors are those of the model; with features, the others
+    The first `factors` columns of the factors belong to the model; with features, the others
     are described in `recsys.models.feature_factors`.
     """
 
