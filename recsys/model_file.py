@@ -369,8 +369,10 @@ def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
 
 def checksum(document: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its field "checksum", independent of layout."""
-    rest = {key: value for key, value in document.items() if key != "checksum"}
-    return hashlib.sha256(msgspec.json.encode(rest, order="deterministic")).hexdigest()
+    signed = {key: value for key, value in document.items() if key != "checksum"}
+    return hashlib.sha256(
+        msgspec.json.encode(signed, order="deterministic")
+    ).hexdigest()
 
 
 def to_json(manifest: Struct) -> bytes:
@@ -387,16 +389,16 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} is not a number or text")
 
 
-def listed(found: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+def listed(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     """Return an array by its name.
 
     Raises
     ------
     DamageError
     """
-    if name not in found:
+    if name not in arrays:
         raise DamageError(f"{MANIFEST} does not list {name}.npy")
-    return found[name]
+    return arrays[name]
 
 
 def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> None:
@@ -428,33 +430,33 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
 
 
 def decoded(
-    found: Mapping[str, NDArray[Any]], prefix: str, entry: ColumnEntry
+    arrays: Mapping[str, NDArray[Any]], prefix: str, entry: ColumnEntry
 ) -> pl.Series:
     """Return a column from the arrays of `storage.encoded`, whose names begin with `prefix`."""
     if entry.type in ("text", "list"):
-        values = _decoded_texts(found, prefix)
+        values = _decoded_texts(arrays, prefix)
         if entry.type == "list":
-            starts = np.append(0, listed(found, f"{prefix}_ends"))
+            starts = np.append(0, listed(arrays, f"{prefix}_ends"))
             check_rows(f"{prefix}_ends", starts, np.zeros(len(values)), 1)
             lists = pl.lit(values.implode()).list
             values = _slices(starts, lists.slice, pl.List(pl.String))
     else:
-        array = listed(found, prefix)
+        array = listed(arrays, prefix)
         if array.ndim != 1 or not array.dtype.isnative:
             raise DamageError(f"{prefix} is not a column")
         values = pl.Series(array)
         if entry.type != "number":
             values = values.cast(pl.Date if entry.type == "date" else pl.Datetime("us"))
-    if f"{prefix}_valid" in found:
+    if f"{prefix}_valid" in arrays:
         missing = pl.Series([None], dtype=values.dtype)
-        values = values.zip_with(pl.Series(found[f"{prefix}_valid"]), missing)
+        values = values.zip_with(pl.Series(arrays[f"{prefix}_valid"]), missing)
     return values.alias(entry.name)
 
 
-def _decoded_texts(found: Mapping[str, NDArray[Any]], prefix: str) -> pl.Series:
+def _decoded_texts(arrays: Mapping[str, NDArray[Any]], prefix: str) -> pl.Series:
     """Return the texts between offsets of bytes, which must be valid UTF-8."""
-    offsets = listed(found, f"{prefix}_offsets")
-    text = listed(found, f"{prefix}_bytes")
+    offsets = listed(arrays, f"{prefix}_offsets")
+    text = listed(arrays, f"{prefix}_bytes")
     if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
         raise DamageError(f"{prefix} is not text")
     # An offset outside the bytes would be cut to an empty text in silence.
@@ -472,9 +474,11 @@ def _slices(
     return spans.select(slice_of("start", "length")).to_series()
 
 
-def _saved_ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) -> Ids:
+def _saved_ids(
+    arrays: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
+) -> Ids:
     """Return the saved ids of users or items."""
-    table = saved_table(found, manifest, f"{kind}s")
+    table = saved_table(arrays, manifest, f"{kind}s")
     if table.columns != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
         raise DamageError(f"the {kind}s have no column of ids")
     ids = Ids(table[kind], kind)
@@ -484,7 +488,7 @@ def _saved_ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str)
 
 
 def _saved_features(
-    found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
+    arrays: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
 ) -> Features | None:
     """Return the saved table of users or items, or None."""
     name: Any = f"{kind}_table"
@@ -495,13 +499,13 @@ def _saved_features(
     read_as = {
         entry.name: entry.read_as for entry in entries if entry.read_as is not None
     }
-    frame = saved_table(found, manifest, name)
+    frame = saved_table(arrays, manifest, name)
     check_features(frame, kind, kinds)
     return Features(frame, cast("dict[str, FeatureKind]", kinds), read_as=read_as)
 
 
 def saved_table(
-    found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any
+    arrays: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any
 ) -> pl.DataFrame:
     """Return a saved table with the columns that the manifest lists.
 
@@ -510,7 +514,7 @@ def saved_table(
     DamageError
     """
     entries = manifest.columns.get(name, [])
-    columns = [decoded(found, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
+    columns = [decoded(arrays, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
     if len({len(column) for column in columns}) != 1:
         raise DamageError(f"the columns of {name} are of different lengths, or missing")
     return pl.DataFrame(columns)
@@ -766,29 +770,28 @@ def _loaded_spark_model(directory: SavedDirectory) -> Saved:
     return saved
 
 
-def _saved_model(found: Mapping[str, NDArray[Any]], manifest: Manifest) -> Model:
+def _saved_model(arrays: Mapping[str, NDArray[Any]], manifest: Manifest) -> Model:
     """Return the fitted model of the saved arrays."""
     folder = "arrays/"
-    arrays = {
+    fitted = {
         name.removeprefix(folder): np.require(array, requirements="C")
-        for name, array in found.items()
+        for name, array in arrays.items()
         if name.startswith(folder)
     }
-    model: Model = resolve_name(MODELS[manifest.model])._from_arrays(
-        manifest.parameters, arrays
-    )
+    model_class = resolve_name(MODELS[manifest.model])
+    model: Model = model_class._from_arrays(manifest.parameters, fitted)
     return model
 
 
 def _saved_ratings(
-    found: Mapping[str, NDArray[Any]],
+    arrays: Mapping[str, NDArray[Any]],
     manifest: Manifest,
     users: Ids,
     items: Ids,
 ) -> Ratings:
     """Return the training ratings of a saved model, with its tables and features."""
-    indptr, indices, data = (listed(found, f"ratings/{name}") for name in _ROWS)
-    levels, seconds = found.get("ratings/levels"), found.get("ratings/seconds")
+    indptr, indices, data = (listed(arrays, f"ratings/{name}") for name in _ROWS)
+    levels, seconds = arrays.get("ratings/levels"), arrays.get("ratings/seconds")
     check_rows("ratings/indptr", indptr, indices, len(items))
     ratings = Ratings(
         users,
@@ -798,17 +801,17 @@ def _saved_ratings(
         data,
         seconds,
         implicit=bool(manifest.training["implicit"]),
-        item_table=_saved_features(found, manifest, "item"),
-        user_table=_saved_features(found, manifest, "user"),
-        item_features=_blocks(found, manifest, items),
-        user_features=_blocks(found, manifest, users),
+        item_table=_saved_features(arrays, manifest, "item"),
+        user_table=_saved_features(arrays, manifest, "user"),
+        item_features=_blocks(arrays, manifest, items),
+        user_features=_blocks(arrays, manifest, users),
         levels=levels,
-        events=_saved_events(found, manifest, len(users), len(items)),
+        events=_saved_events(arrays, manifest, len(users), len(items)),
         rule=manifest.rule.to_rule(),
         scale=_saved_scale(manifest),
         feature_request=manifest.feature_request,
         untyped=tuple(manifest.untyped),
-        in_time_order=found.get("ratings/in_time_order"),
+        in_time_order=arrays.get("ratings/in_time_order"),
     )
     if levels is not None and data.max(initial=0) >= len(levels):
         raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
@@ -826,7 +829,7 @@ def _saved_scale(manifest: Manifest) -> tuple[float, float] | None:
 
 
 def _saved_events(
-    found: Mapping[str, NDArray[Any]],
+    arrays: Mapping[str, NDArray[Any]],
     manifest: Manifest,
     n_users: int,
     n_items: int,
@@ -837,14 +840,14 @@ def _saved_events(
     ------
     DamageError
     """
-    if "events/indptr" not in found:
+    if "events/indptr" not in arrays:
         return None
-    indptr, items = found["events/indptr"], listed(found, "events/items")
+    indptr, items = arrays["events/indptr"], listed(arrays, "events/items")
     check_rows("events/indptr", indptr, items, n_items, n_users)
     seconds, kinds, keys, data = (
-        found.get(f"events/{name}") for name in ("seconds", "kinds", "keys", "data")
+        arrays.get(f"events/{name}") for name in ("seconds", "kinds", "keys", "data")
     )
-    levels = found.get("events/levels")
+    levels = arrays.get("events/levels")
     dtypes: dict[str, tuple[type, ...]] = {
         "indptr": (np.int64,),
         "items": (np.int32,),
@@ -854,7 +857,7 @@ def _saved_events(
         "data": (np.float32,) if levels is None else (np.uint8,),
     }
     for name, types in dtypes.items():
-        array = found.get(f"events/{name}")
+        array = arrays.get(f"events/{name}")
         if array is None:
             continue
         if array.dtype not in types or (
@@ -890,7 +893,7 @@ def mapped_arrays(
 
 
 def _blocks(
-    found: Mapping[str, NDArray[Any]], manifest: Manifest, ids: Ids
+    arrays: Mapping[str, NDArray[Any]], manifest: Manifest, ids: Ids
 ) -> GroupedFeatures | None:
     """Return the features of users or items, if the model has any."""
     side = cast("Side", ids.kind)
@@ -901,18 +904,18 @@ def _blocks(
     # Imported here, because it needs scikit-learn and few models have features.
     from recsys.data.encoder import EncoderState, FeatureBlocks, FeatureEncoder
 
-    levels = saved_table(found, manifest, f"{side}_levels")
+    levels = saved_table(arrays, manifest, f"{side}_levels")
     if (
         levels.schema != {"level": pl.String, "weight": pl.Float64}
         or levels["weight"].has_nulls()
     ):
         raise DamageError(f"{side}_levels are not levels and their weights")
     folder = f"{side}_features/"
-    names = [name for name in found if name.startswith(folder)]
-    own = {name.removeprefix(folder): found[name] for name in names}
+    names = [name for name in arrays if name.startswith(folder)]
+    of_side = {name.removeprefix(folder): arrays[name] for name in names}
     entries = [as_dict(entry) for entry in manifest.features[side]]
-    encoder = FeatureEncoder.from_state(side, EncoderState(entries, levels, own))
-    indptr, indices, data = (listed(found, f"{folder}{name}") for name in _ROWS)
+    encoder = FeatureEncoder.from_state(side, EncoderState(entries, levels, of_side))
+    indptr, indices, data = (listed(arrays, f"{folder}{name}") for name in _ROWS)
     check_rows(f"{folder}indptr", indptr, indices, len(encoder.names))
     if (
         len(indptr) != len(ids) + 1

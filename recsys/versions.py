@@ -90,43 +90,42 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
     ModelFileError
         If a model.json is damaged.
     """
-    place = Path(directory)
-    if not place.is_dir():
-        raise DataError(f"There is no directory {place}.")
-    names = [path.name for path in _saved_in(place) if path.name != LATEST]
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise DataError(f"There is no directory {folder}.")
+    names = [path.name for path in _saved_in(folder) if path.name != LATEST]
     if not names:
         raise DataError(
-            f"{place} has no saved models; `recsys fit --out {place}/NAME` makes one."
+            f"{folder} has no saved models; `recsys fit --out {folder}/NAME` makes one."
         )
-    link = _latest(place)
-    manifests = {name: read_manifest(place / name) for name in names}
+    latest = _latest(folder)
+    manifests = {name: read_manifest(folder / name) for name in names}
     name_of = {manifest.version: name for name, manifest in manifests.items()}
     rows: list[dict[str, Any]] = []
-    for name, found in sorted(
-        manifests.items(), key=lambda pair: (pair[1].created, pair[0])
-    ):
-        last = next(reversed(measured(place / name)), None)
-        rows.append(
-            {
-                "version": name,
-                "latest": name == link,
-                "model": found.model,
-                "created": found.created,
-                "ratings": found.training.get("ratings"),
-                "until": found.period[1] if found.period else None,
-                "tag": found.tag,
-                "id": found.version,
-                "parent": name_of.get(found.parent or "", found.parent),
-                "fingerprint": found.fingerprint,
-                "test": last.test if last else None,
-                "measured": last.time if last else None,
-                **(
-                    {metric: value for metric, (value, *_) in last.metrics.items()}
-                    if last
-                    else {}
-                ),
-            }
-        )
+    by_time = sorted(manifests.items(), key=lambda pair: (pair[1].created, pair[0]))
+    for name, manifest in by_time:
+        row: dict[str, Any] = {
+            "version": name,
+            "latest": name == latest,
+            "model": manifest.model,
+            "created": manifest.created,
+            "ratings": manifest.training.get("ratings"),
+            "until": manifest.period[1] if manifest.period else None,
+            "tag": manifest.tag,
+            "id": manifest.version,
+            "parent": name_of.get(manifest.parent or "", manifest.parent),
+            "fingerprint": manifest.fingerprint,
+            "test": None,
+            "measured": None,
+        }
+        measurements = measured(folder / name)
+        if measurements:
+            last = measurements[-1]
+            row["test"] = last.test
+            row["measured"] = last.time
+            for metric, (value, *_) in last.metrics.items():
+                row[metric] = value
+        rows.append(row)
     metrics = dict.fromkeys(key for row in rows for key in row if key not in _FACTS)
     return pl.DataFrame(rows, schema=_FACTS | dict.fromkeys(metrics, pl.Float64))
 
@@ -200,19 +199,19 @@ def measured(model: str | Path) -> list[Measured]:
         raise ModelFileError(f"{file} is damaged: {error}.") from None
 
 
-def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
+def record(model: str | Path, evaluation: Evaluation, label: str, test: str) -> bool:
     """Store the metrics of the model `label` of an evaluation next to the saved model.
 
     They are added to a separate file, which model.json does not cover. `test` names the test
     ratings. Return False if the directory is not writable.
     """
-    rows = found.metrics.filter(pl.col("model") == label).to_dicts()
+    rows = evaluation.metrics.filter(pl.col("model") == label).to_dicts()
     entry = Measured(
         test=test,
-        fingerprint=found.fingerprint,
+        fingerprint=evaluation.fingerprint,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
-        ratings=found.counts["test_ratings"],
-        users=found.counts["users_evaluated"],
+        ratings=evaluation.counts["test_ratings"],
+        users=evaluation.counts["users_evaluated"],
         metrics={
             row["metric"]: (row["value"], row["low"], row["high"]) for row in rows
         },
@@ -224,8 +223,8 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
             exclusive(directory, lambda: None),
             unfinished_file(target) as (new, stream),
         ):
-            everything = MeasuredFile(measured=[*measured(directory), entry][-_KEPT:])
-            stream.write(model_file.to_json(everything))
+            document = MeasuredFile(measured=[*measured(directory), entry][-_KEPT:])
+            stream.write(model_file.to_json(document))
             stream.close()
             flush(new)
             new.replace(target)
@@ -263,22 +262,20 @@ def models_knowing(users: Iterable[str], near: Iterable[str | Path]) -> Knowing:
 def _models_near(paths: Iterable[str | Path]) -> list[Path]:
     """Return the directories with a model.json near some paths, each once."""
     parents: dict[Path, Path] = {}  # by real path
-    for path in paths:
-        for place in (Path(path).absolute(), Path(os.path.realpath(as_path(path)))):
-            parents.setdefault(place.parent.resolve(), _shown(Path(path), place).parent)
-            if os.path.lexists(place.parent / LATEST):
-                parents.setdefault(place.parent.parent.resolve(), place.parent.parent)
+    for path in map(Path, paths):
+        # The path as it was given, and where its links lead.
+        for model in (path.absolute(), Path(os.path.realpath(as_path(path)))):
+            shown = path if model == path.absolute() else model
+            folder = model.parent
+            parents.setdefault(folder.resolve(), shown.parent)
+            if os.path.lexists(folder / LATEST):
+                parents.setdefault(folder.parent.resolve(), folder.parent)
     models: dict[Path, Path] = {}
     for parent in parents.values():
         for directory in (parent, *_directories(parent)):
             for path in _saved_in(directory):
                 models.setdefault(path.resolve(), path)
     return sorted(models.values())
-
-
-def _shown(path: Path, place: Path) -> Path:
-    """Return a path as it was given, if it leads to a place without links."""
-    return path if path.absolute() == place else place
 
 
 def _directories(directory: Path) -> list[Path]:

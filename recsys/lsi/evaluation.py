@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,14 +56,17 @@ def _judged(
     lsi: Index, labels: Sequence[Any], texts: Sequence[str], judgements: Judgements
 ) -> Judged:
     """Match queries, judgements and the documents of an index."""
-    rows, ids = judgements.relevant(), lsi.documents_.ids.values
+    rows = judgements.relevant()
+    ids = lsi.documents_.ids.values
     if not len(rows):
         raise DataError("The judgements have no relevant document.")
-    every = judgements.frame
+    judged = judgements.frame
     queries, of_queries = places_of(
-        rows["query"], labels, judged=every["query"], in_order=True
+        rows["query"], labels, judged=judged["query"], in_order=True
     )
-    documents, of_documents = places_of(rows["document"], ids, judged=every["document"])
+    documents, of_documents = places_of(
+        rows["document"], ids, judged=judged["document"]
+    )
     if not ((queries >= 0) & (documents >= 0)).any():
         raise DataError(
             "No judgement matches both a query and a document; the judgements have ids such as "
@@ -86,13 +89,14 @@ def _judged(
     relevant = []
     n_relevant = []
     for query in chosen:
-        places = documents[queries == query]
-        found = np.unique(places[places >= 0])
-        relevant.append(found)
-        n_relevant.append(len(found) + int((places < 0).sum()))
+        indices = documents[queries == query]
+        inside = np.unique(indices[indices >= 0])
+        n_outside = int((indices < 0).sum())
+        relevant.append(inside)
+        n_relevant.append(len(inside) + n_outside)
     return Judged(
-        labels=[labels[place] for place in chosen],
-        texts=[texts[place] for place in chosen],
+        labels=[labels[query] for query in chosen],
+        texts=[texts[query] for query in chosen],
         relevant=relevant,
         n_relevant=np.array(n_relevant, np.int64),
         decision=f"{judgements.decision}; {', '.join(remarks)}",
@@ -117,16 +121,20 @@ def evaluate_search(
     """
     judged = _judged(lsi, labels, texts, judgements)
     n_judged = int(judged.n_relevant.sum())
-    counts = {"queries": len(judged.labels), "judgements": n_judged}
-    counts |= {"documents": len(lsi.documents_), "test_ratings": n_judged}
-    counts |= {"users_evaluated": len(judged.labels)}
+    counts = {
+        "queries": len(judged.labels),
+        "judgements": n_judged,
+        "documents": len(lsi.documents_),
+        "test_ratings": n_judged,
+        "users_evaluated": len(judged.labels),
+    }
     measured = (_MAP, *(METRICS[kind] for kind in _KINDS[1:]))
     settings = Settings(
         _NS, None, None, "keep", resamples=1000, confidence=0.95, random_state=0
     )
     runs = {method: _measure(lsi, judged, method) for method in methods}
     frames: dict[str, Any] = {**summarize(runs, measured, settings)}
-    found = Evaluation(
+    evaluation = Evaluation(
         **frames,
         steps=dict.fromkeys(runs, ()),
         measured={metric.name: metric for metric in measured},
@@ -135,48 +143,49 @@ def evaluate_search(
         counts=counts,
         fingerprint="",
     )
-    kept = pl.col("metric").is_in(_SHOWN)
-    others = [
-        f"{kind}@{n}" for kind in _KINDS for n in _NS if f"{kind}@{n}" not in _SHOWN
-    ]
-    table = found.table.select("model", *_SHOWN, "recommend_seconds", "users")
+    is_shown = pl.col("metric").is_in(_SHOWN)
+    names = [f"{kind}@{n}" for kind in _KINDS for n in _NS]
+    hidden = [name for name in names if name not in _SHOWN]
+    columns = ["model", *_SHOWN, "recommend_seconds", "users"]
+    table = evaluation.table.select(columns).rename(
+        {"recommend_seconds": "search_seconds", "users": "queries"}
+    )
     return replace(
-        found,
-        table=table.rename({"recommend_seconds": "search_seconds", "users": "queries"}),
-        metrics=found.metrics.filter(kept),
-        comparisons=found.comparisons.filter(kept),
-        per_user=found.per_user.drop(others, "ratings"),
+        evaluation,
+        table=table,
+        metrics=evaluation.metrics.filter(is_shown),
+        comparisons=evaluation.comparisons.filter(is_shown),
+        per_user=evaluation.per_user.drop(hidden, "ratings"),
     )
 
 
 def _measure(lsi: Index, judged: Judged, method: str) -> Measurement:
     """Search for all queries, and measure each."""
-    lsi.query(
-        judged.texts, 1, method=method
-    )  # exclude from the time what a first search reads
+    # Exclude from the time what a first search reads.
+    lsi.query(judged.texts, 1, method=method)
     start = time.perf_counter()
     numbers = [*range(len(judged.texts))]
-    found = lsi.query(judged.texts, _DEPTH, method=method, labels=numbers)
+    results = lsi.query(judged.texts, _DEPTH, method=method, labels=numbers)
     seconds = time.perf_counter() - start
-    places = lsi.documents_.ids.index(found["document"])
     lists = np.full((len(numbers), _DEPTH), -1, np.int64)
-    lists[found["query"].to_numpy(), found["rank"].to_numpy() - 1] = places
-    hits = np.array(
-        [
-            np.isin(row, relevant) & (row >= 0)
-            for row, relevant in zip(lists, judged.relevant, strict=True)
-        ]
-    )
+    rows = results["query"].to_numpy()
+    columns_of_ranks = results["rank"].to_numpy() - 1
+    lists[rows, columns_of_ranks] = lsi.documents_.ids.index(results["document"])
+    hits = np.zeros(lists.shape, np.bool_)
+    for row, relevant in enumerate(judged.relevant):
+        hits[row] = np.isin(lists[row], relevant) & (lists[row] >= 0)
     n_relevant = judged.n_relevant
-    columns: dict[str, Any] = {"user": [str(label) for label in judged.labels]}
-    columns |= {"relevant": n_relevant, "ratings": n_relevant}
+    columns: dict[str, Any] = {
+        "user": [str(label) for label in judged.labels],
+        "relevant": n_relevant,
+        "ratings": n_relevant,
+    }
     for kind in _KINDS:
         for n in _NS:
-            given: Mapping[str, Any] = {"hits": hits[:, :n], "n_relevant": n_relevant}
+            inputs = {"hits": hits[:, :n], "n_relevant": n_relevant}
             metric = METRICS[kind]
-            columns[f"{kind}@{n}"] = metric.function(
-                *(given[name] for name in metric.needs)
-            )
+            arguments = [inputs[name] for name in metric.needs]
+            columns[f"{kind}@{n}"] = metric.function(*arguments)
         if kind == "map":  # of all relevant documents, not of at most n
             columns[f"map@{_DEPTH}"] *= np.minimum(_DEPTH, n_relevant) / n_relevant
     return Measurement(pl.DataFrame(columns), {}, None, (), 0.0, seconds)
