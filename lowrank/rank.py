@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 _LARGEST_GRAM = 5000  # largest min(shape) for the whole spectrum of a sparse matrix
 _MOST_RANKS = 50  # largest rank considered by "parallel", "cv", "elbow" and "profile"
-_PERMUTATIONS, _QUANTILE = (
-    20,
-    0.95,
-)  # parallel analysis: permuted copies, quantile to exceed
+_PERMUTATIONS = 20  # permuted copies of parallel analysis
+_QUANTILE = 0.95  # quantile of their singular values to exceed
 _ELBOW = ": choose the rule 'elbow'"  # advice for a LinearOperator
 _FOLDS = 3  # folds of rows and of columns, which make 9 held-out blocks
 
@@ -66,13 +64,17 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
     spectrum = _checked_spectrum(s)
     scale = float(spectrum.max(initial=0.0)) or 1.0
     energy = np.cumsum((spectrum / scale) ** 2)
-    known = float(energy[-1]) if energy.size else 0.0
-    whole = known if total is None else float(total) / scale / scale
-    if not known * (1 - 1e-5) <= whole < np.inf:  # float32 spectra are rounded
+    least = float(energy.max(initial=0.0))
+    whole = least
+    if total is not None:
+        whole = float(total) / scale / scale
+    if not least * (1 - 1e-5) <= whole < np.inf:  # float32 spectra are rounded
         raise ArgumentError(
-            f"total must be at least sum s^2 = {known * scale * scale:.6g}; got {total}."
+            f"total must be at least sum s^2 = {least * scale * scale:.6g}; got {total}."
         )
-    return np.minimum(energy / whole, 1.0) if whole > 0 else np.ones_like(energy)
+    if whole == 0:
+        return np.ones_like(energy)
+    return np.minimum(energy / whole, 1.0)
 
 
 def rank_for_energy(s: ArrayLike, fraction: float, total: float | None = None) -> int:
@@ -131,7 +133,9 @@ def elbow(s: ArrayLike) -> int:
         return spectrum.size
     height = (spectrum - spectrum[-1]) / (spectrum[0] - spectrum[-1])
     sag = np.linspace(1.0, 0.0, spectrum.size) - height
-    return int(np.argmax(sag)) if sag.max() > 1e-9 else spectrum.size
+    if sag.max() <= 1e-9:
+        return spectrum.size
+    return int(np.argmax(sag))
 
 
 def noise_threshold(s: ArrayLike, level: float) -> int:
@@ -175,10 +179,12 @@ def profile_likelihood(s: ArrayLike) -> int:
         return spectrum.size
     scaled = spectrum / spectrum[0]
     # For the best common variance, the likelihood decreases with the pooled sum of squares.
-    pooled = [
-        sum(np.sum((group - group.mean()) ** 2) for group in np.split(scaled, [k]))
-        for k in range(1, scaled.size)
-    ]
+    pooled = []
+    for k in range(1, scaled.size):
+        squares = 0.0
+        for group in scaled[:k], scaled[k:]:
+            squares += float(np.sum((group - group.mean()) ** 2))
+        pooled.append(squares)
     return int(np.argmin(pooled)) + 1
 
 
@@ -290,19 +296,17 @@ def gavish_donoho(
     if spectrum.size == 0:
         return 0
     beta, unit = noise_unit(shape, noise, spectrum)
-    rounding = (
-        0.0
-        if noise is not None
-        else spectrum[0] * max(shape) * np.finfo(np.float64).eps
-    )
-    return int(np.sum(spectrum > max(threshold_factor(beta) * unit, rounding)))
+    threshold = threshold_factor(beta) * unit
+    if noise is None:
+        rounding = spectrum[0] * max(shape) * np.finfo(np.float64).eps
+        threshold = max(threshold, rounding)
+    return int(np.sum(spectrum > threshold))
 
 
 def threshold_factor(beta: float) -> float:
     """Return the optimal hard threshold in units of sqrt(max(n, m)) sigma."""
-    return math.sqrt(
-        2 * (beta + 1) + 8 * beta / (beta + 1 + math.sqrt(beta**2 + 14 * beta + 1))
-    )
+    root = math.sqrt(beta**2 + 14 * beta + 1)
+    return math.sqrt(2 * (beta + 1) + 8 * beta / (beta + 1 + root))
 
 
 def noise_unit(
@@ -321,7 +325,8 @@ def noise_unit(
 
 def marchenko_pastur_median(beta: float) -> float:
     """Return the median of the Marchenko-Pastur law with ratio beta, 0 < beta <= 1."""
-    low, high = (1 - math.sqrt(beta)) ** 2, (1 + math.sqrt(beta)) ** 2
+    low = (1 - math.sqrt(beta)) ** 2
+    high = (1 + math.sqrt(beta)) ** 2
     # x = centre - radius cos(t) turns the square root of the density into a smooth integrand.
     t = np.linspace(0, np.pi, 20_001)
     x = (low + high) / 2 - (high - low) / 2 * np.cos(t)
@@ -349,11 +354,8 @@ def minka(eigenvalues: ArrayLike, n_samples: int) -> int:
     Minka (2000), "Automatic choice of dimensionality for PCA", equation (30).
     """
     spectrum = np.asarray(eigenvalues, dtype=np.float64)
-    tiny = (
-        spectrum.max(initial=0.0)
-        * np.finfo(np.float64).eps
-        * max(n_samples, spectrum.size)
-    )
+    rounding = np.finfo(np.float64).eps * max(n_samples, spectrum.size)
+    tiny = spectrum.max(initial=0.0) * rounding
     candidates = [k for k in range(1, spectrum.size) if spectrum[k - 1] > tiny]
     if not candidates:
         return min(1, max(spectrum.size - 1, 0))
@@ -366,10 +368,10 @@ def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
     m = spectrum.size
     noise = float(spectrum[k:].mean())
     angles = (m - np.arange(1, k + 1) + 1) / 2
-    subspace = math.fsum(
-        math.lgamma(a) - a * math.log(math.pi) for a in angles
-    ) - k * math.log(2)
-    fit = -n / 2 * float(np.log(spectrum[:k]).sum()) - n * (m - k) / 2 * math.log(noise)
+    subspace = math.fsum(math.lgamma(a) - a * math.log(math.pi) for a in angles)
+    subspace -= k * math.log(2)
+    fit = -n / 2 * float(np.log(spectrum[:k]).sum())
+    fit -= n * (m - k) / 2 * math.log(noise)
     parameters = m * k - k * (k + 1) / 2
     inverse = np.where(np.arange(m) < k, 1 / np.maximum(spectrum, 1e-300), 1 / noise)
     volume = 0.0
@@ -511,7 +513,8 @@ def bi_cross_validation(
     section 3.
     """
     matrix, exponent = _rescaled(as_operator(A))
-    entries, shape = entries_of(matrix, _ELBOW), matrix.shape
+    entries = entries_of(matrix, _ELBOW)
+    shape = matrix.shape
     if min(shape) < _FOLDS:
         raise ArgumentError(
             f"A must have at least {_FOLDS} rows and columns to hold some out; got shape {shape}."
@@ -523,27 +526,50 @@ def bi_cross_validation(
     rows, columns = (np.array_split(rng.permutation(size), _FOLDS) for size in shape)
     k = min(max_rank, shape[0] - len(rows[0]), shape[1] - len(columns[0]))
     errors = np.zeros(k + 1)
-    for row, column in product(
-        rows, columns
-    ):  # ||A11 - A12 (A22)_j^+ A21||_F^2 for j = 0 ... k
-        other_columns = np.setdiff1d(np.arange(shape[1]), column)
-        upper, lower = entries[row], entries[np.setdiff1d(np.arange(shape[0]), row)]
-        held_out, right_of_it = upper[:, column], upper[:, other_columns]
-        below, diagonal = lower[:, column], lower[:, other_columns]
-        near, far = mean[column], mean[other_columns]
-        U, s, Vt = truncated_svd(samples_of(diagonal), k, center=far, random_state=0)
-        inverse = np.divide(
-            1, s, out=np.zeros_like(s), where=s > s.max(initial=0) * 1e-6
+    for row_fold, column_fold in product(rows, columns):
+        other_columns = np.setdiff1d(np.arange(shape[1]), column_fold)
+        other_rows = np.setdiff1d(np.arange(shape[0]), row_fold)
+        upper = entries[row_fold]
+        lower = entries[other_rows]
+        errors += _block_errors(
+            held_out=upper[:, column_fold],
+            right=upper[:, other_columns],
+            below=lower[:, column_fold],
+            diagonal=lower[:, other_columns],
+            near=mean[column_fold],
+            far=mean[other_columns],
+            k=k,
         )
-        left = (right_of_it @ Vt.T - far @ Vt.T) * inverse
-        right = below.T @ U - np.outer(near, U.sum(axis=0))
-        overlap = np.einsum("ij,ij->j", left, held_out @ right - near @ right)
-        gram = (left.T @ left) * (right.T @ right)
-        squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
-        total = float(samples_of(held_out).column_squares(near).sum())
-        errors += total - 2 * np.append(0, np.cumsum(overlap)) + squares
     with np.errstate(over="ignore"):  # inf is right where squares overflow
         return errors / (shape[0] * shape[1]) * 2.0**exponent * 2.0**exponent
+
+
+def _block_errors(
+    *,
+    held_out: Any,
+    right: Any,
+    below: Any,
+    diagonal: Any,
+    near: Float64Array,
+    far: Float64Array,
+    k: int,
+) -> Float64Array:
+    """Return ``||A11 - A12 (A22)_j^+ A21||_F^2`` for j = 0 ... k.
+
+    The blocks are A11, A12, A21 and A22; `near` and `far` are the means of their columns.
+    """
+    U, s, Vt = truncated_svd(samples_of(diagonal), k, center=far, random_state=0)
+    is_signal = s > s.max(initial=0) * 1e-6
+    inverse = np.divide(1, s, out=np.zeros_like(s), where=is_signal)
+    left_factor = (right @ Vt.T - far @ Vt.T) * inverse
+    right_factor = below.T @ U - np.outer(near, U.sum(axis=0))
+    centred = held_out @ right_factor - near @ right_factor
+    overlap = np.einsum("ij,ij->j", left_factor, centred)
+    gram = (left_factor.T @ left_factor) * (right_factor.T @ right_factor)
+    squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
+    total = float(samples_of(held_out).column_squares(near).sum())
+    errors: Float64Array = total - 2 * np.append(0, np.cumsum(overlap)) + squares
+    return errors
 
 
 def _by_evidence(s: Float64Array, shape: tuple[int, int], _: float) -> int:
@@ -553,15 +579,15 @@ def _by_evidence(s: Float64Array, shape: tuple[int, int], _: float) -> int:
             f"rule 'mle' needs at least as many samples as features; got {rows} and {columns}."
         )
     eigenvalues = np.zeros(columns)
-    scaled = np.ldexp(
-        s, -math.frexp(s.max(initial=0.0))[1]
-    )  # so that squares do not overflow
+    _, exponent = math.frexp(s.max(initial=0.0))
+    scaled = np.ldexp(s, -exponent)  # so that squares do not overflow
     eigenvalues[: s.size] = scaled**2 / max(rows - 1, 1)
     return minka(eigenvalues, rows)
 
 
 def _by_cross_validation(matrix: MatrixOperator, **options: Any) -> int:
-    errors = bi_cross_validation(_rescaled(matrix)[0], _MOST_RANKS, **options)
+    scaled, _ = _rescaled(matrix)
+    errors = bi_cross_validation(scaled, _MOST_RANKS, **options)
     rounding = 1e3 * float(np.finfo(matrix.dtype).eps) * errors[0]
     return int(np.argmax(errors <= errors.min() + rounding))
 
