@@ -9,12 +9,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.approximation import LowRank
 from lowrank.arguments import as_operator, checked_generator, checked_rank, entries_of
-from lowrank.errors import ArgumentError, check_choice
+from lowrank.errors import check_choice
 from lowrank.kernels import one_blas_thread, pieces
 from lowrank.operators import safe_exponent
 from lowrank.samples import rounding_limits, samples_of
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
 
     Indices = NDArray[np.int64]
 
-_METHODS = ("qr", "leverage", "forward", "backward")
+_METHODS = ("qr", "leverage", "forward")
 _CHUNK = 1 << 22  # maximum size of a temporary block of columns, in numbers
-# maximum size of the dense factor of a sparse matrix: 1 GiB
-_LARGEST_TRIANGLE = 1 << 27
 _EPS = float(np.finfo(np.float64).eps)
 _STALE = 1e-6  # recompute downdated numbers below this share of their last exact value
 # Shares of the largest singular value that pseudo-inverses leave out, until the product is accurate
@@ -62,7 +59,7 @@ class ColumnSubset(_WithRatio):
     Attributes
     ----------
     columns : ndarray of shape (k,), int64
-        Indices of the columns, in the order of their choice; for "backward" ascending.
+        Indices of the columns, in the order of their choice.
     error : float
         ||A - C C^+ A||_F, the distance of A to its projection on the span of the columns.
     optimum : float
@@ -169,16 +166,13 @@ def select_columns(
         Real, finite matrix. Computations are in float64.
     k : int
         Number of columns, from 0 to m.
-    method : {"qr", "leverage", "forward", "backward"}, default "qr"
+    method : {"qr", "leverage", "forward"}, default "qr"
         - "qr" adds the column furthest from the span of the selected ones, as QR with column
           pivoting does. It takes one product with A' per column.
         - "forward" adds the column with the smallest remaining error. It takes two more products
           per column, and computes A' A once, in pieces.
         - "leverage" draws columns without replacement, with probabilities proportional to their
           leverage scores in the best rank-k approximation.
-        - "backward" starts from all columns and removes the one whose removal increases the error
-          least, in time of order m^3. It is the only method that makes a sparse A dense, as a
-          min(n, m) x m factor (at most 1.1 GB, else an error).
 
         "qr" and "forward" break ties, to nine digits, by the first column.
     random_state : int, Generator, RandomState or None
@@ -189,8 +183,7 @@ def select_columns(
     ArgumentTypeError
         If A is a LinearOperator, complex or not numeric, or k is not an integer.
     ArgumentError
-        If A is not two-dimensional or not finite, k or method is out of its range, or "backward"
-        would need too much memory.
+        If A is not two-dimensional or not finite, or k or method is out of its range.
 
     References
     ----------
@@ -237,7 +230,7 @@ def cur(
         have the shapes (n, k) and (m, k).
     k : int
         Number of columns and rows, from 0 to min(n, m).
-    method : {"qr", "leverage", "forward", "backward"}, default "qr"
+    method : {"qr", "leverage", "forward"}, default "qr"
         Method that selects columns of A, and of A' for the rows; see `select_columns`.
     random_state
         As in `select_columns`.
@@ -338,8 +331,6 @@ class _Target:
     def choose(self, columns: _Columns, *, rows: bool) -> Indices:
         """Choose k columns, or rows given as columns of A'."""
         k = self.k
-        if self.method == "backward":
-            return _backward(columns, k)
         if self.method != "leverage":
             # Idle BLAS threads would spin during the compiled products between BLAS calls.
             with one_blas_thread() if columns.is_sparse else nullcontext():
@@ -394,7 +385,9 @@ class _Span:
             return
         Q, s, Vt = np.linalg.svd(block / self.norms, full_matrices=False)
         rank = int(np.count_nonzero(s > max(block.shape) * _EPS * s[0]))
-        self.basis, self._s, self._Vt = Q[:, :rank], s[:rank], Vt[:rank]
+        self.basis = Q[:, :rank]
+        self._s = s[:rank]
+        self._Vt = Vt[:rank]
 
     def rank_above(self, share: float) -> int:
         """Return the number of singular values above a share of the largest."""
@@ -402,9 +395,8 @@ class _Span:
 
     def inverse(self, rank: int) -> Float64Array:
         """Return C^+ Q for the first `rank` singular values and columns Q of the basis."""
-        inverse: Float64Array = (self._Vt[:rank].T / self._s[:rank]) / self.norms[
-            :, None
-        ]
+        scaled = self._Vt[:rank].T / self._s[:rank]
+        inverse: Float64Array = scaled / self.norms[:, None]
         return inverse
 
 
@@ -421,8 +413,10 @@ class _Columns:
 
     def block(self, columns: Indices) -> Float64Array:
         """Return some columns as a dense array of shape (n, b)."""
-        found = self._csc[:, columns]
-        return np.asarray(found.toarray() if self.is_sparse else found)
+        block = self._csc[:, columns]
+        if self.is_sparse:
+            block = block.toarray()
+        return np.asarray(block)
 
     def gram_squares(self) -> Float64Array:
         """Return ||A' a_j||^2 for each column a_j."""
@@ -430,8 +424,9 @@ class _Columns:
             return self.squares_of(np.arange(self.shape[1]), self.rmatmat)
         # An upper bound on the number of entries of A' A.
         work = self._csc.T.astype(bool) @ np.diff(self._matrix.indptr)
-        pieces = np.cumsum(work) // _CHUNK
-        bounds = np.append(np.unique(pieces, return_index=True)[1], self.shape[1])
+        chunks = np.cumsum(work) // _CHUNK
+        _, starts = np.unique(chunks, return_index=True)
+        bounds = np.append(starts, self.shape[1])
         squares = np.zeros(self.shape[1])
         for start, stop in pairwise(bounds):
             product = self._csc[:, start:stop].T @ self._matrix
@@ -439,38 +434,15 @@ class _Columns:
         return squares
 
     def squares_of(
-        self, places: Indices, image: Callable[[Float64Array], FloatArray]
+        self, columns: Indices, image: Callable[[Float64Array], FloatArray]
     ) -> Float64Array:
         """Return the sum of squares of each column of the image of some columns."""
-        squares = np.zeros(places.size)
+        squares = np.zeros(columns.size)
         step = max(1, _CHUNK // max(1, *self.shape))
-        for part in pieces(places.size, step):
-            block = image(self.block(places[part]))
+        for part in pieces(columns.size, step):
+            block = image(self.block(columns[part]))
             squares[part] = np.einsum("ij,ij->j", block, block)
         return squares
-
-    def triangle(self) -> Float64Array:
-        """Return a dense matrix with at most m rows and the same Gram matrix A' A."""
-        rows, columns = self.shape
-        if not self.is_sparse:
-            dense: Float64Array = self._matrix
-            return (
-                dense if rows <= columns else np.asarray(np.linalg.qr(dense, mode="r"))
-            )
-        size, limit = (8e-9 * n for n in (min(self.shape) * columns, _LARGEST_TRIANGLE))
-        if size > limit:
-            raise ArgumentError(
-                f"method='backward' needs a dense factor of at most {limit:.1f} GB; got sparse A "
-                f"of shape {self.shape}, whose factor has {size:.1f} GB: use method='forward'."
-            )
-        if rows <= columns:
-            return np.asarray(self._matrix.toarray())
-        factor = np.zeros((0, columns))
-        step = max(columns, _CHUNK // max(1, columns))
-        for part in pieces(rows, step):
-            block = self._matrix[part].toarray()
-            factor = np.asarray(np.linalg.qr(np.vstack([factor, block]), mode="r"))
-        return factor
 
 
 def _completed(chosen: list[int], k: int, count: int) -> Indices:
@@ -488,52 +460,55 @@ class _PivotedQR:
     """
 
     def __init__(self, columns: _Columns, k: int, by_error: bool) -> None:
-        rows, count = columns.shape
+        rows = columns.shape[0]
         self.chosen: list[int] = []
         self._k = min(rows, k)
         self._columns = columns
         self._Q = np.zeros((rows, self._k), order="F")
-        self._R = np.zeros((self._k, count))
         self._squares = columns.squares
         self._fresh_squares = self._squares.copy()
         self._negligible = (10 * _EPS) ** 2 * max(1, rows) * self._squares
         self._alive = self._squares > 0
         self._gains = columns.gram_squares() if by_error else None
         self._fresh_gains = None if self._gains is None else self._gains.copy()
-        while len(self.chosen) < self._k and (column := self._best()) is not None:
+        while len(self.chosen) < self._k:
+            column = self._best()
+            if column is None:
+                break
             self._add(column)
-
-    @property
-    def R(self) -> Float64Array:  # noqa: N802
-        """The factor R, with a row for each column chosen and all columns of A."""
-        return self._R[: len(self.chosen)]
 
     def _best(self) -> int | None:
         """Return the column to choose next, None if all are in the span."""
-        # downdating has lost their precision
+        # Downdating has lost the precision of these.
         stale = self._squares < _STALE * self._fresh_squares
         if self._gains is not None and self._fresh_gains is not None:
             stale |= self._gains < _STALE * self._fresh_gains
-        if len(places := np.flatnonzero(stale & self._alive)):
-            self._squares[places] = self._columns.squares_of(places, self._outside)
-            self._fresh_squares[places] = self._squares[places]
-            self._alive[places] = self._squares[places] > self._negligible[places]
-            places = places[self._alive[places]]
-            if self._gains is not None and self._fresh_gains is not None:
-                self._gains[places] = self._columns.squares_of(
-                    places, lambda block: self._columns.rmatmat(self._outside(block))
-                )
-                self._fresh_gains[places] = self._gains[places]
+        columns = np.flatnonzero(stale & self._alive)
+        if columns.size:
+            self._renew(columns)
         worth = self._squares
         if self._gains is not None:
             none = np.zeros_like(self._gains)
             worth = np.divide(self._gains, self._squares, out=none, where=self._alive)
-        # 0 for columns in the span
-        scores = np.where(
-            self._alive, np.maximum(worth, np.finfo(np.float64).tiny), 0.0
-        )
+        positive = np.maximum(worth, np.finfo(np.float64).tiny)
+        scores = np.where(self._alive, positive, 0.0)  # 0 for columns in the span
         best = scores.max(initial=0.0)
-        return int(np.argmax(scores >= (1 - _TIE) * best)) if best > 0 else None
+        if best == 0:
+            return None
+        return int(np.argmax(scores >= (1 - _TIE) * best))
+
+    def _renew(self, columns: Indices) -> None:
+        """Compute the squares and gains of some columns again."""
+        self._squares[columns] = self._columns.squares_of(columns, self._outside)
+        self._fresh_squares[columns] = self._squares[columns]
+        self._alive[columns] = self._squares[columns] > self._negligible[columns]
+        if self._gains is None or self._fresh_gains is None:
+            return
+        columns = columns[self._alive[columns]]
+        self._gains[columns] = self._columns.squares_of(
+            columns, lambda block: self._columns.rmatmat(self._outside(block))
+        )
+        self._fresh_gains[columns] = self._gains[columns]
 
     def _add(self, column: int) -> None:
         """Choose a column."""
@@ -547,7 +522,7 @@ class _PivotedQR:
             self._gains += r * (r * (r @ r) - 2 * image)
         self._squares -= r**2
         rank = len(self.chosen)
-        self._Q[:, rank], self._R[rank] = q[:, 0], r
+        self._Q[:, rank] = q[:, 0]
         self.chosen.append(column)
 
     def _outside(self, block: FloatArray) -> FloatArray:
@@ -555,44 +530,3 @@ class _PivotedQR:
         Q = self._Q[:, : len(self.chosen)]
         once = block - Q @ (Q.T @ block)
         return once - Q @ (Q.T @ once)
-
-
-def _backward(columns: _Columns, k: int) -> Indices:
-    """Remove columns one by one, each time the one that increases ||A - C C^+ A||_F least.
-
-    Linearly dependent columns are removed first, those that pivoted QR puts last. Then, for the
-    remaining columns C, T T' = (C' C)^-1 and K = A' C T T', removing column j increases the squared
-    error by ||K e_j||^2 / ||T' e_j||^2.
-    """
-    if k == 0 or min(columns.shape) == 0:
-        return np.arange(k)
-    triangle = _Columns(columns.triangle())
-    qr = _PivotedQR(triangle, min(triangle.shape), by_error=False)
-    order, R = np.array(qr.chosen, np.int64), qr.R
-    diagonal = np.abs(R[np.arange(order.size), order])
-    negligible = _EPS * max(triangle.shape) * diagonal.max(initial=0.0)
-    rank = int(np.count_nonzero(diagonal > negligible))
-    left, R = order[:rank], R[:rank]
-    if k >= rank:
-        return np.sort(_completed(left.tolist(), k, columns.shape[1]))
-    T = np.asarray(solve_triangular(R[:, left], np.eye(rank), check_finite=False))
-    K = np.asfortranarray((T @ R).T)
-    for last in range(rank - 1, k - 1, -1):
-        K_left, T_left = K[:, : last + 1], T[: last + 1, : last + 1]
-        costs = np.einsum("ij,ij->j", K_left, K_left) / np.einsum(
-            "ij,ij->i", T_left, T_left
-        )
-        equal = np.flatnonzero(costs <= (1 + _TIE) * costs.min())
-        place = int(equal[np.argmax(left[equal])])  # of ties, the last column of A
-        K[:, [place, last]] = K[:, [last, place]]
-        T[[place, last], : last + 1] = T[[last, place], : last + 1]
-        left[[place, last]] = left[[last, place]]
-        row = T[last, : last + 1].copy()
-        share = T[:last, : last + 1] @ row / (row @ row)
-        K[:, :last] -= np.outer(K[:, last], share)
-        # A reflection maps the row to the last axis; without it, T T' is that of the others.
-        row[-1] += np.copysign(np.linalg.norm(row), row[-1])
-        T[:last, : last + 1] -= np.outer(
-            T[:last, : last + 1] @ row, row * (2 / (row @ row))
-        )
-    return np.sort(left[:k])
