@@ -6,15 +6,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from recsys.data.ids import Place
 from recsys.data.times import Moment, moment, shown_time
 from recsys.errors import DataError
 from recsys.messages import counted
 
+Seconds: TypeAlias = NDArray[np.number]
 DAY = 86400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FADED = 10
@@ -60,7 +62,7 @@ INFINITE = -9e12  # -infinity of PostgreSQL, which has microseconds, is earlier
 LIMITS = (-1.0, -(2.0**31), -9_223_372_036.85)
 
 
-def means_never(seconds: npt.NDArray[np.number]) -> npt.NDArray[np.bool_]:
+def means_never(seconds: Seconds) -> NDArray[np.bool_]:
     """Return which times are dates of the past that programs store for "never".
 
     Such a date may be midnight in another time zone: 1970-01-01 01:00:00 is one, too.
@@ -131,18 +133,18 @@ def event_time_problem(seconds: float, now: float | None = None) -> str | None:
 class Dated:
     """Times of events, judged: the rows to keep (None: all), and remarks."""
 
-    kept: npt.NDArray[np.bool_] | None
+    kept: NDArray[np.bool_] | None
     remarks: list[str]
 
 
-def are_recent(seconds: npt.NDArray[np.number], now: int) -> bool:
+def are_recent(seconds: Seconds, now: int) -> bool:
     """Return whether all times are from 1990 to the present."""
     return not len(seconds) or bool(
         seconds.min() >= MODERN and seconds.max() <= now + TOLERANCE
     )
 
 
-def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
+def dated(seconds: Seconds, now: int, place: Place) -> Dated:
     """Leave out times after the present, and dates that mean "never".
 
     Times before 1990 are kept, with a remark. `place` returns the place of a row.
@@ -210,16 +212,14 @@ def all_early(first: int, last: int) -> str:
     return f"all times are before 1990, {period}; --time-format gives another unit"
 
 
-def _places(
-    rows: npt.NDArray[np.integer], seconds: npt.NDArray[np.number], place: Place
-) -> str:
+def _places(rows: NDArray[np.integer], seconds: Seconds, place: Place) -> str:
     """Return the places and times of the first rows."""
     first = [f"{place(int(row))}: {short_time(seconds[row])}" for row in rows[:_NAMED]]
     remainder = [f"and {len(rows) - _NAMED:,} more"] if len(rows) > _NAMED else []
     return "; ".join([*first, *remainder])
 
 
-def reference_time(seconds: npt.NDArray[np.number], now: int) -> float:
+def reference_time(seconds: Seconds, now: int) -> float:
     """Return the time from which age counts: the newest up to a day from now.
 
     Raises
@@ -237,9 +237,7 @@ def reference_time(seconds: npt.NDArray[np.number], now: int) -> float:
     return float(past.max())
 
 
-def check_reach(
-    seconds: npt.NDArray[np.number], start: float, what: str, place: Place
-) -> None:
+def check_reach(seconds: Seconds, start: float, what: str, place: Place) -> None:
     """Check that a few events far from the others do not drop nearly all.
 
     Events before `start`, which is relative to the newest one, are dropped or have hardly any
@@ -264,9 +262,7 @@ def check_reach(
     )
 
 
-def check_since(
-    seconds: npt.NDArray[np.number], start: float, what: str, place: Place
-) -> None:
+def check_since(seconds: Seconds, start: float, what: str, place: Place) -> None:
     """Check that more than a few events are left since a time, which `what` has set.
 
     Raises
@@ -285,12 +281,12 @@ def check_since(
     )
 
 
-def _left(seconds: npt.NDArray[np.number], start: float) -> str:
+def _left(seconds: Seconds, start: float) -> str:
     """Return how many events are left since a time."""
     return f"{np.count_nonzero(seconds >= start):,} of {counted(len(seconds), 'event')}"
 
 
-def _last_dropped(seconds: npt.NDArray[np.number], start: float) -> float | None:
+def _last_dropped(seconds: Seconds, start: float) -> float | None:
     """Return the time of the last event before `start`, if too few are later.
 
     They are if they are less than 5% of all, and either ten or less, or less than a tenth of the

@@ -32,7 +32,11 @@ _FEWEST_EVENTS = 20
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALL_UNSIGNED = (pl.UInt8, pl.UInt16, pl.UInt32)  # all values fit in int64
 # Two arrays at a time, so that few are in memory twice.
-_MOVED_TOGETHER = (("columns", "data"), ("seconds", "kinds"), ("keys", "positions"))
+_MOVED_TOGETHER = (
+    ("columns", "data"),
+    ("seconds", "kinds"),
+    ("keys", "positions"),
+)
 _ROUNDING = 1e-6  # share of the sum of absolute weights that is a rounding error
 
 Array: TypeAlias = NDArray[Any]
@@ -139,7 +143,8 @@ class Values(NamedTuple):
     @classmethod
     def ones(cls, n: int) -> Values:
         """Return `n` values of 1."""
-        return cls(np.zeros(n, np.uint8), np.ones(1, np.float32))
+        codes = np.zeros(n, np.uint8)
+        return cls(codes, levels=np.ones(1, np.float32))
 
     def compact(self) -> Values:
         """Return the values as codes of the levels that occur, if at most 256."""
@@ -463,7 +468,8 @@ def _check_ids(
     invalid = ids.invalid()
     if len(invalid):
         row = int(np.isin(codes, invalid).argmax())
-        problem = id_problem(ids.values[int(codes[row])], ids.kind)
+        text = ids.values[int(codes[row])]
+        problem = id_problem(text, ids.kind)
         raise DataError(f"{rows.place(row)}: {problem}")
 
 
@@ -538,9 +544,14 @@ def _check_events(entries: Entries) -> None:
     limit = max(_FEWEST_EVENTS, _PAIRS_OF_AN_ID * n_ids)
     if len(sorted_keys) <= limit:
         return
-    columns = {"key": entries.keys, "user": entries.rows, "item": entries.columns}
-    frame = pl.DataFrame(columns).filter(pl.col("key") != 0)
-    n_pairs = frame.n_unique()
+    frame = pl.DataFrame(
+        {
+            "key": entries.keys,
+            "user": entries.rows,
+            "item": entries.columns,
+        }
+    )
+    n_pairs = frame.filter(pl.col("key") != 0).n_unique()
     if n_pairs > limit:
         raise DataError(
             f"The column of ids of events has {n_ids:,} different ids for {n_pairs:,} rows of "
@@ -874,7 +885,9 @@ def _first_repeat(grouped: Grouped, repeats: Mask) -> tuple[int, int, int]:
     entries = np.flatnonzero(repeats)
     earliest = np.argmin(positions[entries + 1])
     entry = int(entries[earliest])
-    return int(positions[entry]), int(positions[entry + 1]), entry
+    first = int(positions[entry])
+    second = int(positions[entry + 1])
+    return first, second, entry
 
 
 def _totals(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypedDict, get_args
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
+from numpy.typing import NDArray
 
 from lowrank.kernels import level_counts
 from recsys.data.age import (
@@ -339,13 +339,13 @@ class Rows:
     bad: BadRows = field(default_factory=BadRows)
     implicit: bool = False
     remarks: list[str] = field(default_factory=list)
-    levels: npt.NDArray[np.float32] | None = None
+    levels: NDArray[np.float32] | None = None
     in_seconds: bool = False
     name: str = ""
     feedback: Feedback | None = None
     scale: tuple[float, float] | None = None
     guessed_times: bool = False
-    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     distinct: dict[str, pl.Series] = field(default_factory=dict)
     kind_weights: dict[str, float] = field(default_factory=dict)
     half_life: float | None = None
@@ -617,7 +617,7 @@ def _judged(rows: Rows, rules: RowRules) -> Feedback:
 
 def _distribution(
     rows: Rows,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
+) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
     """Return the levels of coded ratings in order, and their numbers of rows."""
     if rows.levels is None:
         return None
@@ -628,7 +628,7 @@ def _distribution(
     return rows.levels[order], counts[order]
 
 
-def _numbers_of(rows: Rows) -> npt.NDArray[np.float32]:
+def _numbers_of(rows: Rows) -> NDArray[np.float32]:
     """Return ratings that are not coded."""
     array = rows.arrays.get("rating")
     return rows.columns["rating"].to_numpy() if array is None else array
@@ -697,12 +697,12 @@ def _convert_ratings(rows: Rows, rules: RowRules) -> None:
     )
 
 
-def marks_unrated(levels: npt.NDArray[np.float32]) -> bool:
+def marks_unrated(levels: NDArray[np.float32]) -> bool:
     """Return whether ratings of -1 among others mark pairs that are not rated."""
     return _are_whole(levels) and bool(levels[0] == -1 and levels[1] >= 0)
 
 
-def _are_whole(levels: npt.NDArray[np.float32]) -> bool:
+def _are_whole(levels: NDArray[np.float32]) -> bool:
     return len(levels) >= _FEW_LEVELS and bool((levels == np.floor(levels)).all())
 
 
