@@ -326,12 +326,10 @@ class _Opener:
             if (address := parse_address(source, self.table, self.query)) is not None:
                 return [self._fetched(address)]
             if _URL.match(whole(source)):
-                files = download(source, self.scratch)
-                return [
-                    entry
-                    for name, copy in files
-                    for entry in self._opened(copy, name, None)
-                ]
+                files = list[DataFile]()
+                for name, copy in download(source, self.scratch):
+                    files += self._opened(copy, name, None)
+                return files
             if isinstance(source, Location):
                 raise DataError(
                     f"{source} is not an address that can be read; write postgresql://USER@HOST:"
@@ -349,35 +347,40 @@ class _Opener:
             paths = [entry for entry in paths if entry.is_file()]
         if not paths:
             raise DataError(f"No file matches the pattern {source}.")
-        return [entry for match in paths for entry in self._local(match, str(match))]
+        files = list[DataFile]()
+        for match in paths:
+            files += self._local(match, str(match))
+        return files
 
     def _local(self, path: Path, name: str) -> list[DataFile]:
         try:
             if path.is_dir():
-                folder, name = Directory(path), f"{path.resolve().name}/"
-                for marker, noun in _TABLE_FORMATS.items():
-                    if any(path.glob(marker)):
-                        raise DataError(
-                            f"{name} is {noun}, whose current rows only programs that support it "
-                            "can determine; write them as Parquet, such as with DuckDB."
-                        )
-                names = folder.names()
-                if not any(
-                    data_suffix(member) in (*_TABLE_SUFFIXES, ".txt")
-                    for member in names
-                ):
-                    names = folder.names(below=True) or names
-                return self._members(folder, names, name, name)
+                return self._in_directory(path)
             if path.is_file():
                 return self._opened(path, name, Directory(path.parent))
             if not path.exists():
                 raise DataError(nothing_at(path))
-            with path.open(
-                "rb"
-            ) as stream:  # a pipe, as in <(command), can be read only once
+            # A pipe, as in <(command), can be read only once.
+            with path.open("rb") as stream:
                 return self._opened(self.scratch.copy(stream), name, None)
         except OSError as error:
             raise unreadable(error, name) from None
+
+    def _in_directory(self, path: Path) -> list[DataFile]:
+        """Return the files of ratings in a directory."""
+        name = f"{path.resolve().name}/"
+        for marker, noun in _TABLE_FORMATS.items():
+            if any(path.glob(marker)):
+                raise DataError(
+                    f"{name} is {noun}, whose current rows only programs that support "
+                    "it can determine; write them as Parquet, such as with DuckDB."
+                )
+        folder = Directory(path)
+        names = folder.names()
+        suffixes = {*_TABLE_SUFFIXES, ".txt"}
+        if suffixes.isdisjoint(map(data_suffix, names)):
+            names = folder.names(below=True) or names
+        return self._members(folder, names, name, name)
 
     def _members(
         self, folder: Directory | Zip, names: list[str], place: str, prefix: str
@@ -388,26 +391,12 @@ class _Opener:
             neighbours = folder.next_to(name) if isinstance(folder, Zip) else folder
             members += self._opened(folder.fetch(name), prefix + name, neighbours)
         if len(members) > 1 and self.pick is not None:
-            judged = {
-                member.name: _has_ratings(member.path, self.pick) for member in members
-            }
-            if any(judged.values()):
-                unusable = [
-                    name.removeprefix(prefix)
-                    for name in judged
-                    if judged[name] is False
-                ]
-                members = [
-                    member for member in members if judged[member.name] is not False
-                ]
-                members[0] = replace(members[0], left_out=enumerated(unusable, _LISTED))
+            members = _with_ratings(members, self.pick, prefix)
         if len(members) > 1 and not _are_parts(members):
-            listed = enumerated(
-                [member.name.removeprefix(prefix) for member in members], _LISTED
-            )
+            short_names = [member.name.removeprefix(prefix) for member in members]
             raise DataError(
-                f"{place} holds several files that may be the ratings ({listed}); name the one to "
-                "read."
+                f"{place} holds several files that may be the ratings "
+                f"({enumerated(short_names, _LISTED)}); name the one to read."
             )
         return members
 
@@ -494,6 +483,22 @@ class _Opener:
         target = self.scratch.new()
         sheet = write_sheet(path, name, sheet, target)
         return DataFile(f"{name}::{sheet}", target, is_parquet=True, form="Excel")
+
+
+def _with_ratings(members: list[DataFile], pick: Pick, prefix: str) -> list[DataFile]:
+    """Leave out files without columns of users and items, if others have them."""
+    has_ratings = [_has_ratings(member.path, pick) for member in members]
+    if not any(has_ratings):
+        return members
+    selected = []
+    left_out = []
+    for member, has_columns in zip(members, has_ratings, strict=True):
+        if has_columns is False:
+            left_out.append(member.name.removeprefix(prefix))
+        else:
+            selected.append(member)
+    selected[0] = replace(selected[0], left_out=enumerated(left_out, _LISTED))
+    return selected
 
 
 def head_of(path: Path, size: int = 1 << 12) -> bytes:
