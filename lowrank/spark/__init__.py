@@ -7,4 +7,8 @@ extra ``spark``.
 
 from lowrank.spark.decomposition import PCA, DistributedSVD, truncated_svd
 
-__all__ = ["PCA", "DistributedSVD", "truncated_svd"]
+__all__ = [
+    "PCA",
+    "DistributedSVD",
+    "truncated_svd",
+]

@@ -319,10 +319,10 @@ def add(
 
     New documents without ids get the next numbers after the last one of the index. They
     are found by all their words, ranked as in a new index. The dimensions do not know
-    new words, which have no meaning until everything is indexed again. With fold-in,
-    the time is nearly proportional to the new documents. When the reported share
-    outside the dimensions and the loss of orthogonality (both 0 for a new index) grow,
-    update the decomposition or index everything again.
+    new words, which have no meaning until everything is indexed again. The files of
+    the index are written again. When the reported share outside the dimensions and the
+    loss of orthogonality (both 0 for a new index) grow, update the decomposition or
+    index everything again.
     """
     target = out or index
     with alone(target):

@@ -244,8 +244,10 @@ class Eigenwords:
         lengths: list[int] = []
         for texts in batches:
             for text in texts:
-                words = [w for w in self._tokenize(text) if w not in self._stop_words]
-                row = [number_of.setdefault(w, len(number_of)) for w in words]
+                words = self._tokenize(text)
+                words = [word for word in words if word not in self._stop_words]
+                # A new word gets the next number.
+                row = [number_of.setdefault(word, len(number_of)) for word in words]
                 numbers.append(np.array(row, dtype=np.int64))
                 lengths.append(len(row))
         running = np.concatenate(numbers)
@@ -281,8 +283,10 @@ def word_contexts(
     total: Any = None
     for number, offset in enumerate(offsets):
         # The word at `middle` has the word at `context` at this place of its window.
-        middle = slice(max(0, -offset), len(words) - max(0, offset))
-        context = slice(max(0, offset), len(words) - max(0, -offset))
+        before = max(0, -offset)
+        after = max(0, offset)
+        middle = slice(before, len(words) - after)
+        context = slice(after, len(words) - before)
         is_pair = text[middle] == text[context]
         is_pair &= (words[middle] >= 0) & (words[context] >= 0)
         rows = words[middle][is_pair]
