@@ -115,3 +115,9 @@ class FeaturePriors(Part):
     def of(self, side: str) -> AxisFeaturePrior | None:
         """Return the prior of one side."""
         return self.users if side == "user" else self.items
+
+    def with_axis(self, side: str, axis: AxisFeaturePrior) -> Self:
+        """Return the priors with another one of one side."""
+        if side == "user":
+            return replace(self, users=axis)
+        return replace(self, items=axis)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -409,8 +409,8 @@ class IALS(FoldingModel, FactorModel):
         if axis is not None and predicted is not None and self.features is not None:
             counts = histories.counts
             factors = np.where((counts > 0)[:, None], factors, predicted)
-            solved = {f"{side}s": axis.of_rows(predicted, counts)}
-            changes["features"] = replace(self.features, **solved)
+            of_rows = axis.of_rows(predicted, counts)
+            changes["features"] = self.features.with_axis(side, of_rows)
         return changes | {f"{side}_factors": factors}
 
     def _pairs(self, side: str) -> tuple[Floats, NDArray[np.float64], int]:
