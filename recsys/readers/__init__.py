@@ -207,32 +207,32 @@ def read_ratings(
         ragged; or an id, rating or timestamp is missing or cannot be read (the message has its line
         and text). Also if a database cannot be reached, or lacks the table or a column.
     """
-    named = {
+    every: dict[str, Any] = {
+        "table": table,
+        "encoding": encoding,
+        "duplicates": duplicates,
+        "item_table": item_table,
+        "user_table": user_table,
         "user": user,
         "item": item,
         "rating": rating,
         "timestamp": timestamp,
         "event": event,
+        "event_id": event_id,
+        "weight": weight,
+        **options,
     }
-    named["event_id"] = event_id
-    named["weight"] = weight
-    every: dict[str, Any] = {
-        "table": table,
-        "encoding": encoding,
-        "duplicates": duplicates,
-    }
-    every |= {"item_table": item_table, "user_table": user_table, **named, **options}
     options_given = {name: value for name, value in every.items() if value is not None}
     sources = _listed(source)
     of_parts = _of_parts(sources, options_given, like, implicit=implicit)
     known_options = dict(like or {})
     if "weight" in of_parts:  # the weights of kinds are in it
         known_options.pop("event_weights", None)
-    options_given |= {
-        name: of_parts.pop(name) for name in _KEPT_OF_PARTS if name in of_parts
-    }
+    for name in _KEPT_OF_PARTS:
+        if name in of_parts:
+            options_given[name] = of_parts.pop(name)
     chosen = _with_earlier(options_given, known_options, sources, query)
-    policy, encoding = check_policy(chosen.get("duplicates")), chosen.get("encoding")
+    policy = check_policy(chosen.get("duplicates"))
     requested = {**chosen, **of_parts}
     request = request_of(
         requested, options_given, like, {*options}, implicit=implicit, sep=sep
@@ -242,13 +242,26 @@ def read_ratings(
     def pick(names: Sequence[str], where: str) -> Roles:
         return choose_columns(names, request, where)
 
-    of_source = {
-        "table": chosen.get("table"),
-        "query": query,
-        "pick": pick,
-        "on_rows": on_rows,
-    }
-    with open_data(sources, encoding, stream=True, **cast(Any, of_source)) as data:
+    def side_table(ids: Ids, data: DataFile) -> tuple[Features | None, str]:
+        table_source = chosen.get(f"{ids.kind}_table")
+        if table_source is not None:
+            earlier_ids = (like or {}).get(f"{ids.kind}s")
+            if earlier_ids is not None:
+                ids = earlier_ids.union(ids.values)
+            return read_table(_in_database(table_source, sources), ids, request)
+        if like is not None:  # tables next to other data are not for an update
+            return None, ""
+        return _neighbouring_table(data, ids, request)
+
+    with open_data(
+        sources,
+        chosen.get("encoding"),
+        table=chosen.get("table"),
+        query=query,
+        pick=pick,
+        on_rows=on_rows,
+        stream=True,
+    ) as data:
         try:
             rows = read_raw(data, request)
             rows.guessed_times = "timestamp" not in chosen
@@ -258,32 +271,19 @@ def read_ratings(
                 error.add_note(f"{remedy}.")
             raise
         ratings = build_ratings(rows, policy, data.name)
-        tables: dict[str, Any] = {}
-        remarks = []
+        items, item_remark = side_table(ratings.items, data)
+        users, user_remark = side_table(ratings.users, data)
+        remarks = [item_remark, user_remark]
         if data.left_out:
-            remarks.append(f"left out, without users and items: {data.left_out}")
-        for ids in (ratings.items, ratings.users):
-            table_source = chosen.get(f"{ids.kind}_table")
-            if table_source is None:
-                first = like is None  # not those of other data, in an update
-                features, remark = (
-                    _neighbouring_table(data, ids, request) if first else (None, "")
-                )
-            else:
-                if (earlier := (like or {}).get(f"{ids.kind}s")) is not None:
-                    ids = earlier.union(ids.values)
-                features, remark = read_table(
-                    _in_database(table_source, sources), ids, request
-                )
-            tables[f"{ids.kind}_table"] = features
-            remarks += [remark] if remark else []
+            left_out = f"left out, without users and items: {data.left_out}"
+            remarks.insert(0, left_out)
     assert ratings.source is not None
-    origin = replace(ratings.source, tables="; ".join(remarks))
-    ratings = replace(ratings, **tables, source=origin)
-    of_database = {
-        name: _table_name(chosen.get(name), sources) for name in _SIDE_TABLES
-    }
-    chosen |= {name: table for name, table in of_database.items() if table is not None}
+    origin = replace(ratings.source, tables="; ".join(filter(None, remarks)))
+    ratings = replace(ratings, item_table=items, user_table=users, source=origin)
+    for name in _SIDE_TABLES:
+        table_name = _table_name(chosen.get(name), sources)
+        if table_name is not None:
+            chosen[name] = table_name
     return with_options(ratings, {"table": (like or {}).get("table"), **chosen}, rules)
 
 

@@ -105,7 +105,6 @@ def test_book_crossing_style(read: Read) -> None:
         b"# exported today\n#\nuser,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200",
         b"% bip weighted\n1 10 4 100\n1 20 3.5 300\n2 10 5 200\n",
         b"sep=;\r\nuser;item;rating;timestamp\r\n1;10;4;100\r\n1;20;3,5;300\r\n2;10;5;200\r\n",
-        b"user item rating timestamp\n1 1 10 4 100\n2 1 20 3.5 300\n3 2 10 5 200\n",
         b"user,item,rating,timestamp\n1,10,4,100,\n1,20,3.5,300,\n2,10,5,200,\n",
         b"User ID,Item ID,Rating (1-5),Time [s]\n1,10,4,100\n1,20,3.5,300\n2,10,5,200\n",
         "user,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200".encode(
