@@ -392,6 +392,7 @@ def squares_outside(
             cancelled -= float(columns[some].sum())
             rest = float(shares.sum())
     squares = samples.column_squares(np.zeros(samples.shape[1]))
+    squares[columns == 0] = 0.0  # constant columns are centred without rounding
     rounding = _rounding_of_entries(squares, samples.shape, samples.dtype, components)
     # The difference of the sums of the other columns is rounded, too.
     eps = float(np.finfo(np.float64).eps)
@@ -411,9 +412,11 @@ def _rounding_of_entries(
         1.0, shape[1] / shape[0]
     )
     solver = (SOLVER_ROUNDING * float(np.finfo(np.float64).eps)) ** 2 * shape[1]
-    return share * float(squares @ np.maximum(1 - inside, 0.0)) + solver * float(
-        squares.sum()
-    )
+    # Squares of constant columns may overflow: infinity is right then, but not times 0.
+    squares = np.minimum(squares, np.finfo(np.float64).max)
+    with np.errstate(over="ignore"):
+        outside = float(squares @ np.maximum(1 - inside, 0.0))
+        return share * outside + solver * float(squares.sum())
 
 
 def no_directions(

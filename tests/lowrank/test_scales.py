@@ -208,3 +208,16 @@ def test_deficient_data_with_a_constant_column(method):
         whitening = Whitening(method).fit(X)
     assert whitening.n_components_ == 3
     assert PCA(5).fit(X).noise_variance_ == 0
+
+
+@pytest.mark.parametrize("constant", [1e15, 3.333e15, 1e100, 1.7e308])
+def test_the_noise_is_not_lost_next_to_a_constant_column(constant):
+    Z = np.random.default_rng(0).standard_normal((60, 6)) * np.arange(1, 7)
+    s = np.linalg.svd(Z - Z.mean(axis=0), compute_uv=False)
+    result = PCA(3).fit(np.c_[Z, np.full(60, constant)])
+    np.testing.assert_allclose(result.singular_values_, s[:3])
+    np.testing.assert_allclose(result.noise_variance_, s[3:] @ s[3:] / 59 / 4)
+
+
+def test_a_table_of_one_large_number_has_no_variance():
+    assert PCA(1).fit(np.full((5, 4), 1.7e308)).singular_values_ == 0
