@@ -319,7 +319,7 @@ def approximate(
 ) -> LowRank:
     """Compute the best rank-k approximation of a matrix, ``left = U diag(s)`` and ``right = V``.
 
-    The parameters are those of `truncated_svd`. With `center`, the centred matrix is approximated.
+    The parameters are as in `truncated_svd`. With `center`, the centred matrix is approximated.
 
     Examples
     --------
@@ -388,7 +388,7 @@ def optimal_threshold(A: OperatorLike, noise: float | None = None) -> float:
     A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
         A matrix of low rank plus noise. Its entries are needed only if `noise` is not given: the
         level is then estimated from the median of all singular values, for which the smaller Gram
-        matrix of a sparse A, or that of dense RowBlocks with m <= n, is formed.
+        matrix of a sparse A, or of dense RowBlocks with m <= n, is formed.
     noise : float, optional
         Standard deviation of the noise in each entry.
 

@@ -111,7 +111,7 @@ def validated(
 
 
 def counted(matrix: MatrixOperator, passes: int) -> MatrixOperator:
-    """Set the number of passes to that of the matrix from which this one was made."""
+    """Set the number of passes to the number of the matrix behind this one."""
     matrix.passes = passes
     return matrix
 

@@ -429,7 +429,7 @@ def by_blocks(matrix: Any) -> Any:
 
 
 def _copied(array: Any, part: slice) -> Any:
-    """Return a copy of some rows; those of a shared memory map leave the process again."""
+    """Return a copy of some rows; pages of a shared memory map leave the process again."""
     rows = np.array(array[part])
     mapped = getattr(array, "base", None)
     is_shared = isinstance(array, np.memmap) and array.mode in _SHARED_MODES

@@ -41,7 +41,7 @@ class Penalties:
 
     @classmethod
     def of(cls, X: Any, regularization: float) -> Penalties:
-        """Return those of `als_sweeps` without biases, where all entries are known."""
+        """Return the penalties of `als_sweeps` without biases, where all entries are known."""
         n, m = X.shape
         size = math.sqrt(sum_of_squares(X) / (n * m))
         return cls(

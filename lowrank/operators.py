@@ -112,7 +112,7 @@ class MatrixOperator(ABC):
         return self.rmatmat(self.matmat(X))
 
     def transposed(self) -> Products:
-        """Return A' without a copy; its passes are added to those of A."""
+        """Return A' without a copy; its passes are added to the passes of A."""
         return _Transposed(self)
 
     def toarray(self) -> FloatArray:
@@ -181,7 +181,7 @@ class _Transposed:
 class DenseOperator(MatrixOperator):
     """A dense array, C or Fortran ordered, float32 or float64, neither copied nor modified.
 
-    The working `dtype` is that of the array, or float64 for a float32 array, of which products then
+    The working `dtype` is the array's, or float64 for a float32 array, of which products then
     convert some rows at a time.
     """
 

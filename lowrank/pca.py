@@ -120,7 +120,7 @@ class PCA(
         components are kept, the dropped direction is the last. "auto" is "exact" on dense data. On
         sparse data it is "drop" for an integer k, if the dropped direction has no more variance
         about the mean than the last component, and if the components together lose at most 1% of
-        the variance that those of "exact" keep; otherwise "exact". ``centering_`` tells which.
+        the variance that "exact" keeps; otherwise "exact". ``centering_`` tells which.
     standardize : bool, default False
         Divide columns by their standard deviation (PCA of the correlation matrix). Columns that are
         constant up to rounding are divided by 1 and left out. Sparse data stay sparse.
@@ -248,7 +248,7 @@ class PCA(
     def fit_transform(
         self, X: MatrixLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> FloatArray:
-        """Find the components and return the scores of X, equal to those of `transform`."""
+        """Find the components and return the scores of X, equal to `transform`."""
         return self._scores(self._fit(X, sample_weight))
 
     @available_if(_can_follow_batches)  # type: ignore[untyped-decorator]
@@ -333,7 +333,7 @@ class PCA(
         return self
 
     def _wanted_of_batches(self, features: int) -> int:
-        """Return the number of components for `partial_fit`, at most that of features."""
+        """Return the number of components for `partial_fit`, at most one per feature."""
         if self.n_components is None:
             return features
         if int(self.n_components) > features:
@@ -351,7 +351,7 @@ class PCA(
         """Return the log-likelihood of each sample under the probabilistic model.
 
         The model is a normal distribution whose mean is the column mean of the training data (for
-        every value of `center`), and whose covariance is that of `get_covariance`. The result has
+        every value of `center`), and whose covariance is `get_covariance`. The result has
         shape (n_samples,). It is -inf if the covariance is singular.
         """
         return self._log_likelihoods(self._prepared(X))

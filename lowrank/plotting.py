@@ -62,11 +62,11 @@ def scree(
     k : int, optional
         Rank to mark, from 0 to p.
     total : float, optional
-        Energy ||A||_F^2 if `spectrum` does not have it, by default that of the given values.
+        Energy ||A||_F^2 if `spectrum` does not have it, by default of the given values.
     rule : str, optional
         Rule by which `k` was chosen, for the legend.
     ax : matplotlib Axes, optional
-        Axes to draw in, by default those of a new figure. The cumulative share gets a second axis
+        Axes to draw in, by default of a new figure. The cumulative share gets a second axis
         on the right.
 
     Raises
@@ -154,7 +154,7 @@ def scores(
     estimator : PCA, optional
         The fitted estimator, whose explained variance ratios label the axes.
     ax : matplotlib Axes, optional
-        Axes to draw in, by default those of a new figure.
+        Axes to draw in, by default of a new figure.
 
     Raises
     ------
@@ -289,7 +289,7 @@ def loadings(
     count : int
         Maximum number of components to plot.
     names : sequence of str, optional
-        Names of the features, by default those of the estimator.
+        Names of the features, by default the estimator's.
     fig : matplotlib Figure, optional
         Figure to draw in, by default a new one.
 
@@ -425,7 +425,7 @@ def _without_box(axes: Axes) -> None:
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    """Return the given axes, or those of a new figure."""
+    """Return the given axes, or the axes of a new figure."""
     return _figure(None, size).subplots() if ax is None else ax
 
 

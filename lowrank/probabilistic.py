@@ -85,7 +85,7 @@ class ProbabilisticPCA(
         W, rotated to the principal axes: column j is ``components_[j]`` times
         sqrt(explained_variance_[j] - noise_variance_).
     mean_ : ndarray of shape (n_features,)
-        Per-feature mean of the model; for complete data, that of the training data.
+        Per-feature mean of the model; for complete data, of the training data.
     noise_variance_ : float
         Noise variance s2. It is 0 if the model fits the known entries up to rounding; the model
         then has no density.

@@ -387,11 +387,11 @@ def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
 def parallel_analysis(
     A: OperatorLike, *, center: bool = True, random_state: RandomStateLike = 0
 ) -> int:
-    """Count the leading singular values that exceed those of column-wise permutations of A.
+    """Count the leading singular values that exceed a matrix with permuted columns.
 
     Each of 20 permuted matrices has the entries of each column of A in random order; sparse
     matrices stay sparse. Counting ends at 50, or at the first singular value below the 95% quantile
-    of the permuted ones. The parameters are those of `choose_rank`.
+    of the permuted ones. The parameters are as in `choose_rank`.
 
     References
     ----------
@@ -426,7 +426,7 @@ def _permuted(entries: Any, rng: np.random.Generator) -> Any:
 def whole_spectrum(A: OperatorLike, center: bool, hint: str = _ELBOW) -> Float64Array:
     """Return all singular values in descending order; sparse input uses the smaller Gram matrix.
 
-    That of dense blocks of rows is summed over them.
+    For dense blocks of rows, it is summed over them.
 
     Raises
     ------

@@ -99,7 +99,7 @@ def robust_pca(
 
     The parts L and S minimise ||L||_* + penalty ||S||_1 (the sums of singular values and of
     absolute values) subject to L + S = X at the known entries. Gross errors in a few entries end up
-    in S, and do not affect the directions of L as they would those of PCA.
+    in S, and do not affect the directions of L as they would affect PCA.
 
     Parameters
     ----------

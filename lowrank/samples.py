@@ -474,7 +474,7 @@ class GaussianDensityMixin:
     ) -> FloatArray:
         """Draw samples from the probabilistic model, shape (n_samples, n_features).
 
-        The default of `random_state` is that of the estimator.
+        The default of `random_state` is the estimator's.
 
         Raises
         ------

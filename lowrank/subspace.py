@@ -2,7 +2,7 @@
 
 For starting points of iterations, and for filters that do not need exact directions, this is
 several times as fast as `truncated_svd`. For a flat spectrum, the subspace also explains more than
-that of `truncated_svd` with a large tolerance.
+`truncated_svd` with a large tolerance.
 """
 
 from __future__ import annotations

@@ -399,7 +399,7 @@ def singular_values(
 ) -> FloatArray:
     """Return the k largest singular values in descending order, by default all, shape (k,).
 
-    The other parameters, the errors and the warnings are those of `truncated_svd`.
+    The other parameters, the errors and the warnings are as in `truncated_svd`.
 
     Examples
     --------

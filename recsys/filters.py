@@ -265,7 +265,7 @@ def _check_dates(expression: pl.Expr, table: pl.DataFrame) -> None:
     """Check that dates are compared with dates, or with texts of dates, in an empty table.
 
     For polars, a number is one of days or microseconds since 1970. Other texts would be compared
-    with those of the dates, letter by letter.
+    with the texts of the dates, letter by letter.
     """
     nodes = [expression]
     while nodes:

@@ -202,12 +202,10 @@ class BlockEntry(Struct, frozen=True):
         if self.form == "levels":
             return f"{self.n_levels + self.has_rare:,} values"
         if self.form == "text":
-            n, what = (
-                (self.n_directions, "dimensions")
-                if self.n_directions
-                else (self.n_levels, "")
-            )
-            return f"{n:,} {what or 'terms'}" + f" ({self.remark})" * bool(self.remark)
+            size = f"{self.n_levels:,} terms"
+            if self.n_directions:
+                size = f"{self.n_directions:,} dimensions"
+            return f"{size} ({self.remark})" if self.remark else size
         return self.form
 
 

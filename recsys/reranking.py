@@ -241,7 +241,7 @@ class Reranking:
     the score, scaled to 0 for the worst and 1 for the best candidate. Similarity is the largest
     cosine with an item chosen before.
 
-    If `diversity` is 0, the order is that of the scores; if it is 1, they only determine the first
+    If `diversity` is 0, the scores give the order; if it is 1, they only determine the first
     item. The `vectors` of the items have length 1.
 
     References

@@ -491,7 +491,7 @@ def check_split_target(path: str | Path, *, overwrite: bool) -> None:
 def split_files(path: str | Path) -> dict[str, Path] | None:
     """Return the train, test and history files of a directory, or None if it is not a split.
 
-    Any directory with a train and a test file is a split, such as those of LightGCN.
+    Any directory with a train and a test file is a split, such as LightGCN's.
     """
     folder = Path(path)
     if not folder.is_dir():

@@ -79,7 +79,7 @@ class CodedMatrix(NamedTuple):
         Sorted within each row.
     codes : uint8 ndarray of shape (nnz,)
     levels : float32 or float64 ndarray of shape (256,)
-        The result of `padded`; its dtype is that of the matrix.
+        The result of `padded`, with the dtype of the matrix.
     n_columns : int
     row_shift, column_shift : ndarrays of shapes (n,) and (m,), optional
         Both or neither.

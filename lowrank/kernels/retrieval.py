@@ -42,7 +42,7 @@ def top_k(
     that of `sparse`, if given.
 
     The result is exact; NaN and minus infinity are never found. A score is the same to the bit
-    alone or among millions, and equal to that of `pair_dots` and `sparse_pairs`. Scores of all
+    alone or among millions, and equal to `pair_dots` and `sparse_pairs`. Scores of all
     pairs are not stored: in addition to the result, each thread takes a few MB, and with `sparse`
     32 MB more for the sums of a block of users.
 
@@ -139,7 +139,7 @@ def sparse_pairs(
     """Return entries of the product of two sparse float32 matrices, at `rows` and `columns`.
 
     Rows must be in range, and the indices of `weights` sorted within each row. An entry is summed
-    in the order of the history, so that it equals that of `top_k` and `sparse_rows` to the bit.
+    in the order of the history, so that it equals `top_k` and `sparse_rows` to the bit.
     """
     found = np.empty(len(rows), np.float32)
     pairs = (

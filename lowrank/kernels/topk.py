@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 class Ties(NamedTuple):
     """Random order of equal scores: ascending ``mixed(items[i] ^ queries[q])``.
 
-    The place of an item depends on its hash and that of the query, and so neither on other items
+    The place of an item depends on its hash and the query's, and so neither on other items
     nor on the number of queries.
 
     Attributes

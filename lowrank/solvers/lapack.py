@@ -80,7 +80,7 @@ def solve_gram(
 
 
 def _turned(triplets: Triplets, is_transposed: bool) -> Triplets:
-    """Return the triplets of A' as those of A, if they are of A'."""
+    """Return triplets of A for triplets of A', if they are of A'."""
     U, s, Vt = triplets
     if is_transposed:
         return Vt.T, s, U.T

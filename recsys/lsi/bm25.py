@@ -19,7 +19,7 @@ _B = 0.75  # influence of the document length
 class Postings(NamedTuple):
     """The documents of each term, with the counts of the term in them.
 
-    The arrays are those of a CSR matrix of terms by documents. The weight of a count c is
+    The arrays are a CSR matrix of terms by documents. The weight of a count c is
     ``(k1 + 1) c / (c + s)``, with the `saturation` s of the document. It is computed for the terms
     of a query, since every added document changes the mean length.
 

@@ -164,7 +164,7 @@ class Eigenwords:
         return self._terms
 
     def nearest(self, words: IdsLike | str, n: int = 10) -> pl.DataFrame:
-        """Find the n words whose vectors have the largest cosine with those of some words.
+        """Find the n words whose vectors have the largest cosine with given words.
 
         Parameters
         ----------

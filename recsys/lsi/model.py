@@ -60,7 +60,7 @@ class LSI(
     """Latent semantic indexing: find documents by meaning rather than by their exact words.
 
     The weighted document-by-term matrix is A ~ V_k S_k U_k'. Documents are the rows of V_k S_k,
-    terms those of U_k S_k; a query or new document q becomes q' U_k, and similarity is the cosine.
+    terms of U_k S_k; a query or new document q becomes q' U_k, and similarity is the cosine.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ class LSI(
         method : {"fold-in", "update"}
             "fold-in" projects the documents on the present dimensions and ignores the rest.
             "update" updates the singular value decomposition (see `recsys.lsi.space`). The result
-            is close to that of a new fit; the coordinates of all documents change.
+            is close to a new fit; the coordinates of all documents change.
         replace : bool, default False
             Whether to remove documents of the index that have the same ids.
 
@@ -293,7 +293,7 @@ class LSI(
         )
 
     def _with_new_terms(self, counts: Any, unknown: list[list[str]]) -> Any:
-        """Return counts with those of new terms, which are added to the index for BM25.
+        """Return counts including new terms, which are added to the index for BM25.
 
         Without weight in the dimensions they change neither coordinates nor cosines.
         """

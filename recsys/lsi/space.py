@@ -278,7 +278,7 @@ class Weighting:
     def apply(self, counts: Any) -> Any:
         """Return the weighted matrix.
 
-        Rows are divided by their length to the `power`, except those of "count". With 1 rows have
+        Rows are divided by their length to the `power`, except with "count". With 1 rows have
         length 1 (except empty ones); with 1/2 long documents have more weight in a decomposition.
         """
         weights = self.term_weights.astype(counts.dtype)[counts.indices]

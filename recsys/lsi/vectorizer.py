@@ -228,7 +228,7 @@ class Tokenizer:
             raise DataError(f"token_pattern must have at most one group; got {groups}.")
 
     def __call__(self, text: str) -> list[str]:
-        """Return the words of a text, without those of its markup."""
+        """Return the words of a text, without its markup."""
         text = plain_text(text)
         return (
             words_of(text) if self.is_default else self._pattern.findall(text.lower())

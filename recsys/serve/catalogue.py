@@ -106,7 +106,7 @@ class Catalogue:
     def _ranks(self, query: str, index: int) -> NDArray[np.int64]:
         """Return the rank of each title for a query, -1 without a match.
 
-        `index` is that of the item whose id is the query, or negative.
+        `index` is the index of the item whose id is the query, or negative.
         """
         ranks = np.full(len(self.counts), 4)
         ranks[self._contain(query)] = 3
@@ -273,8 +273,8 @@ class Catalogue:
     def spectrum(self) -> Json:
         """Return the singular values of the low-rank part of the model, in descending order.
 
-        For factor models, they are those of the product of user and item factors; for spectral,
-        those of the normalised interactions; for a blend, those of its first model that has any.
+        For factor models, they belong to the product of user and item factors; for spectral,
+        to the normalised interactions; for a blend, to its first model that has any.
         If the factors are not negative, also the topics.
 
         Raises

@@ -114,7 +114,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 def check_journal(path: Path, keys: Sequence[str], noun: str) -> None:
     """Check that lines can be appended to a file: it is new or empty, or has such lines already.
 
-    `keys` are those of each line, and `noun` names the lines. Blank lines are of erased users.
+    `keys` are the keys of each line, and `noun` names the lines. Blank lines are of erased users.
 
     Raises
     ------

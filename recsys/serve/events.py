@@ -100,7 +100,7 @@ def _in_utc(time: datetime) -> datetime:
 
 
 def _typed(ids: Ids, values: list[Id]) -> list[Id]:
-    """Return ids in the type of those of a model."""
+    """Return ids in the type of the ids of a model."""
     typed: list[Id | None] = ids.like(values).to_list()
     converted: list[Id] = []
     for number, (value, id) in enumerate(zip(values, typed, strict=True), start=1):

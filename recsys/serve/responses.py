@@ -111,7 +111,7 @@ class Responses:
     def history(self, rated: Iterable[tuple[Id, float | None]]) -> History | None:
         """Return the ratings of a new user as arrays; None if only `recommend_new` can use them.
 
-        The last rating of a repeated item is used. A rating of None is that of a liked item.
+        The last rating of a repeated item is used. A rating of None means a liked item.
         """
         if not isinstance(self.recommender.model, abilities.FoldsInUsers):
             return None
@@ -197,7 +197,7 @@ class Responses:
     ) -> Json:
         """Return recommendations for a user described by ratings, features or both.
 
-        A rating of None is that of a liked item. A frame has events, as `events_of` returns.
+        A rating of None means a liked item. A frame has events, as `events_of` returns.
         """
         policy = "history"
         ratings: Any = history
@@ -297,7 +297,7 @@ class Responses:
     ) -> Json:
         """Return predictions for pairs of user and item, with standard deviations if known.
 
-        Given a confidence, also the bounds of intervals: those of a normal distribution, within the
+        Given a confidence, also the bounds of intervals of a normal distribution, within the
         range of the ratings as the predictions are.
 
         Raises

@@ -77,10 +77,10 @@ class Settings:
     list_key : str or sequence of str, optional
         Key, or several, of clients that may only ask for lists of items.
     host : str, optional
-        Address on which the service listens; by default that of each connection. On a loopback
+        Address on which the service listens; by default of each connection. On a loopback
         address, data of users are answered without a key.
     allowed_hosts : tuple of str
-        Names of the service in addresses, with or without a port, next to those of the loopback
+        Names of the service in addresses, with or without a port, next to names of the loopback
         address.
     cors : tuple of str
         Sites whose pages may use the service.

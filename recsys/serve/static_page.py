@@ -73,7 +73,7 @@ def static_page(
     ----------
     recommender : Recommender
     other : Recommender, optional
-        Second model, whose recommendations are shown next to those of the first.
+        Second model, whose recommendations are shown next to the first model's.
     n_items : int, optional
         Number of items in the page, those with the most ratings; by default all.
     n_users : int
@@ -204,7 +204,7 @@ def _model(
 
 
 def _lists(recommender: Recommender, items: Indices, users: Indices) -> Form:
-    """Return the best items of each user of the page, without those of the history."""
+    """Return the best items of each user of the page, without the history."""
     ratings = recommender.ratings
     rated = CsrPairs(ratings.indptr, ratings.indices)
     return _ranked(recommender, recommender.model, users, items, _LENGTH, rated)

@@ -70,7 +70,7 @@ def spark_session(
     ----------
     master : str, optional
         ``local[N]``, ``local[*]``, ``spark://HOST:PORT``, ``yarn`` or ``k8s://URL``. By default
-        that of `spark-submit` if it started the program, otherwise ``local[*]``.
+        the one of `spark-submit` if it started the program, otherwise ``local[*]``.
     conf : mapping of str to str, optional
         Settings of Spark.
 

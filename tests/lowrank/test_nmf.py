@@ -98,7 +98,7 @@ def test_missing_entries_are_left_out_of_the_objective(dtype, regularization):
 
 @given(seed=st.integers(0, 2**32 - 1), k=st.integers(1, 6), missing=st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_rows_are_those_of_scipy(seed, k, missing):
+def test_rows_equal_scipy(seed, k, missing):
     """Each transformed row is the non-negative least squares of its known entries."""
     H = np.random.default_rng(seed).gamma(0.5, size=(k, 12)) + 0.01
     nmf = NMF(k, random_state=0)
@@ -134,7 +134,7 @@ def test_transform_of_the_training_data_is_what_the_fit_returned(form):
 
 
 @pytest.mark.parametrize("form", ["dense", "csr"])
-def test_objectives_are_at_least_as_low_as_those_of_scikit_learn(form):
+def test_objectives_are_at_least_as_low_as_scikit_learn(form):
     """There are many local minima: it is so on average, and up to 0.1% for each matrix."""
     ratios = []
     for seed in range(4):

@@ -35,7 +35,7 @@ def test_both_parts_are_found(shape, dtype):
     assert result.residual < (1e-7 if dtype == np.float64 else 1e-5)
 
 
-def test_errors_do_not_turn_the_directions_as_they_turn_those_of_a_pca():
+def test_gross_errors_turn_the_directions_of_a_pca_only():
     low_rank, errors = parts((80, 60), 2, 0.04)
     directions = np.linalg.svd(low_rank)[2][:2]
     found = np.linalg.svd(

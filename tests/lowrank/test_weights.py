@@ -75,7 +75,7 @@ def test_integer_weights_are_repeated_rows(form, dtype, options, shape):
 
 
 @pytest.mark.parametrize("form", CONTAINERS)
-def test_fractional_weights_are_those_of_the_weighted_covariance(form):
+def test_fractional_weights_equal_the_weighted_covariance(form):
     X, weights = data(), np.random.default_rng(2).exponential(size=60)
     pca = PCA(4).fit(CONTAINERS[form](X), sample_weight=weights)
     covariance = (

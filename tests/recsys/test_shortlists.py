@@ -81,7 +81,7 @@ def test_shortlists_are_what_a_recommender_recommends(
         ("bayes", {"factors": 3}),
     ],
 )
-def test_items_that_nobody_rated_are_marked(tmp_path, name, parameters):
+def test_items_without_ratings_are_marked(tmp_path, name, parameters):
     data = with_features(
         ratings_of(number, text, implicit=name in ("blend", "ials"), genres=True),
         unrated=True,
