@@ -162,9 +162,9 @@ def range_of(unit: Unit) -> tuple[float, float]:
 
 _STARTS = np.array([first for first, _, _ in RANGES])
 _ENDS = np.array([last for _, last, _ in RANGES])
-_OF_UNIT = {
-    unit: [n for n, each in enumerate(RANGES) if each[2] is unit] for *_, unit in RANGES
-}
+_OF_UNIT: dict[Unit, list[int]] = {}
+for _group, (_, _, _unit) in enumerate(RANGES):
+    _OF_UNIT.setdefault(_unit, []).append(_group)
 SMALL = len(RANGES)
 OTHER = len(RANGES) + 1
 N_GROUPS = len(RANGES) + 2
@@ -207,10 +207,11 @@ class Tally:
                 groups, return_index=True, return_counts=True
             )
             for group, first, size in zip(present, firsts, sizes, strict=True):
-                if group >= 0 and not counts[group]:
+                if group < 0:
+                    continue
+                if not counts[group]:
                     rows[group] = start + int(first)
-                if group >= 0:
-                    counts[group] += size
+                counts[group] += size
         return cls(counts.tolist(), rows)
 
 
@@ -225,7 +226,8 @@ def _groups(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
     outside = np.where(sizes < BAND, SMALL, OTHER)
     groups = np.where(within, candidates, outside).astype(np.int8)
     groups[(numbers < 0) & (sizes < BAND)] = SMALL
-    groups[(numbers == 0) | (numbers == -1) | np.isnan(numbers)] = -1
+    is_mark = (numbers == 0) | (numbers == -1)
+    groups[is_mark | np.isnan(numbers)] = -1
     for first, last in END_OF_CALENDAR:
         groups[(sizes >= first) & (sizes <= last)] = -1
     return groups

@@ -522,15 +522,18 @@ def read_lightgcn(
     tokens = lines["line"].str.replace_all(r"\s+", " ").str.split(" ")
     numbers = tokens.cast(pl.List(pl.Int64), strict=False)
     order = pl.int_range(len(numbers), dtype=pl.Int64, eager=True)
+    # A number is null if its text is not an integer.
     wrong = numbers.list.eval(pl.element().is_null()).list.any()
     if wrong.any():
         at = wrong.arg_max() or 0
-        text = tokens[at].filter(numbers[at].is_null())[0][:40]
+        wrong_tokens = tokens[at].filter(numbers[at].is_null())
+        text = wrong_tokens[0][:40]
         problem = (
             f"{text!r} is not an integer; in LightGCN lines a user and its items are "
             "integers."
         )
-        bad.add(data.at(lines["row"][at]), problem, int(wrong.sum()))
+        spot = data.at(lines["row"][at])
+        bad.add(spot, problem, int(wrong.sum()))
     numbers = numbers.filter(~wrong)
     line_rows = lines["row"].filter(~wrong)
     items = numbers.list.slice(1)
@@ -574,7 +577,12 @@ def read_netflix(data: DataFile, request: Request) -> Rows:
         "timestamp": frame["timestamp"],
     }
     layout = "Netflix Prize (item: user, rating, date)"
-    return Rows(columns, layout, lambda at: data.at(frame["row"][at]), bad=bad)
+    line_rows = frame["row"]
+
+    def place(row: int) -> Spot:
+        return data.at(line_rows[row])
+
+    return Rows(columns, layout, place, bad=bad)
 
 
 def _lines(data: DataFile, form: str) -> pl.DataFrame:
@@ -663,7 +671,8 @@ def _check_same_roles(parts: Sequence[tuple[str, Rows]]) -> None:
 def _time_texts(times: pl.Series, in_seconds: bool) -> pl.Series:
     """Convert times to texts, exact to the microsecond if they are in seconds."""
     if in_seconds:
-        microseconds = (times.cast(pl.Float64) * 10**6).round().cast(pl.Int64)
+        seconds = times.cast(pl.Float64)
+        microseconds = (seconds * 10**6).round().cast(pl.Int64)
         times = microseconds.cast(pl.Datetime("us"))
     return times.cast(pl.String)
 

@@ -283,7 +283,8 @@ def _roles(columns: list[list[str]]) -> tuple[list[str], list[str], Sequence[str
     if len(columns) == 3:
         return *columns, "queries, documents, relevance"  # type: ignore[return-value]
     query, second, third, last = columns
-    if len(set(second)) > 1 and len(set(third)) == 1 and set(third) <= {"0", "Q0"}:
+    is_constant = len(set(third)) == 1 and set(third) <= {"0", "Q0"}
+    if is_constant and len(set(second)) > 1:
         return query, second, last, "queries, documents, zeros"
     return query, third, last, _TREC
 
