@@ -353,7 +353,7 @@ class Rows:
 
     @property
     def lacks_values(self) -> bool:
-        """Whether a column that needs a value in each row has a missing one."""
+        """Presence of missing values in a column that needs one in each row."""
         return any(
             column.null_count()
             for role, column in self.columns.items()
