@@ -232,10 +232,10 @@ def _n_comments(lines: list[str], separator: str | None) -> int:
     positions = [n for n in filled if lines[n].lstrip()[0] != sign]
     if not positions:
         return 0
-    others = [lines[n] for n in positions]
-    mark = separator or sniff_separator(others) or ","
+    data_lines = [lines[n] for n in positions]
+    mark = separator or sniff_separator(data_lines) or ","
     first = split_rows(lines[:1], mark)[0]
-    next_rows = split_rows(others, mark)[:1]
+    next_rows = split_rows(data_lines, mark)[:1]
     is_header = all(len(row) == len(first) for row in next_rows)
     if is_header and first[0].strip() != sign:
         return 0

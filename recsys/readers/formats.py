@@ -370,11 +370,11 @@ def _unnested(fields: JsonObject, key: str | None) -> list[JsonObject]:
     elements = fields.get(key) if key is not None else None
     if not isinstance(elements, list):
         return [fields]
-    others = {name: value for name, value in fields.items() if name != key}
+    shared_fields = {name: value for name, value in fields.items() if name != key}
     rows = []
     for element in elements:
         row = element if isinstance(element, dict) else {str(key): element}
-        rows.append({**others, **row})
+        rows.append({**shared_fields, **row})
     return rows
 
 
