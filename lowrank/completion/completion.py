@@ -376,8 +376,8 @@ def _fitted_als(
 ) -> tuple[BiasedFactors | None, float]:
     """Return the factors and the last decrease; None if the penalty is lost in rounding."""
     rounding = _OBJECTIVE_ROUNDING * float(np.finfo(problem.X.dtype).eps)
-    columns = problem.X.shape[1]
-    acceleration = Acceleration(columns * (k + 1) + 1, growth=1 + rounding)
+    size = problem.X.shape[1] * (k + 1) + 1
+    acceleration = Acceleration(size, growth=1 + rounding)
     mean, deviation = moments(problem.X, problem.weights)
     unit = math.hypot(mean, deviation) or 1.0
     objectives: list[float] = []
@@ -410,10 +410,13 @@ def _fitted_als(
         elif not is_first:
             point = acceleration.next_point()
         is_first = False
-        if problem.nonnegative:
-            point = point.copy()
-            point[: columns * k] = point[: columns * k].clip(min=0)
-        sweep = sweeps.send(_as_factors(point, sweep.factors, unit))
+        if regularization == 0:  # combined points would overfit
+            sweep = next(sweeps)
+        else:
+            start = _as_factors(point, sweep.factors, unit)
+            if problem.nonnegative:
+                start.column_factors.clip(min=0, out=start.column_factors)
+            sweep = sweeps.send(start)
         image = _as_vector(sweep.factors, unit)
     raise AssertionError("the loop above has no end")
 
