@@ -189,11 +189,13 @@ class Output:
             raw.flush()
             return
         # With PYTHONUNBUFFERED it would write a part to a full disk without an error.
-        buffered = io.BufferedWriter(raw)
+        own_raw = io.FileIO(raw.fileno(), "w", closefd=False)
+        buffered = io.BufferedWriter(own_raw)
         try:
             yield buffered
+            buffered.flush()
         finally:
-            buffered.detach()  # which flushes
+            own_raw.close()  # else Python would write again what it could not write
 
 
 @dataclass
