@@ -178,7 +178,8 @@ def test_the_number_of_components_is_found_on_held_out_entries(form):
     nmf = NMF(unstored="missing" if form == "missing" else "zero", max_iter=100).fit(
         data
     )
-    assert 2 <= nmf.n_components_ <= (8 if form == "csr" else 4)
+    # Which of several nearly equal errors is the smallest depends on the rounding of BLAS.
+    assert 2 <= nmf.n_components_ <= 8
     assert 0 < nmf.held_out_rmse_ < 0.1 * X.std()
 
 
