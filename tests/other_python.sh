@@ -48,8 +48,10 @@ mount -t tmpfs tmpfs "$0/dev/shm"
 root=$0 tester=$1 home=$2
 shift 2
 cd "$root$home/source"
-exec chroot --userspec="$tester" "$root" /usr/bin/env --ignore-environment \
+chroot --userspec="$tester" "$root" /usr/bin/env --ignore-environment \
   HOME="$home" PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 TERM="${TERM:-dumb}" PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
   RECSYS_DATASETS=/datasets sh -c "cd $home/source && exec \"\$@\"" sh "$@"
+status=$?  # this shell waits for processes whose parents have ended
+exit $status
 '
 exec unshare --mount --pid --fork bash -c "$run" "$root" "$tester" "$home" "$@"

@@ -17,6 +17,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from serving import Application, Command
 
@@ -36,6 +37,14 @@ def replace(model: Path, by: Path) -> None:
     model.rename(old)
     new.rename(model)
     shutil.rmtree(old)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended; a container may have nobody to wait for it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 120.0) -> None:
@@ -273,9 +282,7 @@ def test_workers_end_with_their_supervisor(model):
         assert len(workers) == 2
         assert {service.get("/v1/users/105").status for _ in range(4)} == {200}
         service.process.kill()
-        eventually(
-            lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers)
-        )
+        eventually(lambda: not any(is_running(worker) for worker in workers))
 
 
 LIVE = b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
