@@ -1,4 +1,3 @@
-from .approximation import LowRank as LowRank
 from .approximation import approximate as approximate
 from .approximation import denoise as denoise
 from .approximation import hard_threshold as hard_threshold
@@ -14,6 +13,7 @@ from .completion.nuclear_norm import soft_impute_path as soft_impute_path
 from .errors import ArgumentError as ArgumentError
 from .errors import ArgumentTypeError as ArgumentTypeError
 from .errors import LowRankError as LowRankError
+from .low_rank import LowRank as LowRank
 from .nmf import NMF as NMF
 from .pca import PCA as PCA
 from .pca import MeanAlignmentWarning as MeanAlignmentWarning

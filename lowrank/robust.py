@@ -11,10 +11,11 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.acceleration import Acceleration
-from lowrank.approximation import LowRank, svd_down_to
+from lowrank.approximation import svd_down_to
 from lowrank.arguments import checked_count, checked_generator
 from lowrank.blocks import as_array, not_finite
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
+from lowrank.low_rank import LowRank
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from lowrank.approximation import LowRank
 from lowrank.arguments import as_operator, checked_generator, checked_rank, entries_of
 from lowrank.errors import check_choice
 from lowrank.kernels import one_blas_thread, pieces
+from lowrank.low_rank import LowRank
 from lowrank.operators import safe_exponent
 from lowrank.samples import rounding_limits, samples_of
 from lowrank.svd import truncated_svd

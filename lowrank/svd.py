@@ -14,6 +14,7 @@ import numpy as np
 from lowrank import kernels
 from lowrank.arguments import as_operator, checked_rank, counted, validated
 from lowrank.errors import ArgumentError, LowRankError, check_positive
+from lowrank.low_rank import LowRank
 from lowrank.operators import (
     CentredDenseOperator,
     DenseOperator,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from lowrank.approximation import LowRank
     from lowrank.arguments import MatrixLike, OperatorLike, Problem, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator, Triplets
 
@@ -117,9 +117,7 @@ class SVD:
     @property
     def matrix(self) -> LowRank:
         """The product ``U diag(s) Vt`` in factored form."""
-        from lowrank.approximation import LowRank  # which imports this module
-
-        return LowRank(self.U * self.s, self.Vt.T, svd=self)
+        return LowRank(self.U * self.s, self.Vt.T, error=self.error)
 
     def toarray(self) -> FloatArray:
         """Return the product as a dense array of shape (n, m)."""

@@ -13,7 +13,6 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.acceleration import Acceleration
-from lowrank.approximation import LowRank
 from lowrank.arguments import checked_count, checked_generator, checked_rank
 from lowrank.blocks import as_array
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps, moments
@@ -37,6 +36,7 @@ from lowrank.errors import (
     check_choice,
     check_positive,
 )
+from lowrank.low_rank import LowRank
 from lowrank.operators import safe_exponent
 from lowrank.svd import ConvergenceWarning
 

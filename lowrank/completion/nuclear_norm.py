@@ -13,7 +13,6 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
-from lowrank.approximation import LowRank
 from lowrank.arguments import checked_count, checked_rank
 from lowrank.completion.observed import (
     Entries,
@@ -23,6 +22,7 @@ from lowrank.completion.observed import (
     sum_of_squares,
 )
 from lowrank.errors import ArgumentError, check_positive
+from lowrank.low_rank import LowRank
 from lowrank.operators import SparseOperator, safe_exponent
 from lowrank.svd import ConvergenceWarning, truncated_svd
 

@@ -12,13 +12,13 @@ from scipy.sparse.linalg import aslinearoperator
 
 from lowrank import RowBlocks, truncated_svd
 from lowrank.approximation import (
-    LowRank,
     approximate,
     denoise,
     hard_threshold,
     optimal_threshold,
     soft_threshold,
 )
+from lowrank.low_rank import LowRank
 from lowrank.rank import gavish_donoho
 
 FORMATS = ["csr", "csc", "coo", "bsr", "dok", "lil", "dia"]
@@ -101,7 +101,7 @@ def test_rows_columns_and_entries():
 
 
 def test_entries_in_pieces(monkeypatch):
-    monkeypatch.setattr("lowrank.approximation._CHUNK", 6)
+    monkeypatch.setattr("lowrank.low_rank._CHUNK", 6)
     B = random_low_rank(0)
     rows, columns = np.divmod(np.arange(35), 5)
     np.testing.assert_allclose(B.entries(rows, columns), B.toarray().ravel())
