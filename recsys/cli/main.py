@@ -41,7 +41,7 @@ VERBS = {
     ),
     "monitor": Verb(
         "recsys.cli.versions:monitor",
-        "Compare new ratings with those of a saved model.",
+        "Compare new ratings with the ratings of a saved model.",
     ),
     "versions": Verb(
         "recsys.cli.versions:versions",

@@ -402,28 +402,26 @@ def note_topics(explanation: pl.DataFrame) -> None:
     examples=[
         "recsys topics model",
         "recsys topics model -n 5 --json",
-        "recsys topics ratings.csv --model als -p nonnegative=true --factors 20",
     ],
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@click.argument("model", metavar="MODEL")
 @cli.output_options
-@source_options
 def topics(
-    source: Source,
+    model: str,
     output: Output,
     n: int = cli.length("items of each topic"),
 ) -> None:
     """List the items of each topic of a model.
 
-    The input is a saved model, or ratings to fit a model to: als or ials with -p nonnegative=true,
-    whose factors are topics, the strongest one first. The weight of an item is the mean
-    contribution of the topic to its scores, damped for items with few ratings. The columns are
-    topic, item, rank, weight, and title if titles are known. A table on a terminal has one line for
-    each topic.
+    The factors of als and ials that were fitted with -p nonnegative=true are topics,
+    the strongest one first. The weight of an item is the mean contribution of the topic
+    to its scores, damped for items with few ratings. The columns are topic, item, rank,
+    weight, and title if titles are known. A table on a terminal has one line for each
+    topic.
     """
     import polars as pl
 
-    recommender = source.open()
+    recommender = inputs.load_model(model)
     frame = recommender.topics(n)
     name = "title" if "title" in frame.columns else "item"
     lines = frame.group_by("topic", maintain_order=True).agg(
