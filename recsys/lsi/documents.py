@@ -112,14 +112,14 @@ def text_batches(
 ) -> Iterator[DocumentBatch] | None:
     """Return documents as batches of texts, or None if they are (or should be) a matrix.
 
-    `labels` are those of texts; batches have their own. Without ids, texts are numbered from
+    `labels` are the ids of texts; batches have their own. Without ids, texts are numbered from
     `first_id`.
 
     Raises
     ------
     DataError
         If `documents` is a single text, a frame of texts, or empty, or the number of labels differs
-        from that of documents.
+        from the number of documents.
     """
     problem = _problem(documents)
     if problem:

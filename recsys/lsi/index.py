@@ -241,9 +241,9 @@ class Index:
             contributions sum to the score. "lsi" adds the column through: the term of the document
             with the largest share in the contribution, null if there is none. "hybrid"
             adds the columns words and meaning, which sum to the contribution, and up to two rows.
-            One is that of the best documents (their ids are in through), whose mean is the meaning
-            of the query unless there are few documents. The other is that of the average document,
-            whose scores are subtracted.
+            One is from the best documents (their ids are in through), whose mean is the
+            meaning of the query unless there are few documents. The other is from the
+            average document, whose scores are subtracted.
 
         Raises
         ------
