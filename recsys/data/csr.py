@@ -846,8 +846,8 @@ def merged(
     selected = is_first if policy == "first" else is_last
     for name in arrays:
         arrays[name] = _moved_to_front(arrays[name], selected)
-    removed = np.flatnonzero(~selected)
-    grouped.indptr -= np.searchsorted(removed, grouped.indptr)
+    # The positions have no name, so that they are released before values are coded.
+    grouped.indptr -= np.searchsorted(np.flatnonzero(~selected), grouped.indptr)
     if totals is not None:
         arrays["data"], grouped.levels = Values.of(totals)
     return replace(_as_csr(grouped, shape), n_duplicates=n_repeats)
