@@ -24,6 +24,7 @@ import polars as pl
 from lowrank.kernels import backends, default_threads
 from recsys.data.columns import (
     BY_NUMBER,
+    BY_PLACE,
     Request,
     Roles,
     assign_roles,
@@ -61,6 +62,8 @@ DOUBLE_COLON = "::"
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
 _NAMED_SEPARATORS = {r"\t": "\t", "tab": "\t", "space": " "}
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
+# The id of a product, then of a reviewer: read in the usual order, they would be swapped.
+_OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")
 _LABEL = "label"  # of RecBole: 1 for an interaction, 0 for none
 
 _MARK = "\x1f"  # replaces "::" for polars; not possible if the text contains it
@@ -197,6 +200,8 @@ def _delimited(
         first.append("")
     names = names_without_header(first, rows, separator, data.name, request)
     if names is not None:
+        if names == BY_PLACE and all(map(_is_of_amazon, rows)):
+            names = ("item (first)", "user (second)", *names[2:])
         return Layout("delimited", separator, names, False, blank, tuple(rows))
     untyped_names, types = without_types(first)
     return Layout(
@@ -207,6 +212,11 @@ def _delimited(
         sample=tuple(rows[1:]),
         types=types,
     )
+
+
+def _is_of_amazon(row: Sequence[str]) -> bool:
+    """Return whether a row of Amazon reviews has the product before the reviewer."""
+    return _OF_AMAZON.fullmatch("".join(row[:2])) is not None
 
 
 def _separator_of(sep: str) -> str:

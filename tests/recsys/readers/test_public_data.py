@@ -62,6 +62,10 @@ def lines(*objects: dict[str, Any]) -> str:
             ),
             ("u", "b", 4.0, TIME),
         ),
+        (  # Amazon 2018: the product first
+            "0001713353,A1C6M8LCIX4M6M,5.0,1600000000\n",
+            ("A1C6M8LCIX4M6M", "0001713353", 5.0, TIME),
+        ),
         (
             "userID\tartistID\tweight\n2\t51\t13883\n",
             (2, 51, 13883.0),
