@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 _PROBES = 8  # number of random vectors; products are fastest with a multiple of 8
 # ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, with probability 1 - 10**-p.
 _PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)
-_ROUNDING = (
-    20  # residual that rounding of the products leaves, in machine epsilons of s[0]
-)
-_LARGEST_ROUNDING = (
-    1e-3  # largest share of a singular value that rounding of float32 may be
-)
+# Residual that rounding of the products leaves, in machine epsilons of s[0].
+_ROUNDING = 20
+# Residual of a value of zero, in the same unit: the divide-and-conquer algorithm of LAPACK
+# may return 32 machine epsilons of s[0] in its place.
+_ROUNDING_OF_ZERO = 40
+# Largest share of a singular value that rounding of float32 may be.
+_LARGEST_ROUNDING = 1e-3
 
 
 class ConvergenceWarning(UserWarning):
@@ -565,7 +566,8 @@ def residual_excess(
     wide = s.astype(np.float64)
     allowed = tol * wide
     if tol >= rounding and dtype == np.float64:
-        allowed = np.maximum(allowed, rounding * (wide[0] + subtracted))
+        of_zero = _ROUNDING_OF_ZERO * float(np.finfo(dtype).eps)
+        allowed = np.maximum(allowed, of_zero * (wide[0] + subtracted))
     ratios = np.divide(
         residuals, allowed, out=np.full(s.size, math.inf), where=allowed > 0
     )

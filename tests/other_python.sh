@@ -30,6 +30,8 @@ cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 
 home=$(chroot "$root" sh -c "echo ~$tester")
 mkdir -p "$root$home/source"
+# Files that no longer exist would be tested, too.
+find "$root$home/source" -mindepth 1 -maxdepth 1 ! -name .venv ! -name build -exec rm -rf {} +
 git ls-files -z --cached --others --exclude-standard \
   | tar --create --null --files-from=- --ignore-failed-read 2>/dev/null \
   | tar --extract --directory "$root$home/source"

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import polars as pl
@@ -46,7 +46,10 @@ class Place:
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         parsed = parse_address(self.address)
         if parsed.kind == "sqlite":
-            with sqlite3.connect(parsed.place, timeout=60) as connection:
+            with (
+                closing(sqlite3.connect(parsed.place, timeout=60)) as connection,
+                connection,
+            ):
                 rows = connection.execute(sql).fetchall()
             connection.close()
             return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,7 @@ def documents(folder: Path, form: str) -> Documents:
     elif form == "parquet":
         frame.write_parquet(path)
     else:
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("CREATE TABLE p (sku, description)")
             connection.executemany("INSERT INTO p VALUES (?, ?)", frame.rows())
         connection.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def rows(ratings: Ratings) -> list[tuple[Any, ...]]:
 
 def sqlite(path: Path, **tables: tuple[str, list[tuple[Any, ...]]]) -> Path:
     """Make a database of tables, each given by its columns and rows."""
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         for name, (columns, content) in tables.items():
             connection.execute(f'CREATE TABLE "{name}" ({columns})')
             marks = ", ".join("?" * len(content[0])) if content else ""
@@ -415,7 +416,7 @@ def test_a_time_that_never_comes(
 
 
 def test_bytes_in_a_column_are_shown_as_such(tmp_path):
-    with sqlite3.connect(tmp_path / "shop.db") as base:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as base, base:
         base.execute("CREATE TABLE r (user, item, rating, time, mark)")
         rows = [(1, 2, 3.0, 1_700_000_000, 4.0), (2, 2, 4.0, b"late", b"five")]
         base.executemany("INSERT INTO r VALUES (?, ?, ?, ?, ?)", rows)

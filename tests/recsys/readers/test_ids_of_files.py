@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def parquet(path: Path, users: list[Any]) -> Path:
 
 
 def sqlite(path: Path, users: list[Any]) -> Path:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DROP TABLE IF EXISTS events")
         connection.execute("CREATE TABLE events (user, item)")
         connection.executemany(

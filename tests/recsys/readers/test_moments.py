@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def as_parquet(rows: list[Row], path: Path) -> str:
 
 
 def as_database(rows: list[Row], path: Path) -> str:
-    with sqlite3.connect(path / "r.db") as connection:
+    with closing(sqlite3.connect(path / "r.db")) as connection, connection:
         connection.execute("drop table if exists r")
         connection.execute("create table r (user integer, item integer, timestamp)")
         connection.executemany("insert into r values (?, ?, ?)", rows)
