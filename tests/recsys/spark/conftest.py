@@ -10,6 +10,8 @@ from recsys.data.ratings import Ratings
 from recsys.evaluation.splits import random_split
 from recsys.readers import read_ratings, sample_path
 
+# A program that test_cluster.py runs; its import fails without PySpark.
+collect_ignore = ["on_a_cluster.py"]
 FACTORS, ITERATIONS = 8, 4
 
 
