@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.linalg
+from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.arguments import as_operator, checked_generator, checked_rank, entries_of
@@ -20,23 +21,22 @@ from lowrank.samples import rounding_limits, samples_of
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator
+    from lowrank.samples import Samples
     from lowrank.svd import SVD
 
     Indices = NDArray[np.int64]
 
-_METHODS = ("qr", "leverage", "forward")
+_METHODS = ("qr", "leverage")
 _CHUNK = 1 << 22  # maximum size of a temporary block of columns, in numbers
 _EPS = float(np.finfo(np.float64).eps)
 _STALE = 1e-6  # recompute downdated numbers below this share of their last exact value
-# Shares of the largest singular value that pseudo-inverses leave out, until the product is accurate
-# up to a small share of its error.
-_SHARES, _NEAR = (0.0, *10.0 ** -np.arange(14, 1, -1)), 1e-3
+# Shares of the largest singular value that pseudo-inverses leave out, one after the other
+_SHARES = 0.0, *10.0 ** -np.arange(14, 1, -1)
+_NEAR = 1e-3  # relative excess of the error at which they end
 _TIE = 1e-9  # relative difference up to which scores are ties, so that rounding does not decide
 
 
@@ -149,7 +149,7 @@ def leverage_scores(
     """
     matrix = as_operator(A)
     svd = truncated_svd(matrix, k, random_state=random_state)
-    return _leverage(svd, matrix, matrix.dtype, rows=False)
+    return _leverage(svd, matrix, matrix.dtype, svd.Vt.T)
 
 
 def select_columns(
@@ -166,15 +166,13 @@ def select_columns(
         Real, finite matrix. Computations are in float64.
     k : int
         Number of columns, from 0 to m.
-    method : {"qr", "leverage", "forward"}, default "qr"
+    method : {"qr", "leverage"}, default "qr"
         - "qr" adds the column furthest from the span of the selected ones, as QR with column
           pivoting does. It takes one product with A' per column.
-        - "forward" adds the column with the smallest remaining error. It takes two more products
-          per column, and computes A' A once, in pieces.
         - "leverage" draws columns without replacement, with probabilities proportional to their
           leverage scores in the best rank-k approximation.
 
-        "qr" and "forward" break ties, to nine digits, by the first column.
+        "qr" breaks ties, to nine digits, by the first column.
     random_state : int, Generator, RandomState or None
         Seed of "leverage", and of the start vectors of the SVD that gives the optimum.
 
@@ -189,31 +187,28 @@ def select_columns(
     ----------
     Mahoney & Drineas (2009), "CUR matrix decompositions for improved data analysis".
     Golub (1965), "Numerical methods for solving linear least squares problems" ("qr").
-    Farahat, Ghodsi & Kamel (2013), "Efficient greedy feature selection for unsupervised learning"
-    ("forward").
 
     Examples
     --------
     >>> import numpy as np
     >>> A = np.array([[2.0, 2.0, 0.0, 2.0], [0.0, 0.0, 3.0, 0.0]])
-    >>> select_columns(A, 1, method="qr").columns, select_columns(A, 1, method="forward").columns
-    (array([2]), array([0]))
-    >>> found = select_columns(A, 2)
-    >>> found.error, found.ratio
+    >>> select_columns(A, 1).columns
+    array([2])
+    >>> result = select_columns(A, 2)
+    >>> result.error, result.ratio
     (0.0, 1.0)
     """
-    target = _Target(A, k, method, random_state, only_columns=True)
-    columns = _Columns(target.matrix)
-    chosen = target.choose(columns, rows=False)
-    basis = _Span(columns.block(chosen)).basis
-    coefficients = columns.rmatmat(basis)
+    selection = _Selection(A, k, method, random_state, only_columns=True)
+    columns = selection.columns()
+    basis = _basis(_dense(selection.matrix[:, columns]))
+    coefficients = samples_of(selection.matrix).rmatmat(basis)
     return ColumnSubset(
-        columns=chosen,
-        error=target.distance(basis, coefficients),
-        optimum=target.unscaled(target.best),
+        columns=columns,
+        error=selection.distance(basis, coefficients),
+        optimum=selection.optimum,
         matrix=LowRank(
-            basis.astype(target.dtype),
-            np.ldexp(coefficients, target.exponent).astype(target.dtype),
+            basis.astype(selection.dtype),
+            np.ldexp(coefficients, selection.exponent).astype(selection.dtype),
         ),
     )
 
@@ -230,7 +225,7 @@ def cur(
         have the shapes (n, k) and (m, k).
     k : int
         Number of columns and rows, from 0 to min(n, m).
-    method : {"qr", "leverage", "forward"}, default "qr"
+    method : {"qr", "leverage"}, default "qr"
         Method that selects columns of A, and of A' for the rows; see `select_columns`.
     random_state
         As in `select_columns`.
@@ -245,56 +240,33 @@ def cur(
     --------
     >>> import numpy as np
     >>> A = np.outer([1.0, 2.0, 3.0], [1.0, 0.0, 2.0])
-    >>> found = cur(A, 1)
-    >>> found.C.ravel(), found.R.ravel()
+    >>> result = cur(A, 1)
+    >>> result.C.ravel(), result.R.ravel()
     (array([2., 4., 6.]), array([3., 0., 6.]))
-    >>> bool(np.allclose(found.toarray(), A))
+    >>> bool(np.allclose(result.toarray(), A))
     True
     """
-    target = _Target(A, k, method, random_state)
-    columns, rows = _Columns(target.matrix), _Columns(target.matrix.T)
-    first = target.choose(columns, rows=False)
-    second = target.choose(rows, rows=True)
+    selection = _Selection(A, k, method, random_state)
+    columns = selection.columns()
+    rows = selection.rows()
     U, error = _best_middle(
-        target, columns, _Span(columns.block(first)), _Span(rows.block(second))
+        selection,
+        _dense(selection.matrix[:, columns]),
+        _dense(selection.matrix[rows]),
     )
     return CUR(
-        columns=first,
-        rows=second,
-        C=target.given[:, first],
-        U=np.ldexp(U, -target.exponent).astype(target.dtype),
-        R=target.given[second],
+        columns=columns,
+        rows=rows,
+        C=selection.entries[:, columns],
+        U=np.ldexp(U, -selection.exponent).astype(selection.dtype),
+        R=selection.entries[rows],
         error=error,
-        optimum=target.unscaled(target.best),
+        optimum=selection.optimum,
     )
 
 
-def _best_middle(
-    target: _Target, columns: _Columns, left: _Span, right: _Span
-) -> tuple[Float64Array, float]:
-    """Return U, and the error ||A - C U R||_F of the product.
-
-    U = C^+ A R^+ has the smallest error in exact arithmetic. If C or R is nearly rank deficient, U
-    has large entries, whose rounding spoils the product. The pseudo-inverses then leave out the
-    smallest singular values, as many as make the error of the product smallest.
-    """
-    core = left.basis.T @ columns.matmat(right.basis)
-    attainable = target.distance(left.basis @ core, right.basis)
-    best, least = np.zeros((len(left.norms), len(right.norms))), math.inf
-    for share in _SHARES:
-        first, second = left.rank_above(share), right.rank_above(share)
-        U = left.inverse(first) @ core[:first, :second] @ right.inverse(second).T
-        rounded = U.astype(target.dtype).astype(np.float64)
-        error = target.distance(left.block @ rounded, right.block)
-        if error < least:
-            best, least = U, error
-        if error <= (1 + _NEAR) * attainable:
-            break
-    return best, least
-
-
-class _Target:
-    """The given matrix times 2**-exponent in float64, and its best approximation."""
+class _Selection:
+    """A matrix times 2**-exponent in float64, and the number of columns to choose."""
 
     def __init__(
         self,
@@ -306,227 +278,165 @@ class _Target:
         only_columns: bool = False,
     ) -> None:
         check_choice(method, _METHODS)
-        self.method, self.rng = method, checked_generator(random_state)
-        wrapped = as_operator(A)
-        self.given = entries_of(wrapped)
-        self.dtype, smaller = wrapped.dtype, min(wrapped.shape)
-        largest = (wrapped.shape[1], "columns of A") if only_columns else (smaller,)
-        self.k = checked_rank(k, *largest)
-        self.exponent = safe_exponent(wrapped.peak, np.dtype(np.float64))
-        self.matrix = self.given.astype(np.float64, copy=False)
+        self._method = method
+        self._rng = checked_generator(random_state)
+        operator = as_operator(A)
+        self.entries = entries_of(operator)
+        self.dtype = operator.dtype
+        smaller = min(operator.shape)
+        if only_columns:
+            self._k = checked_rank(k, operator.shape[1], "columns of A")
+        else:
+            self._k = checked_rank(k, smaller)
+        # Squares must neither overflow nor vanish.
+        self.exponent = safe_exponent(operator.peak, np.dtype(np.float64))
+        self.matrix = self.entries.astype(np.float64, copy=False)
         if self.exponent:
             self.matrix = self.matrix * 2.0**-self.exponent
-        self.svd = truncated_svd(
-            self.matrix, min(self.k, smaller), random_state=self.rng
+        self._svd = truncated_svd(
+            self.matrix, min(self._k, smaller), random_state=self._rng
         )
-        self.best = 0.0  # Frobenius norm of the error of the best rank-k approximation
-        if self.k < smaller:
-            U, s, Vt = self.svd
-            self.best = LowRank(U * s, Vt.T).distance_to(self.matrix)
-        precision = 3e-8 if wrapped.is_sparse else 1e-13
-        self.rounding = precision * (
-            self.svd.frobenius_norm or 0.0
-        )  # errors below it become 0
+        self._least_error = 0.0
+        if self._k < smaller:
+            U, s, Vt = self._svd
+            self._least_error = LowRank(U * s, Vt.T).distance_to(self.matrix)
+        precision = 3e-8 if operator.is_sparse else 1e-13
+        self._rounding = precision * (self._svd.frobenius_norm or 0.0)
+        self.optimum = self._unscaled(self._least_error)
 
-    def choose(self, columns: _Columns, *, rows: bool) -> Indices:
-        """Choose k columns, or rows given as columns of A'."""
-        k = self.k
-        if self.method != "leverage":
+    def columns(self) -> Indices:
+        """Choose k columns."""
+        return self._chosen(self.matrix, self._svd.Vt.T)
+
+    def rows(self) -> Indices:
+        """Choose k rows, as the columns of A'."""
+        return self._chosen(self.matrix.T, self._svd.U)
+
+    def _chosen(self, matrix: Any, vectors: FloatArray) -> Indices:
+        samples = samples_of(matrix)
+        if self._method == "qr":
             # Idle BLAS threads would spin during the compiled products between BLAS calls.
-            with one_blas_thread() if columns.is_sparse else nullcontext():
-                chosen = _PivotedQR(columns, k, self.method == "forward").chosen
-            return _completed(chosen, k, columns.shape[1])
-        # The k shortest exponential waiting times with these rates are draws without replacement.
-        scores = _leverage(self.svd, samples_of(self.matrix), self.dtype, rows=rows)
+            with one_blas_thread() if samples.is_sparse else nullcontext():
+                return _pivots(matrix, samples, self._k)
+        scores = _leverage(self._svd, samples_of(self.matrix), self.dtype, vectors)
         waiting = np.full(scores.size, np.inf)
-        np.divide(
-            self.rng.exponential(size=scores.size),
-            scores,
-            out=waiting,
-            where=scores > 0,
-        )
-        return np.argsort(waiting, kind="stable")[:k]
+        draws = self._rng.exponential(size=scores.size)
+        np.divide(draws, scores, out=waiting, where=scores > 0)
+        # The k shortest exponential waiting times are draws without replacement.
+        return np.argsort(waiting, kind="stable")[: self._k]
 
     def distance(self, left: FloatArray, right: FloatArray) -> float:
         """Return ||A - left right'||_F, in the units of the given matrix."""
         error = LowRank(left, right).distance_to(self.matrix)
-        return self.unscaled(max(error, self.best))
+        return self._unscaled(max(error, self._least_error))
 
-    def unscaled(self, error: float) -> float:
+    def _unscaled(self, error: float) -> float:
         """Return an error in the units of the given matrix, 0 if it may be rounding error."""
-        return math.ldexp(error, self.exponent) if error > self.rounding else 0.0
+        return math.ldexp(error, self.exponent) if error > self._rounding else 0.0
 
 
 def _leverage(
-    svd: SVD, matrix: MatrixOperator, dtype: np.dtype[Any], *, rows: bool
+    svd: SVD, matrix: MatrixOperator, dtype: np.dtype[Any], vectors: FloatArray
 ) -> FloatArray:
     """Return the leverage scores of the directions that are not rounding errors in `dtype`."""
     squares = matrix.column_squares(np.zeros(matrix.shape[1]))
     limits = rounding_limits(squares, matrix.shape, dtype, svd.s, svd.Vt)
-    vectors = svd.U if rows else svd.Vt.T
     scores: FloatArray = (vectors[:, svd.s > limits] ** 2).sum(axis=1)
     return scores
 
 
-class _Span:
-    """The span of the columns of a matrix C, and truncated pseudo-inverses of C.
+def _pivots(matrix: Any, samples: Samples, k: int) -> Indices:
+    """Return the first k pivots of QR with column pivoting, then columns in their span.
 
-    C divided by the lengths of its columns, `norms`, has the SVD ``basis diag(s) Vt``, of which
-    values that are rounding errors are left out.
+    LAPACK's routine takes dense matrices only, and computes all pivots.
     """
-
-    def __init__(self, block: Float64Array) -> None:
-        self.block = block
-        self.norms = np.linalg.norm(block, axis=0)
-        self.norms[self.norms == 0] = 1.0
-        if 0 in block.shape:
-            self.basis, self._s = np.zeros((block.shape[0], 0)), np.zeros(0)
-            self._Vt = np.zeros((0, block.shape[1]))
-            return
-        Q, s, Vt = np.linalg.svd(block / self.norms, full_matrices=False)
-        rank = int(np.count_nonzero(s > max(block.shape) * _EPS * s[0]))
-        self.basis = Q[:, :rank]
-        self._s = s[:rank]
-        self._Vt = Vt[:rank]
-
-    def rank_above(self, share: float) -> int:
-        """Return the number of singular values above a share of the largest."""
-        return int(np.count_nonzero(self._s > share * self._s.max(initial=0.0)))
-
-    def inverse(self, rank: int) -> Float64Array:
-        """Return C^+ Q for the first `rank` singular values and columns Q of the basis."""
-        scaled = self._Vt[:rank].T / self._s[:rank]
-        inverse: Float64Array = scaled / self.norms[:, None]
-        return inverse
-
-
-class _Columns:
-    """The columns of a dense array or a canonical CSR array of shape (n, m), in float64."""
-
-    def __init__(self, matrix: Any) -> None:
-        operator: Any = samples_of(matrix)
-        self.shape, self.is_sparse = operator.shape, operator.is_sparse
-        self._matrix = operator.csr if self.is_sparse else matrix
-        self._csc = matrix.tocsc() if self.is_sparse else matrix
-        self.matmat, self.rmatmat = operator.matmat, operator.rmatmat
-        self.squares = operator.column_squares(np.zeros(self.shape[1]))
-
-    def block(self, columns: Indices) -> Float64Array:
-        """Return some columns as a dense array of shape (n, b)."""
-        block = self._csc[:, columns]
-        if self.is_sparse:
-            block = block.toarray()
-        return np.asarray(block)
-
-    def gram_squares(self) -> Float64Array:
-        """Return ||A' a_j||^2 for each column a_j."""
-        if not self.is_sparse:
-            return self.squares_of(np.arange(self.shape[1]), self.rmatmat)
-        # An upper bound on the number of entries of A' A.
-        work = self._csc.T.astype(bool) @ np.diff(self._matrix.indptr)
-        chunks = np.cumsum(work) // _CHUNK
-        _, starts = np.unique(chunks, return_index=True)
-        bounds = np.append(starts, self.shape[1])
-        squares = np.zeros(self.shape[1])
-        for start, stop in pairwise(bounds):
-            product = self._csc[:, start:stop].T @ self._matrix
-            squares[start:stop] = product.power(2).sum(axis=1)
-        return squares
-
-    def squares_of(
-        self, columns: Indices, image: Callable[[Float64Array], FloatArray]
-    ) -> Float64Array:
-        """Return the sum of squares of each column of the image of some columns."""
-        squares = np.zeros(columns.size)
-        step = max(1, _CHUNK // max(1, *self.shape))
-        for part in pieces(columns.size, step):
-            block = image(self.block(columns[part]))
-            squares[part] = np.einsum("ij,ij->j", block, block)
-        return squares
+    n_rows, n_columns = samples.shape
+    columns = matrix.tocsc() if samples.is_sparse else matrix
+    basis = np.zeros((n_rows, min(n_rows, k)), order="F")
+    squares = samples.column_squares(np.zeros(n_columns))
+    # Numbers far below their last exact value have lost their digits by subtraction.
+    exact = squares.copy()
+    negligible = (10 * _EPS) ** 2 * n_rows * squares
+    step = max(1, _CHUNK // max(1, *samples.shape))
+    chosen: list[int] = []
+    while len(chosen) < basis.shape[1]:
+        Q = basis[:, : len(chosen)]
+        stale = np.flatnonzero(squares < _STALE * exact)
+        for part in pieces(stale.size, step):
+            at = stale[part]
+            residual = _outside(Q, _dense(columns[:, at]))
+            exact[at] = np.einsum("ij,ij->j", residual, residual)
+        exact[exact <= negligible] = 0.0
+        squares[stale] = exact[stale]
+        largest = squares.max(initial=0.0)
+        if largest == 0:
+            break
+        column = int(np.argmax(squares >= (1 - _TIE) * largest))
+        residual = _outside(Q, _dense(columns[:, [column]]))
+        basis[:, len(chosen)] = residual[:, 0] / np.linalg.norm(residual)
+        squares -= samples.rmatmat(basis[:, [len(chosen)]])[:, 0] ** 2
+        chosen.append(column)
+        exact[column] = 0.0
+        squares[exact == 0] = 0.0
+    others = np.setdiff1d(np.arange(n_columns), chosen)[: k - len(chosen)]
+    return np.concatenate([np.array(chosen, np.int64), others])
 
 
-def _completed(chosen: list[int], k: int, count: int) -> Indices:
-    """Fill up a choice with the first columns that are not yet in it."""
-    rest = np.setdiff1d(np.arange(count), chosen)[: k - len(chosen)]
-    return np.concatenate([np.array(chosen, np.int64), rest])
+def _outside(Q: Float64Array, block: Float64Array) -> Float64Array:
+    """Return each vector less its projection on orthonormal columns."""
+    once = block - Q @ (Q.T @ block)
+    # The second pass removes what rounding has left.
+    twice: Float64Array = once - Q @ (Q.T @ once)
+    return twice
 
 
-class _PivotedQR:
-    """QR of up to k columns of a matrix A, chosen one by one until all others are in their span.
+def _dense(block: Any) -> Float64Array:
+    return np.asarray(block.toarray() if sparse.issparse(block) else block)
 
-    For the residual E = A - Q R, ``squares`` are ||e_j||^2, and ``gains`` ||E' e_j||^2. Adding
-    column j reduces the squared error by gains[j] / squares[j]. Both are downdated with each
-    choice. Numbers that become small relative to their last exact value are computed again.
+
+def _best_middle(
+    selection: _Selection, C: Float64Array, R: Float64Array
+) -> tuple[Float64Array, float]:
+    """Return U, and the error ||A - C U R||_F of the product.
+
+    U = C^+ A R^+ has the smallest error in exact arithmetic. If C or R is nearly rank deficient, U
+    has large entries, whose rounding spoils the product. The pseudo-inverses then leave out the
+    smallest singular values, as many as make the error of the product smallest.
     """
+    samples = samples_of(selection.matrix)
+    left = _basis(C)
+    right = _basis(R.T)
+    core = left.T @ samples.matmat(right)
+    attainable = selection.distance(left @ core, right)
+    best = np.zeros((C.shape[1], len(R)))
+    least = math.inf
+    for share in _SHARES:
+        U = _inverse(C, share) @ left @ core @ right.T @ _inverse(R.T, share).T
+        rounded = U.astype(selection.dtype).astype(np.float64)
+        error = selection.distance(C @ rounded, R.T)
+        if error < least:
+            best = U
+            least = error
+        if error <= (1 + _NEAR) * attainable:
+            break
+    return best, least
 
-    def __init__(self, columns: _Columns, k: int, by_error: bool) -> None:
-        rows = columns.shape[0]
-        self.chosen: list[int] = []
-        self._k = min(rows, k)
-        self._columns = columns
-        self._Q = np.zeros((rows, self._k), order="F")
-        self._squares = columns.squares
-        self._fresh_squares = self._squares.copy()
-        self._negligible = (10 * _EPS) ** 2 * max(1, rows) * self._squares
-        self._alive = self._squares > 0
-        self._gains = columns.gram_squares() if by_error else None
-        self._fresh_gains = None if self._gains is None else self._gains.copy()
-        while len(self.chosen) < self._k:
-            column = self._best()
-            if column is None:
-                break
-            self._add(column)
 
-    def _best(self) -> int | None:
-        """Return the column to choose next, None if all are in the span."""
-        # Downdating has lost the precision of these.
-        stale = self._squares < _STALE * self._fresh_squares
-        if self._gains is not None and self._fresh_gains is not None:
-            stale |= self._gains < _STALE * self._fresh_gains
-        columns = np.flatnonzero(stale & self._alive)
-        if columns.size:
-            self._renew(columns)
-        worth = self._squares
-        if self._gains is not None:
-            none = np.zeros_like(self._gains)
-            worth = np.divide(self._gains, self._squares, out=none, where=self._alive)
-        positive = np.maximum(worth, np.finfo(np.float64).tiny)
-        scores = np.where(self._alive, positive, 0.0)  # 0 for columns in the span
-        best = scores.max(initial=0.0)
-        if best == 0:
-            return None
-        return int(np.argmax(scores >= (1 - _TIE) * best))
+def _basis(block: Float64Array) -> Float64Array:
+    """Return an orthonormal basis of the span of columns, whatever their lengths."""
+    basis: Float64Array = scipy.linalg.orth(block / _lengths(block))
+    return basis
 
-    def _renew(self, columns: Indices) -> None:
-        """Compute the squares and gains of some columns again."""
-        self._squares[columns] = self._columns.squares_of(columns, self._outside)
-        self._fresh_squares[columns] = self._squares[columns]
-        self._alive[columns] = self._squares[columns] > self._negligible[columns]
-        if self._gains is None or self._fresh_gains is None:
-            return
-        columns = columns[self._alive[columns]]
-        self._gains[columns] = self._columns.squares_of(
-            columns, lambda block: self._columns.rmatmat(self._outside(block))
-        )
-        self._fresh_gains[columns] = self._gains[columns]
 
-    def _add(self, column: int) -> None:
-        """Choose a column."""
-        self._alive[column] = False
-        vector = self._outside(self._columns.block(np.array([column])))
-        q = vector / np.linalg.norm(vector)
-        r = self._columns.rmatmat(q)[:, 0]
-        if self._gains is not None:
-            projected = self._columns.matmat(r[:, None])
-            image = self._columns.rmatmat(self._outside(projected))[:, 0]
-            self._gains += r * (r * (r @ r) - 2 * image)
-        self._squares -= r**2
-        rank = len(self.chosen)
-        self._Q[:, rank] = q[:, 0]
-        self.chosen.append(column)
+def _inverse(block: Float64Array, share: float) -> Float64Array:
+    """Return the pseudo-inverse without singular values below a share of the largest."""
+    lengths = _lengths(block)
+    rounding = max(block.shape) * _EPS
+    inverse = np.linalg.pinv(block / lengths, rcond=max(share, rounding))
+    return inverse / lengths[:, None]
 
-    def _outside(self, block: FloatArray) -> FloatArray:
-        """Return each vector less its projection on the span, with relatively small errors."""
-        Q = self._Q[:, : len(self.chosen)]
-        once = block - Q @ (Q.T @ block)
-        return once - Q @ (Q.T @ once)
+
+def _lengths(block: Float64Array) -> Float64Array:
+    """Return the lengths of columns, 1 for zeros."""
+    lengths = np.linalg.norm(block, axis=0)
+    return np.where(lengths > 0, lengths, 1.0)

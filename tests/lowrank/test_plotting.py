@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from lowrank import PCA, truncated_svd
-from lowrank.plotting import eigen_images, loadings, scores, scree, whitening_comparison
+from lowrank.plotting import eigen_images, scores, scree
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 6)) @ RNG.normal(size=(6, 6)) + 3
@@ -143,38 +143,6 @@ def test_bad_scores_raise():
         scores(np.zeros((5, 2)), np.zeros(4))
 
 
-def test_loadings_are_bars(pca):
-    figure = loadings(pca, count=2, names=list("uvwxyz"))
-    assert len(figure.axes) == 2
-    for axes, row in zip(figure.axes, pca.components_, strict=False):
-        np.testing.assert_allclose([bar.get_height() for bar in axes.patches], row)
-        low, high = axes.get_ylim()
-        assert low == -high
-    ticks = [text.get_text() for text in figure.axes[-1].get_xticklabels()]
-    assert ticks == list("uvwxyz")
-    assert drawn(figure)
-
-
-def test_loadings_take_the_names_that_the_estimator_has_seen():
-    import pandas as pd
-
-    figure = loadings(PCA(2).fit(pd.DataFrame(X, columns=list("uvwxyz"))))
-    assert [text.get_text() for text in figure.axes[-1].get_xticklabels()] == list(
-        "uvwxyz"
-    )
-    many = loadings(np.ones((1, 100)), names=[str(j) for j in range(100)])
-    assert many.axes[-1].get_xlabel() == "feature"
-
-
-def test_bad_loadings_raise(pca):
-    with pytest.raises(ValueError, match="names must have length 6; got 2"):
-        loadings(pca, names=["a", "b"])
-    with pytest.raises(
-        ValueError, match=r"at least one row and one column; got shape \(0, 6\)"
-    ):
-        loadings(np.zeros((0, 6)))
-
-
 def test_eigen_images_of_digits_are_symmetric_about_zero():
     from sklearn.datasets import load_digits
 
@@ -209,55 +177,14 @@ def test_eigen_images_of_any_shape():
         eigen_images(np.ones((1, 6)), (2, 2))
 
 
-def test_whitening_makes_circles_of_ellipses():
-    data = RNG.normal(size=(300, 2)) @ np.array([[3.0, 1.0], [0.0, 0.5]]) + 7
-    figure = whitening_comparison(data)
-    before, *after = figure.axes
-    assert [axes.get_title() for axes in figure.axes] == [
-        "before",
-        "PCA whitening",
-        "ZCA whitening",
-    ]
-    spread = np.linalg.norm(before.get_lines()[0].get_xydata(), axis=1)
-    assert spread.max() > 3 * spread.min()
-    for axes in after:
-        radius = np.linalg.norm(axes.get_lines()[0].get_xydata(), axis=1)
-        np.testing.assert_allclose(radius, 2, rtol=1e-6)
-        np.testing.assert_allclose(
-            np.cov(axes.collections[0].get_offsets().T), np.eye(2), atol=1e-9
-        )
-    assert drawn(figure)
-
-
-def test_whitening_by_class():
-    figure = whitening_comparison(X, np.repeat(["a", "b"], 25), features=(2, 4))
-    colours = {to_hex(each.get_facecolor()) for each in figure.axes[0].collections}
-    assert len(colours) == 2
-    assert figure.axes[2].get_xlabel() == "feature 3"
-    assert drawn(figure)
-    with pytest.raises(ValueError, match=r"labels must have shape \(50,\); got \(3,\)"):
-        whitening_comparison(X, ["a", "b", "c"])
-    with pytest.raises(
-        ValueError, match=r"X must have the columns \(0, 6\); got shape \(50, 6\)"
-    ):
-        whitening_comparison(X, features=(0, 6))
-    with pytest.raises(
-        ValueError, match=r"whitened X must have the columns \(0, 1\); got shape"
-    ):
-        whitening_comparison(np.outer(np.arange(5.0), [1.0, 2.0]))
-
-
 def test_plots_use_the_given_axes_and_figures():
     figure = Figure()
     axes = figure.subplots()
     assert scree([2.0, 1.0], ax=axes) is axes
     other = Figure().subplots()
     assert scores(np.eye(3)[:, :2], ax=other) is other
-    for draw in (loadings, eigen_images):
-        figure = Figure()
-        assert draw(np.ones((2, 4)), fig=figure) is figure
     figure = Figure()
-    assert whitening_comparison(X, fig=figure) is figure
+    assert eigen_images(np.ones((2, 4)), fig=figure) is figure
 
 
 def test_pyplot_and_the_settings_are_left_alone(pca):
@@ -267,9 +194,7 @@ def test_pyplot_and_the_settings_are_left_alone(pca):
     before = dict(mpl.rcParams)
     scree(pca)
     scores(pca.transform(X))
-    loadings(pca)
     eigen_images(np.ones((2, 4)))
-    whitening_comparison(X)
     assert plt.get_fignums() == []
     assert dict(mpl.rcParams) == before
 
@@ -289,7 +214,10 @@ def test_the_import_does_not_need_matplotlib_but_a_picture_does():
     )
 
 
-@pytest.mark.parametrize("draw", [loadings, eigen_images])
-def test_nothing_to_draw_raises(draw):
+def test_no_components_to_draw_raise():
     with pytest.raises(ValueError, match="count must be at least 1; got 0"):
-        draw(np.ones((2, 4)), count=0)
+        eigen_images(np.ones((2, 4)), count=0)
+    with pytest.raises(
+        ValueError, match=r"at least one row and one column; got shape \(0, 6\)"
+    ):
+        eigen_images(np.zeros((0, 6)))
