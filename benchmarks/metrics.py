@@ -40,7 +40,7 @@ from recsys.evaluation.experiment import RankingTask, measure_lists
 from recsys.evaluation.metrics import METRICS, Catalogue
 from recsys.evaluation.statistics import Ratio, bootstrap, sign_flip
 from recsys.models.base import FactorModel
-from recsys.topn import CsrPairs, top_n
+from recsys.ranking.topn import CsrPairs, top_n
 
 N = 20
 ACCURACY = ("precision", "recall", "hit_rate", "map", "mrr", "ndcg")

@@ -1,6 +1,7 @@
 """Top-20 for all users of Gowalla at 128 factors, seen items left out: users per second.
 
-The same factors are used by `recsys.topn.top_n`, by `lowrank.kernels.retrieval.top_k` without
+The same factors are used by `recsys.ranking.topn.top_n`, by
+`lowrank.kernels.retrieval.top_k` without
 pruning (which computes all scores), and by `implicit`, whose `recommend` runs its own threads and
 requires one BLAS thread. The limit is sgemm of the scores in blocks, without selection. There are
 two sets of factors: the truncated SVD of the training matrix, and the factors of `implicit`'s ALS.
@@ -34,9 +35,9 @@ from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.model_file import Saved
 from recsys.models.als import ALS
+from recsys.ranking.topn import CsrPairs, top_n
 from recsys.readers import read_ratings
 from recsys.storage import save_model
-from recsys.topn import CsrPairs, top_n
 
 N = 20
 SGEMM_BLOCKS = (

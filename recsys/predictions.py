@@ -23,7 +23,7 @@ from recsys.models.baselines import Bias, Popular
 from recsys.models.histories import Context, Explanation, Histories
 from recsys.models.parts import Floats, Indices
 from recsys.models.registry import MODELS, model_class
-from recsys.topn import Cosine, CsrPairs, Scorer, TopN, check_n
+from recsys.ranking.topn import Cosine, CsrPairs, Scorer, TopN, check_n
 
 if TYPE_CHECKING:
     from recsys.data.encoder import FeatureBlocks

@@ -21,7 +21,6 @@ from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings, check_process
 from recsys.data.times import Moment
 from recsys.errors import DataError, NotFittedError, check_choice
-from recsys.filters import BlockLike
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
 from recsys.model_file import Saved, load_model
@@ -30,13 +29,14 @@ from recsys.models.baselines import Popular
 from recsys.models.registry import make_model
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
+from recsys.ranking.filters import BlockLike
 from recsys.ranking.lists import ColdUser, ListOptions
+from recsys.ranking.rerank import prepare_lists
+from recsys.ranking.topn import Cosine, CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import as_ratings
 from recsys.refit import fit_model
-from recsys.reranking import prepare_lists
 from recsys.storage import save_model
 from recsys.topics import Topics
-from recsys.topn import Cosine, CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.update import reading_of, updated
 from recsys.user_columns import check_columns
 

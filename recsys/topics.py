@@ -10,7 +10,7 @@ from recsys.errors import DataError
 from recsys.models.base import FactorModel, Model
 from recsys.models.nonnegative import has_topics, topic_shares, topic_weights
 from recsys.models.parts import Floats, Indices
-from recsys.topn import check_n
+from recsys.ranking.topn import check_n
 
 _NAMED_BY = 3  # number of items that name a topic
 

@@ -45,9 +45,8 @@ from recsys.models.parts import Indices
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import clip_to_range
 from recsys.ranking.lists import ListOptions
-from recsys.recommender import Recommender
-from recsys.reranking import best_items
-from recsys.topn import (
+from recsys.ranking.rerank import best_items
+from recsys.ranking.topn import (
     CsrPairs,
     Scorer,
     TopN,
@@ -56,6 +55,7 @@ from recsys.topn import (
     top_n,
     user_ties,
 )
+from recsys.recommender import Recommender
 
 _CSR = ("shape", "indptr", "indices", "values")
 NO_FEATURES = ":no-features"

@@ -15,7 +15,7 @@ from scipy import sparse
 from lowrank.kernels import pieces
 from recsys.data.ids import Ids
 from recsys.lsi.bm25 import Postings, document_lengths
-from recsys.topn import inverse_lengths
+from recsys.ranking.topn import inverse_lengths
 
 if TYPE_CHECKING:
     from recsys.data.ids import IdsLike

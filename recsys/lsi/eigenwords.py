@@ -17,7 +17,7 @@ from recsys.lsi.queries import best_rows, similar_rows
 from recsys.lsi.space import decompose
 from recsys.lsi.vectorizer import TOKEN_PATTERN, Language, StopWords, Tokenizer
 from recsys.messages import counted
-from recsys.topn import Cosine
+from recsys.ranking.topn import Cosine
 
 if TYPE_CHECKING:
     from lowrank.arguments import RandomStateLike

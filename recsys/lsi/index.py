@@ -35,7 +35,7 @@ from recsys.lsi.vectorizer import (
     WordEncoder,
     check_language,
 )
-from recsys.topn import check_n
+from recsys.ranking.topn import check_n
 
 if TYPE_CHECKING:
     from sklearn.base import TransformerMixin

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recsys.data.frames import listed
 from recsys.errors import DataError
 from recsys.messages import close_matches, enumerated
-from recsys.topn import Cosine, TopN, top_n
+from recsys.ranking.topn import Cosine, TopN, top_n
 
 if TYPE_CHECKING:
     from recsys.data.ids import Ids, IdsLike

@@ -15,7 +15,7 @@ from recsys.models.parts import Floats, Indices
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
-    from recsys.topn import Scorer
+    from recsys.ranking.topn import Scorer
 
 
 @runtime_checkable

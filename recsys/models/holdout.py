@@ -15,7 +15,7 @@ from lowrank import kernels
 from recsys.accuracy import ndcg
 from recsys.models.base import Model
 from recsys.models.parts import Floats, Indices
-from recsys.topn import CsrPairs, top_n, user_ties
+from recsys.ranking.topn import CsrPairs, top_n, user_ties
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings

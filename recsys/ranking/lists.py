@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.data.ids import IdsLike
-    from recsys.filters import BlockLike
+    from recsys.ranking.filters import BlockLike
 
 ColdUser = Literal["error", "popular"]
 Kind = Literal["flag", "text", "share", "count", "choice", "ids"]

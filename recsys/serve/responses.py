@@ -24,11 +24,11 @@ from recsys.models.histories import Histories
 from recsys.models.parts import Floats, Indices
 from recsys.predictions import clip_to_range, unsupported, user_contributions
 from recsys.ranking.lists import ListOptions
+from recsys.ranking.rerank import prepare_lists
+from recsys.ranking.topn import Cosine, CsrPairs, TopN, top_n
 from recsys.recommender import Recommender
-from recsys.reranking import prepare_lists
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
-from recsys.topn import Cosine, CsrPairs, TopN, top_n
 
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
 """Indices of items in ascending order, and their ratings."""

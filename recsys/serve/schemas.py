@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from recsys.filters import check_modest
+from recsys.ranking.filters import check_modest
 from recsys.ranking.lists import DEFAULTS, ListOptions, declarations
 from recsys.serve.settings import LENGTH
 

@@ -20,10 +20,10 @@ from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
+from recsys.ranking.topn import Cosine, CsrPairs, Exclude, Scorer, top_n
 from recsys.serve.browser_model import Form, browser_model, form_size, scores_new
 from recsys.serve.catalogue import Catalogue, id_texts
 from recsys.serve.problems import ProblemError
-from recsys.topn import Cosine, CsrPairs, Exclude, Scorer, top_n
 
 if TYPE_CHECKING:
     from recsys.models.parts import Indices

@@ -1,4 +1,4 @@
-"""Top-N lists for all users on a cluster, by the kernel of `recsys.topn` in every worker."""
+"""Top-N lists for all users on a cluster: `recsys.ranking.topn` in every worker."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lowrank.kernels.topk import Ties
 from lowrank.spark.arrow import map_in_arrow, table_of
 from recsys.data.ids import Ids
 from recsys.errors import DataError, UnknownIdError
+from recsys.ranking.topn import CsrPairs, TopN, top_n, user_ties
 from recsys.spark.files import SparkPath, staged
 from recsys.spark.results import SparkModel, flat, ordinary_model
 from recsys.spark.session import Say, spark_session
-from recsys.topn import CsrPairs, TopN, top_n, user_ties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

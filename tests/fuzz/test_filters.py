@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.filters import rows_where
+from recsys.ranking.filters import rows_where
 
 INFO = pl.DataFrame(
     {

@@ -6,8 +6,8 @@ import pytest
 from recsys.data.ratings import Ratings
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Popular
-from recsys.reranking import with_unknown_users
-from recsys.topn import CsrPairs, TopN, top_n
+from recsys.ranking.rerank import with_unknown_users
+from recsys.ranking.topn import CsrPairs, TopN, top_n
 
 N_USERS, N_ITEMS = 5, 60
 
@@ -43,7 +43,7 @@ def entries(tops):
 
 @pytest.mark.parametrize("results", [1, 20, 2**20])
 def test_known_users_get_what_the_model_gives(factors, popular, results, monkeypatch):
-    monkeypatch.setattr("recsys.reranking._RESULTS", results)
+    monkeypatch.setattr("recsys.ranking.rerank._RESULTS", results)
     users = np.array([N_USERS, 3, N_USERS + 1, 1])
     among_new = entries(with_unknown_users(factors, popular, NO_LIMITS)(users, 7))
     assert [row for row, *_ in among_new] == sorted(row for row, *_ in among_new)

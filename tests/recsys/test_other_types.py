@@ -158,9 +158,9 @@ def test_blocked_pairs_of_any_type() -> None:
 
 
 def test_batches_of_users_have_one_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    from recsys import reranking
+    from recsys.ranking import rerank
 
-    monkeypatch.setattr(reranking, "_RESULTS", 2)
+    monkeypatch.setattr(rerank, "_RESULTS", 2)
     model = Recommender("als", factors=2).fit(ratings())
     batches = list(
         model.recommend_batches([1, 2, "visitor-17", 3], 2, cold_start="popular")

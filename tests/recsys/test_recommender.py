@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.metrics import mean_absolute_error
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-import recsys.topn
+import recsys.ranking.topn
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, RecsysError, UnknownIdError
 from recsys.models.als import ALS
@@ -193,7 +193,7 @@ def test_batches_are_checked_before_the_first_is_asked_for(recommender):
 
 def test_batches_are_the_frame_in_pieces(recommender, monkeypatch):
     whole = recommender.recommend()
-    monkeypatch.setattr(recsys.topn, "_BLOCK_RESULTS", 3)
+    monkeypatch.setattr(recsys.ranking.topn, "_BLOCK_RESULTS", 3)
     pieces = list(recommender.recommend_batches())
     assert [piece["user"].unique().to_list() for piece in pieces] == [[10], [20], [30]]
     assert pl.concat(pieces).equals(whole)
@@ -241,7 +241,7 @@ def test_unknown_string_users_keep_their_ids():
 
 
 def test_one_user_gets_the_same_alone_before_and_after_items_are_ordered(monkeypatch):
-    monkeypatch.setattr("recsys.topn._PAYS_AFTER", 20)
+    monkeypatch.setattr("recsys.ranking.topn._PAYS_AFTER", 20)
     fitted = Recommender("als", factors=4).fit(read_ratings(sample_path()))
     users = fitted.ratings.users.values[:40]
     together = fitted.recommend(users, 7)

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 import recsys.evaluation.experiment
-import recsys.topn
+import recsys.ranking.topn
 from recsys.data.encoder import with_features
 from recsys.data.features import Features
 from recsys.data.ids import Ids
@@ -34,8 +34,8 @@ from recsys.evaluation.experiment import draw_items
 from recsys.evaluation.statistics import holm, sign_flip
 from recsys.models.als import ALS
 from recsys.models.baselines import Bias, Popular, Random
+from recsys.ranking.topn import user_ties
 from recsys.recommender import Recommender
-from recsys.topn import user_ties
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_a_model_that_needs_values_says_so(implicit_split):
 
 def test_blocks_change_nothing(split, monkeypatch):
     whole = evaluate(["bias"], split).per_user
-    monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", 60)
+    monkeypatch.setattr(recsys.ranking.topn, "_BLOCK_SCORES", 60)
     monkeypatch.setattr(recsys.evaluation.experiment, "_BLOCK", 70)
     assert evaluate(["bias"], split).per_user.equals(whole)
 

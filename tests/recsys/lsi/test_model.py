@@ -16,7 +16,7 @@ from sklearn.feature_extraction.text import (
 import recsys.lsi
 from recsys.errors import DataError, UnknownIdError
 from recsys.lsi import LSI, DocumentBatch, Eigenwords, UnknownTermWarning
-from recsys.topn import Cosine
+from recsys.ranking.topn import Cosine
 
 
 def cosines(lsi, words):

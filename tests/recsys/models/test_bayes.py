@@ -18,7 +18,7 @@ from recsys.evaluation.splits import random_split
 from recsys.models.base import predicted_ratings
 from recsys.models.bayes import Bayes
 from recsys.models.histories import Histories
-from recsys.topn import top_n
+from recsys.ranking.topn import top_n
 
 CUTS = np.array([1.5, 2.8, 3.2, 3.6])  # far from even
 HOUR = 3600

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from recsys.data.ratings import Ratings
 from recsys.models.ease import EASE, SparseEASE
 from recsys.models.histories import Histories
+from recsys.ranking.topn import CsrPairs, top_n
 from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender
-from recsys.topn import CsrPairs, top_n
 
 
 def interactions(seed=0, shape=(60, 25), density=0.3, *, weighted=False):

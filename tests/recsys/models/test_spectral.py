@@ -12,8 +12,8 @@ from recsys.errors import DataError
 from recsys.models.histories import Histories
 from recsys.models.linear_filter import default_factors
 from recsys.models.registry import make_model
+from recsys.ranking.topn import CsrPairs, top_n
 from recsys.recommender import Recommender
-from recsys.topn import CsrPairs, top_n
 
 N_USERS, N_ITEMS, K = 50, 36, 7
 

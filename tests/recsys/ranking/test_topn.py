@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import recsys.topn
+import recsys.ranking.topn
 from lowrank import kernels
 from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.models.base import FactorModel
-from recsys.topn import Cosine, CsrPairs, select, top_n
+from recsys.ranking.topn import Cosine, CsrPairs, select, top_n
 
 # Few distinct values, so that ties are everywhere, and what must never be returned.
 SCORES = st.sampled_from([-np.inf, np.nan, -2.0, -0.0, 0.0, 0.5, 1.0, 3.0, np.inf])
@@ -218,7 +218,7 @@ def test_the_size_of_the_blocks_changes_nothing(
     random_model, monkeypatch, block_scores
 ):
     everyone = collect(top_n(random_model, np.arange(70), 20))
-    monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", block_scores)
+    monkeypatch.setattr(recsys.ranking.topn, "_BLOCK_SCORES", block_scores)
     tops = list(top_n(by_scores(random_model), np.arange(70), 20))
     assert len(tops) == -(-70 // max(1, block_scores // 240))
     assert collect(tops) == everyone
@@ -227,15 +227,15 @@ def test_the_size_of_the_blocks_changes_nothing(
 @pytest.mark.skipif(kernels.backend().name != "compiled", reason="the kernel's blocks")
 def test_the_blocks_of_the_kernel_change_nothing(random_model, monkeypatch):
     everyone = collect(top_n(random_model, np.arange(70), 20))
-    monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", 500)
-    monkeypatch.setattr(recsys.topn, "_BLOCK_FACTORS", 90)
+    monkeypatch.setattr(recsys.ranking.topn, "_BLOCK_SCORES", 500)
+    monkeypatch.setattr(recsys.ranking.topn, "_BLOCK_FACTORS", 90)
     tops = list(top_n(random_model, np.arange(70), 20))
     assert len(tops) == 7
     assert collect(tops) == everyone
 
 
 def test_blocks_are_bounded_by_results_too(random_model, monkeypatch):
-    monkeypatch.setattr(recsys.topn, "_BLOCK_RESULTS", 100)
+    monkeypatch.setattr(recsys.ranking.topn, "_BLOCK_RESULTS", 100)
     for scorer in (random_model, by_scores(random_model)):
         tops = list(top_n(scorer, np.arange(70), 20))
         assert {len(top) for top in tops} == {100}

@@ -8,7 +8,7 @@ import pytest
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.filters import check_modest, rows_where
+from recsys.ranking.filters import check_modest, rows_where
 from recsys.recommender import Recommender
 
 INFO = pl.DataFrame(

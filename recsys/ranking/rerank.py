@@ -18,20 +18,20 @@ from recsys.data.frames import listed
 from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.filters import (
-    blocked_pairs,
-    candidate_mask,
-    rows_where,
-    without_blocked,
-)
 from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Model
 from recsys.models.baselines import Popular
 from recsys.models.parts import Floats, Indices
 from recsys.predictions import unsupported
+from recsys.ranking.filters import (
+    blocked_pairs,
+    candidate_mask,
+    rows_where,
+    without_blocked,
+)
 from recsys.ranking.lists import ListOptions
-from recsys.topn import CsrPairs, Exclude, TopN, check_n, inverse_lengths, top_n
+from recsys.ranking.topn import CsrPairs, Exclude, TopN, check_n, inverse_lengths, top_n
 
 Search = Callable[[Indices, int], Iterator[TopN]]
 """Search for the n best items of some users; `rows` of the result are positions of the users."""
