@@ -1,6 +1,6 @@
 from .data.encoder import FeatureBlocks as FeatureBlocks
 from .data.encoder import FeatureEncoder as FeatureEncoder
-from .data.encoder import with_features as with_features
+from .data.feature_selection import with_features as with_features
 from .data.features import Features as Features
 from .data.ids import Ids as Ids
 from .data.ratings import Ratings as Ratings

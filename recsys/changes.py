@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.data.age import DAY, FADED, check_reach, present, reference_time
+from recsys.data.axis import Axis
 from recsys.data.csr import CSR, Entries, Values
 from recsys.data.events import (
     EventRule,
@@ -30,7 +31,6 @@ from recsys.models.parts import Indices
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
-    from recsys.data.encoder import FeatureEncoder
 
 _SCALES = ((1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.5, 10.0), (0.0, 10.0))
 """Usual scales of grades, the narrowest first."""
@@ -95,7 +95,7 @@ class Change:
         Over many small updates, an item is recomputed once per such growth: each time the logarithm
         of its number of ratings passes a multiple of `_GROWTH`.
         """
-        counts = np.bincount(self.after.indices, minlength=self.after.n_items)
+        counts = self.after.counts("item")
         counts = counts[self.changed_items].astype(np.float64)
         earlier = np.maximum(counts - self.touches, 0)
         steps = [
@@ -551,11 +551,10 @@ def _entries_of(ratings: Ratings) -> Entries:
 def described(ratings: Ratings, side: str) -> npt.NDArray[np.bool_]:
     """Mark the users (or items) that the ratings have even without a rating, for their features."""
     request = ratings.feature_request
-    table: Features | None = getattr(ratings, f"{side}_table")
-    ids: Ids = getattr(ratings, f"{side}s")
-    if table is None or request is None or not request.unrated:
-        return np.zeros(len(ids), np.bool_)
-    return table.rows_of(ids) >= 0
+    axis = ratings.axis(side)
+    if request is None or not request.unrated:
+        return np.zeros(len(axis.ids), np.bool_)
+    return axis.in_table
 
 
 def _check_times(parts: Sequence[Ratings], what: str) -> None:
@@ -683,15 +682,13 @@ def _with_ids_of(old: Ratings, new: Ratings) -> Ratings:
     """Return the old ratings with the ids, tables and features of both."""
     users = _united(old.users, new.users)
     items = _united(old.items, new.items)
-    tables: dict[str, Any] = {}
-    for side, ids in (("user", users), ("item", items)):
-        table: Features | None = getattr(old, f"{side}_table")
-        newer: Features | None = getattr(new, f"{side}_table")
-        both = table_of(newer if table is None else table.updated(newer), ids)
-        features, before = getattr(old, f"{side}_features"), getattr(old, f"{side}s")
-        tables[f"{side}_table"] = both
-        tables[f"{side}_features"] = encoded_rows(features, both, newer, before, ids)
-    return replace(old.renumbered(users, items), **tables)
+    axes = []
+    for axis, newer, ids in zip(old.axes, new.axes, (users, items), strict=True):
+        table = newer.table if axis.table is None else axis.table.updated(newer.table)
+        table = table_of(table, ids)
+        features = encoded_rows(axis, table, newer.table, ids)
+        axes.append(Axis(ids, table, features))
+    return old.renumbered(users, items).with_axes(*axes)
 
 
 def _united(known: Ids, others: Ids) -> Ids:
@@ -706,17 +703,14 @@ def _united(known: Ids, others: Ids) -> Ids:
 
 
 def encoded_rows(
-    features: GroupedFeatures | None,
-    table: Features | None,
-    new: Features | None,
-    known: Ids,
-    ids: Ids,
+    axis: Axis, table: Features | None, new: Features | None, ids: Ids
 ) -> GroupedFeatures | None:
     """Return features for all `ids`, encoding those that are new or have a new row."""
-    encoder: FeatureEncoder | None = getattr(features, "encoder", None)
+    features = axis.features
+    encoder = axis.encoder
     if features is None or encoder is None or table is None:
         return None
-    indices = known.find(ids.values)
+    indices = axis.ids.find(ids.values)
     is_updated = indices < 0
     if new is not None:
         is_updated |= new.rows_of(ids) >= 0
@@ -729,6 +723,6 @@ def encoded_rows(
         [features.matrix, encoder.transform(table, updated_ids).matrix], format="csr"
     )
     rows = indices.copy()
-    rows[is_updated] = len(known) + np.arange(len(updated_ids))
+    rows[is_updated] = len(axis.ids) + np.arange(len(updated_ids))
     encoded: GroupedFeatures = replace(cast(Any, features), matrix=stacked[rows])
     return encoded

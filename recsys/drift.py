@@ -171,7 +171,7 @@ def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:
     """
     item_indices = known.items.find(new.items.values)[new.indices]
     item_indices = item_indices[item_indices >= 0]
-    counts = np.bincount(known.indices, minlength=known.n_items)
+    counts = known.counts("item")
     item_indices = item_indices[counts[item_indices] > 0]
     if not len(item_indices):
         return None

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.changes import check_range, encoded_rows
+from recsys.data.axis import Axis
 from recsys.data.columns import of_roles, usual_column
 from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
-from recsys.data.events import EventRule
+from recsys.data.events import Collected, EventRule
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ids import Ids, as_id_series, query_series
-from recsys.data.ratings import Ratings, ratings_of_frame, table_of
+from recsys.data.ratings import Ratings, ratings_of_frame, table_of, with_collected
 from recsys.data.rows import rating_problem, rating_values
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
@@ -27,8 +28,7 @@ from recsys.models.histories import Histories
 from recsys.predictions import unsupported
 
 if TYPE_CHECKING:
-    from lowrank.completion.feature_ridge import GroupedFeatures
-    from recsys.data.encoder import FeatureEncoder
+    pass
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float] | Sequence[Any]"
 
@@ -58,7 +58,7 @@ def folded_users(
         raise unsupported(model, abilities.FoldsInUsers, "fold in new users")
     if histories is user_features is None:
         raise DataError("New users need histories or user_features; got neither.")
-    encoder: FeatureEncoder | None = getattr(known.user_features, "encoder", None)
+    encoder = known.axis("user").encoder
     if user_features is not None and not model.uses_features:
         raise unsupported(model, abilities.KnowsFeatures, "use features of users")
     if user_features is not None and encoder is None:
@@ -253,31 +253,14 @@ def _ratings(
     known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None
 ) -> Ratings:
     """Return ratings of new users or of new items, with `table` as their table."""
-    side, ids = ("user", users) if items is known.items else ("item", items)
-    side_table = table_of(table, ids) or getattr(known, f"{side}_table")
-    if side_table is not None and not (side_table.rows_of(ids) >= 0).any():
-        side_table = None
-    encoder: FeatureEncoder | None
-    encoder = getattr(getattr(known, f"{side}_features"), "encoder", None)
-    features = (
-        encoder.transform(side_table, ids)
-        if encoder is not None and side_table is not None
-        else None
-    )
-    changes: dict[str, Any] = {
-        f"{side}s": ids,
-        f"{side}_table": side_table,
-        f"{side}_features": features,
-    }
-    (data, levels), count = csr.values, csr.n_duplicates
-    changes |= {
-        "data": data,
-        "levels": levels,
-        "seconds": csr.seconds,
-        "n_duplicates": count,
-    }
-    changes |= {"events": None, "rule": EventRule(), "in_time_order": None}
-    return replace(known, **changes, indptr=csr.indptr, indices=csr.indices)
+    ids = users if items is known.items else items
+    fitted = known.axis(ids.kind)
+    axis = Axis(ids, table_of(table, ids) or fitted.table)
+    if not axis.in_table.any():
+        axis = Axis(ids)
+    if fitted.encoder is not None and axis.table is not None:
+        axis = replace(axis, features=fitted.encoder.transform(axis.table, ids))
+    return with_collected(known, Collected(csr, None, EventRule()), axis)
 
 
 def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
@@ -287,9 +270,7 @@ def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
     """
     if ratings.item_features is None:
         return None
-    mask: npt.NDArray[np.bool_] = (
-        np.bincount(rated.indices, minlength=rated.n_items) == 0
-    )
+    mask: npt.NDArray[np.bool_] = rated.counts("item") == 0
     return mask if mask.any() else None
 
 
@@ -305,17 +286,14 @@ def with_tables(
 
     If the model `learns`, unknown items and users in the tables are added to it.
     """
-    for new_table, ids in ((item_table, ratings.items), (user_table, ratings.users)):
-        table, name = table_of(new_table, ids), f"{ids.kind}_table"
-        old_table: Features | None = getattr(ratings, name)
+    for side, new_table in (("item", item_table), ("user", user_table)):
+        axis = ratings.axis(side)
+        table = table_of(new_table, axis.ids)
         if table is None:
             continue
-        if (
-            old_table is not None and not (table.rows_of(ids) >= 0).any()
-        ):  # new ids only
-            table = old_table.updated(table)
-        changes: dict[str, Any] = {name: table}
-        ratings = replace(ratings, **changes)
+        if axis.table is not None and not (table.rows_of(axis.ids) >= 0).any():
+            table = axis.table.updated(table)  # of new ids only
+        ratings = ratings.with_axes(replace(axis, table=table))
         if learns:
             model, ratings = extended(model, ratings, table)
     return model, ratings
@@ -327,21 +305,21 @@ def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ra
     Existing rows do not change. A model without features is returned unchanged.
     """
     side = table.kind
-    old: Ids = getattr(ratings, f"{side}s")
-    features: GroupedFeatures | None = getattr(ratings, f"{side}_features")
-    if features is None or not (
+    axis = ratings.axis(side)
+    if axis.features is None or not (
         isinstance(model, abilities.KnowsFeatures) and model.knows(side)
     ):
         return model, ratings
-    from recsys.data.encoder import with_ids  # few models have features
+    from recsys.data.feature_selection import with_ids  # few models have features
 
-    wider = with_ids(ratings, old, table)
-    ids: Ids = getattr(wider, f"{side}s")
-    extended_features: Any = encoded_rows(features, table, None, old, ids)
-    if extended_features is None or extended_features is features:
+    wider = with_ids(ratings, axis.ids, table)
+    ids = wider.axis(side).ids
+    features: Any = encoded_rows(axis, table, None, ids)
+    if features is None or features is axis.features:
         return model, ratings
-    is_added = old.find(ids.values) < 0
-    order = np.argsort(ids.find(pl.concat([old.values, ids.values.filter(is_added)])))
-    changed: dict[str, Any] = {f"{side}_features": extended_features}
-    added = replace(extended_features, matrix=extended_features.matrix[is_added])
-    return model.widened(side, order, added), replace(wider, **changed)
+    is_added = axis.ids.find(ids.values) < 0
+    added_ids = ids.values.filter(is_added)
+    order = np.argsort(ids.find(pl.concat([axis.ids.values, added_ids])))
+    added = replace(features, matrix=features.matrix[is_added])
+    wider = wider.with_axes(Axis(ids, axis.table, features))
+    return model.widened(side, order, added), wider

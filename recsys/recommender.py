@@ -214,7 +214,7 @@ class Recommender:
         planned = self.model._plan(ratings)
         if not self.model._takes_features:
             return planned
-        from recsys.data.encoder import with_usual_features  # slow to import
+        from recsys.data.feature_selection import with_usual_features  # slow to import
 
         return with_usual_features(planned, features, unrated=unrated)
 

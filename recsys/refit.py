@@ -17,7 +17,7 @@ import polars as pl
 from recsys.changes import described
 from recsys.data.csr import Values
 from recsys.data.events import collect
-from recsys.data.features import FeatureRequest, Features
+from recsys.data.features import FeatureRequest
 from recsys.data.feedback import judge
 from recsys.data.ids import integers_if_whole
 from recsys.data.ratings import (
@@ -131,12 +131,12 @@ def judged_again(ratings: Ratings, reading: Mapping[str, Any]) -> Ratings:
 
 def with_tables_typed_again(ratings: Ratings) -> Ratings:
     """Return ratings whose tables have the kinds of columns that a reading of them determines."""
-    tables: dict[str, Any] = {}
-    for name, ids in (("item_table", ratings.items), ("user_table", ratings.users)):
-        table: Features | None = getattr(ratings, name)
-        if table is not None:
-            tables[name] = table.typed_again().matching(ids)
-    return replace(ratings, **tables)
+    axes = [
+        replace(axis, table=axis.table.typed_again().matching(axis.ids))
+        for axis in ratings.axes
+        if axis.table is not None
+    ]
+    return ratings.with_axes(*axes)
 
 
 def encoded_again(ratings: Ratings) -> Ratings:
@@ -144,10 +144,10 @@ def encoded_again(ratings: Ratings) -> Ratings:
     request = ratings.feature_request or _implied_request(ratings)
     if request is None:
         return ratings
-    from recsys.data.encoder import with_features
+    from recsys.data.feature_selection import with_features
 
-    tables = (ratings.item_table, ratings.user_table)
-    names = {name for table in tables if table is not None for name in table.kinds}
+    tables = [axis.table for axis in ratings.axes if axis.table is not None]
+    names = {name for table in tables for name in table.kinds}
     if request.columns is not None:
         request = replace(
             request, columns=tuple(n for n in request.columns if n in names)
@@ -161,8 +161,8 @@ def _implied_request(ratings: Ratings) -> FeatureRequest | None:
     """Return the request that suits features with an encoder that were not requested as such."""
     from recsys.data.blocks import TextBlock
 
-    features: list[Any] = [ratings.item_features, ratings.user_features]
-    encoders = [side.encoder for side in features if hasattr(side, "encoder")]
+    users, items = ratings.axes
+    encoders = [axis.encoder for axis in (items, users) if axis.encoder is not None]
     blocks = [block for encoder in encoders for block in encoder.blocks]
     if not blocks:
         return None

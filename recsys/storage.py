@@ -51,6 +51,7 @@ from lowrank import kernels
 from recsys import model_file
 from recsys.addresses import Location, located
 from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
+from recsys.data.axis import Axis
 from recsys.data.features import Features
 from recsys.data.identity import fingerprint, period_of
 from recsys.data.ids import joined_texts
@@ -165,20 +166,19 @@ def _contents(ratings: Ratings) -> _Contents:
             contents.arrays[f"events/{key}"] = array
     contents.tables["users"] = ratings.users.values.to_frame()
     contents.tables["items"] = ratings.items.values.to_frame()
-    _add_side(contents, "user", ratings.user_table, ratings.user_features)
-    _add_side(contents, "item", ratings.item_table, ratings.item_features)
+    for side in _SIDES:
+        _add_axis(contents, side, ratings.axis(side))
     return contents
 
 
-def _add_side(
-    contents: _Contents, side: model_file.Side, table: Features | None, features: Any
-) -> None:
+def _add_axis(contents: _Contents, side: model_file.Side, axis: Axis) -> None:
     """Add the table of users or items, and its encoded features."""
+    table, features = axis.table, axis.features
     if table is not None:
         contents.tables[f"{side}_table"] = table.frame
         contents.of_features[f"{side}_table"] = table
-    encoder = getattr(features, "encoder", None)
-    if encoder is None:
+    encoder = axis.encoder
+    if encoder is None or features is None:
         return
     # The encoder is saved, so that features of new users or items are encoded alike.
     state = encoder.state()
@@ -444,7 +444,7 @@ def _write_split(
         split.train, useful_columns(split.train, features, keep_columns)
     )
     for side in _SIDES:  # under names that `read_ratings` looks for next to ratings
-        table = getattr(train, f"{side}_table")
+        table = train.axis(side).table
         if table is not None:
             names.append(f"{side}s.parquet")
             table.frame.write_parquet(folder / names[-1])

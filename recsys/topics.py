@@ -35,7 +35,7 @@ class Topics:
         self._model = model
         self._items = ratings.items
         self._titles = ratings.titles
-        counts = np.bincount(ratings.indices, minlength=ratings.n_items)
+        counts = ratings.counts("item")
         self.weights: Floats = topic_weights(model, counts)
 
     def top_items(self, topic: int, n: int) -> Indices:

@@ -242,7 +242,7 @@ def faded_users(ratings: Ratings) -> int:
     seconds, half_life = ratings.seconds, ratings.rule.half_life
     if seconds is None or half_life is None or not len(seconds):
         return 0
-    starts = ratings.indptr[:-1][np.diff(ratings.indptr) > 0]
+    starts = ratings.indptr[:-1][ratings.counts("user") > 0]
     newest = np.maximum.reduceat(seconds, starts)
     return int(np.count_nonzero(newest < seconds.max() - FADED * half_life))
 
@@ -373,7 +373,7 @@ def folded(model: Model, change: Change) -> Model:
             vectors = grown.user_factors
             nothing = ~vectors[change.changed_users].any(axis=1)
             vectors[change.changed_users[nothing]] = vectors.mean(axis=0)
-        side_features = getattr(ratings, f"{side}_features")
+        side_features: Any = ratings.axis(side).features
         if side_features is not None:
             side_features = replace(side_features, matrix=side_features.matrix[rows])
         if side == "user":

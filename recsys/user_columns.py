@@ -9,16 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.messages import close_matches, did_you_mean, enumerated
-
-if TYPE_CHECKING:
-    from recsys.data.encoder import FeatureEncoder
 
 _TEXT = re.compile(r"'[^']*'")  # a text in a condition
 _NAMED = 8  # maximum number of columns named in a message
@@ -49,7 +46,7 @@ def saved_columns(ratings: Ratings, named: Iterable[str] = ()) -> SavedColumns |
     if table is None or not table.kinds:
         return None
     columns = {*named}
-    encoder: FeatureEncoder | None = getattr(ratings.user_features, "encoder", None)
+    encoder = ratings.axis("user").encoder
     if encoder is not None:
         columns.update(block.column for block in encoder.blocks)
     if ratings.feature_request is not None:

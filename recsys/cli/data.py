@@ -82,8 +82,9 @@ def inspect(
     models = [make_model(candidate.model) for candidate in choice.candidates]
     used = inputs.featured(choice.ratings, reader, models, unrated=True)
     for side in ("item", "user"):
-        if (features := getattr(used, f"{side}_features")) is not None:
-            facts[plan][f"features of {side}s"] = str(features.encoder)
+        encoder = used.axis(side).encoder
+        if encoder is not None:
+            facts[plan][f"features of {side}s"] = str(encoder)
     document = {"command": "data inspect", "read_as": str(loaded.source), **facts}
     write_facts(facts, output, document)
 
@@ -168,7 +169,7 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
                 f"{value:g}": int(n) for value, n in zip(distinct, n_each, strict=True)
             }
         )
-    per_item = np.bincount(ratings.indices, minlength=ratings.n_items)
+    per_item = ratings.counts("item")
     best = np.argsort(-per_item, kind="stable")[:_TOP]
     names = ratings.items.take(best).cast(str).to_list()
     if ratings.titles is not None:
@@ -177,23 +178,22 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
             f"{name} {title or ''}".strip()
             for name, title in zip(names, titles, strict=True)
         ]
-    for ids, table in (
-        (ratings.items, ratings.item_table),
-        (ratings.users, ratings.user_table),
-    ):
+    for side in ("item", "user"):
+        axis = ratings.axis(side)
+        table = axis.table
         if table is not None:
-            n_known = int((table.rows_of(ids) >= 0).sum())
+            n_known = int(axis.in_table.sum())
             absent = {
-                "not in the table": len(ids) - n_known,
+                "not in the table": len(axis.ids) - n_known,
                 "unrated": len(table) - n_known,
             }
-            facts[f"{ids.kind} table"] = {
+            facts[f"{side} table"] = {
                 "rows": len(table),
                 **absent,
                 **table.described(),
             }
     return facts | {
-        "ratings per user": _quantiles(np.diff(ratings.indptr)),
+        "ratings per user": _quantiles(ratings.counts("user")),
         "ratings per item": _quantiles(per_item),
         "most rated items": {
             n: int(k) for n, k in zip(names, per_item[best], strict=True)

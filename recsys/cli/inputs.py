@@ -291,16 +291,16 @@ def featured(
         if named is not None:
             note(f"{', '.join(model.name for model in models)} does not use features")
         return ratings
-    from recsys.data.encoder import FeatureBlocks, with_features
+    from recsys.data.feature_selection import with_features
 
     with_tables = with_features(ratings, named, unrated=unrated)
-    for side in (with_tables.item_features, with_tables.user_features):
-        if isinstance(side, FeatureBlocks):
-            kind = side.encoder.kind
-            n_unrated = side.matrix.shape[0] - len(getattr(ratings, f"{kind}s"))
-            sentence = f"features of {kind}s: {side.encoder}"
+    for side in ("item", "user"):
+        axis = with_tables.axis(side)
+        if axis.encoder is not None:
+            n_unrated = len(axis.ids) - len(ratings.axis(side).ids)
+            sentence = f"features of {side}s: {axis.encoder}"
             if n_unrated > 0:
-                unrated_ids = counted(n_unrated, kind)
+                unrated_ids = counted(n_unrated, side)
                 sentence += f"; {unrated_ids} without ratings known by features only"
             note(sentence)
     return with_tables

@@ -14,6 +14,7 @@ import polars as pl
 
 from lowrank.kernels import CodedMatrix, level_counts, padded
 from recsys.data.age import iso_time
+from recsys.data.axis import Axis
 from recsys.data.columns import FRAME, SAMPLE, assign_roles, completed, request_of
 from recsys.data.csr import (
     CSR,
@@ -290,9 +291,11 @@ class Ratings:
         }
         named = {name: value for name, value in every.items() if value is not None}
         ratings = ratings_of_frame(frame, named, None, implicit=implicit)
-        of_items, of_users = (ratings.items, item), (ratings.users, user)
-        tables = table_of(item_table, *of_items), table_of(user_table, *of_users)
-        return replace(ratings, item_table=tables[0], user_table=tables[1])
+        return replace(
+            ratings,
+            item_table=table_of(item_table, ratings.items, item),
+            user_table=table_of(user_table, ratings.users, user),
+        )
 
     @classmethod
     def from_matrix(
@@ -341,11 +344,42 @@ class Ratings:
             rows = rows if row_codes is None else row_codes[rows]
             columns = csr.indices if column_codes is None else column_codes[csr.indices]
             csr = to_csr(Entries(rows, np.array(columns), csr.values), shape)
-        tables = table_of(item_table, column_ids), table_of(user_table, row_ids)
         policy: Policy = "sum" if implicit else "last"
         collected = Collected(csr, None, EventRule(policy))
         ratings = _of_collected(row_ids, column_ids, collected, implicit)
-        return replace(ratings, item_table=tables[0], user_table=tables[1])
+        return replace(
+            ratings,
+            item_table=table_of(item_table, column_ids),
+            user_table=table_of(user_table, row_ids),
+        )
+
+    @property
+    def axes(self) -> tuple[Axis, Axis]:
+        """Users and items, each with their ids, table and features."""
+        users = Axis(self.users, self.user_table, self.user_features)
+        return users, Axis(self.items, self.item_table, self.item_features)
+
+    def axis(self, side: str) -> Axis:
+        """Return the ids, table and features of one side, "user" or "item"."""
+        users, items = self.axes
+        return users if side == "user" else items
+
+    def with_axes(self, *axes: Axis, **changes: Any) -> Ratings:
+        """Return the ratings with other users or items, and further changes of attributes."""
+        for axis in axes:
+            if axis.ids.kind == "user":
+                changes |= {"users": axis.ids, "user_table": axis.table}
+                changes["user_features"] = axis.features
+            else:
+                changes |= {"items": axis.ids, "item_table": axis.table}
+                changes["item_features"] = axis.features
+        return replace(self, **changes)
+
+    def counts(self, side: str) -> npt.NDArray[np.int64]:
+        """Return the number of ratings of each user or item; `side` is "user" or "item"."""
+        if side == "user":
+            return np.diff(self.indptr)
+        return np.bincount(self.indices, minlength=self.n_items)
 
     @property
     def n_users(self) -> int:
@@ -644,10 +678,7 @@ class Ratings:
         )
 
     def renumbered(self, users: Ids, items: Ids) -> Ratings:
-        """Return the ratings with the indices of other ids, which must include all that are rated.
-
-        Features are not changed.
-        """
+        """Return the ratings with the indices of other ids, which include all rated ones."""
         user_indices = users.find(self.users.values)
         item_indices = items.find(self.items.values)
         if not (_is_increasing(user_indices) and _is_increasing(item_indices)):
@@ -662,10 +693,10 @@ class Ratings:
         if in_time_order is not None:
             in_time_order = np.ones(len(users), np.bool_)
             in_time_order[user_indices[remaining]] = self.in_time_order[remaining]  # type: ignore
-        return replace(
-            self,
-            users=users,
-            items=items,
+        user_axis, item_axis = self.axes
+        return self.with_axes(
+            user_axis.aligned(users),
+            item_axis.aligned(items),
             indptr=np.append(0, np.cumsum(counts)),
             indices=item_indices[self.indices].astype(np.int32),
             events=events,
@@ -705,11 +736,9 @@ class Ratings:
             entries, shape, self.rule, implicit=self.implicit, known_order=known_order
         )
         empty = np.zeros(len(users) + 1, np.int64)
-        renamed = replace(
-            self.take(np.zeros(self.nnz, np.bool_)),
-            users=users,
-            items=items,
-            indptr=empty,
+        user_axis, item_axis = self.axes
+        renamed = self.take(np.zeros(self.nnz, np.bool_)).with_axes(
+            user_axis.aligned(users), item_axis.aligned(items), indptr=empty
         )
         return replace(with_collected(renamed, collected), source=self.source)
 
@@ -912,11 +941,11 @@ def _of_collected(
     return with_collected(ratings, collected)
 
 
-def with_collected(ratings: Ratings, collected: Collected) -> Ratings:
-    """Return ratings of the same users and items with the arrays that were made of events."""
+def with_collected(ratings: Ratings, collected: Collected, *axes: Axis) -> Ratings:
+    """Return ratings with the arrays that were made of events, and perhaps other axes."""
     csr = collected.csr
-    return replace(
-        ratings,
+    return ratings.with_axes(
+        *axes,
         indptr=csr.indptr,
         indices=csr.indices,
         data=csr.values.data,
@@ -966,12 +995,12 @@ def compact(ratings: Ratings) -> Ratings:
 
 def has_ratings(ratings: Ratings) -> npt.NDArray[np.bool_]:
     """Return which users have ratings, shape (n_users,)."""
-    return np.diff(ratings.indptr) > 0
+    return ratings.counts("user") > 0
 
 
 def has_items(ratings: Ratings) -> npt.NDArray[np.bool_]:
     """Return which items have ratings, shape (n_items,)."""
-    return np.bincount(ratings.indices, minlength=ratings.n_items) > 0
+    return ratings.counts("item") > 0
 
 
 def restricted(
@@ -987,13 +1016,9 @@ def restricted(
     if events is not None:
         events = events.take(users[events.users] & items[events.items])
     part = replace(part, events=events, rule=ratings.rule, source=ratings.source)
-    features = {}
-    for name, mask in (("user_features", users), ("item_features", items)):
-        if (rows := getattr(ratings, name)) is not None:
-            features[name] = replace(rows, matrix=rows.matrix[np.flatnonzero(mask)])
-    remaining_users = Ids(ratings.users.values.filter(users), ratings.users.kind)
-    remaining_items = Ids(ratings.items.values.filter(items), ratings.items.kind)
-    return replace(part.renumbered(remaining_users, remaining_items), **features)
+    remaining_users = Ids(ratings.users.values.filter(users), "user")
+    remaining_items = Ids(ratings.items.values.filter(items), "item")
+    return part.renumbered(remaining_users, remaining_items)
 
 
 def table_of(

@@ -515,7 +515,7 @@ def _with_features(
         return split
     if not any(map(_uses_features, models)):
         return split
-    from recsys.data.encoder import with_usual_features  # slow to import
+    from recsys.data.feature_selection import with_usual_features  # slow to import
 
     return replace(split, train=with_usual_features(train, features, unrated=False))
 

@@ -290,7 +290,7 @@ class Catalogue:
     @classmethod
     def of(cls, train: Ratings) -> Catalogue:
         """Compute the statistics of the training ratings."""
-        counts = np.bincount(train.indices, minlength=train.n_items)
+        counts = train.counts("item")
         n_users = max(1, int(np.count_nonzero(has_ratings(train))))
         information = np.log2(n_users / np.maximum(counts, 1))
         return cls(counts / n_users, information, cooccurrence_vectors(train))
@@ -319,7 +319,7 @@ def cooccurrence_vectors(train: Ratings, k: int = RANK) -> Doubles:
     svd = truncated_svd(rated_by, min(k, *train.shape), tol=_TOL, random_state=0)
     vectors = svd.Vt.T.astype(np.float64) * svd.s
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    rated = np.bincount(train.indices, minlength=train.n_items) > 0
+    rated = train.counts("item") > 0
     where = (lengths > 0) & rated[:, None]
     return np.asarray(
         np.divide(vectors, lengths, out=np.zeros_like(vectors), where=where)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from recsys.data.ratings import Ratings, has_items, has_ratings
+from recsys.data.ratings import Ratings, has_items
 from recsys.data.times import unix_seconds
 from recsys.drift import Stability, latest, popularity_stability, rating_stability
 from recsys.errors import DataError
@@ -192,13 +192,10 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
     from scipy.stats import binomtest  # slow to import
 
     rows: list[_Row] = []
-    for kind, code, has_pairs in (
-        ("user", new.user_index_of_nonzeros(), has_ratings(known)),
-        ("item", new.indices, has_items(known)),
-    ):
-        rated = np.unique(code)
-        indices = getattr(known, f"{kind}s").find(getattr(new, f"{kind}s").values)
-        is_known = (indices >= 0) & has_pairs[indices]
+    for kind in ("user", "item"):
+        rated = np.flatnonzero(new.counts(kind))
+        indices = known.axis(kind).ids.find(new.axis(kind).ids.values)
+        is_known = (indices >= 0) & (known.counts(kind) > 0)[indices]
         missing = int((~is_known[rated]).sum())
         low, high = binomtest(missing, len(rated)).proportion_ci(confidence, "wilson")
         said = f"share of the {len(rated):,} {kind}s that the model has no ratings of"

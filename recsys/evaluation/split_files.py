@@ -174,25 +174,7 @@ def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
     """Return the ratings with the indices of `users` and `items`."""
     if part.users == users and part.items == items:
         return replace(part, users=users, items=items)
-    return replace(
-        part.renumbered(users, items),
-        user_features=_features_of(part.user_features, part.users, users),
-        item_features=_features_of(part.item_features, part.items, items),
-    )
-
-
-def _features_of(features: Any, known: Ids, ids: Ids) -> Any:
-    """Return features in the order of `ids`, with empty rows for ids that are not known."""
-    if features is None or known == ids:
-        return features
-    from scipy import sparse
-
-    matrix = features.matrix
-    none = sparse.csr_array((1, matrix.shape[1]), dtype=matrix.dtype)
-    rows = sparse.vstack([matrix, none], format="csr")[
-        known.find(ids.values)
-    ]  # -1 is the last
-    return replace(features, matrix=rows)
+    return part.renumbered(users, items)
 
 
 def _like(train: Ratings) -> dict[str, Any]:

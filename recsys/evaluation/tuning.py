@@ -209,7 +209,7 @@ def tune(
     fixed = dict(fixed or {})
     searched = _search_space(model, metric, ranges or {}, fixed)
     if make_model(model).uses_features:
-        from recsys.data.encoder import with_usual_features  # slow to import
+        from recsys.data.feature_selection import with_usual_features  # slow to import
 
         data = with_usual_features(data, features, unrated=False)
     hold_out = validation or (

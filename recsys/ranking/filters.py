@@ -149,10 +149,9 @@ def rows_where(
     >>> rows_where("year < 2000", Ratings.from_frame(pairs, item_table=films))
     array([False,  True])
     """
-    ids, label = (
-        (ratings.items, "where") if kind == "item" else (ratings.users, "where_user")
-    )
-    features: Features | None = getattr(ratings, f"{kind}_table")
+    label = "where" if kind == "item" else "where_user"
+    axis = ratings.axis(kind)
+    features, ids = axis.table, axis.ids
     table = ids.values.to_frame() if features is None else features.aligned(ids)
     kinds = {} if features is None else features.kinds
     columns = ", ".join(f"{name} ({kinds.get(name, 'id')})" for name in table.columns)

@@ -140,7 +140,7 @@ class Catalogue:
 
     def users(self, n: int) -> Json:
         """Return the n users with the most ratings, and the number of all users."""
-        counts = np.diff(self.ratings.indptr)
+        counts = self.ratings.counts("user")
         order = np.argsort(-counts, kind="stable")
         return {
             "users": id_texts(self.ratings.users, order[:n]),
@@ -178,7 +178,7 @@ class Catalogue:
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """Number of ratings of each item."""
-        return np.bincount(self.ratings.indices, minlength=self.ratings.n_items)
+        return self.ratings.counts("item")
 
     @cached_property
     def means(self) -> Doubles:
@@ -202,17 +202,15 @@ class Catalogue:
     @cached_property
     def _rows(self) -> dict[str, Indices]:
         """Rows of items and users in their tables, -1 if missing."""
-        ratings = self.ratings
-        rows: dict[str, Indices] = {}
-        if ratings.item_table is not None:
-            rows["item"] = ratings.item_table.rows_of(ratings.items)
-        if ratings.user_table is not None:
-            rows["user"] = ratings.user_table.rows_of(ratings.users)
-        return rows
+        return {
+            axis.ids.kind: axis.table.rows_of(axis.ids)
+            for axis in self.ratings.axes
+            if axis.table is not None
+        }
 
     def features(self, side: str, index: int) -> Json:
         """Return the values of an item or user in its table, without missing ones."""
-        table = self.ratings.item_table if side == "item" else self.ratings.user_table
+        table = self.ratings.axis(side).table
         if table is None:
             return {}
         row = int(self._rows[side][index])

@@ -356,12 +356,11 @@ class Responses:
         model = self.recommender.model
         has_vectors = isinstance(model, abilities.HasItemVectors)
         has_factors = isinstance(model, FactorModel)
-        encoder = getattr(self.ratings.user_features, "encoder", None)
         is_able = {
             "similar": has_vectors or isinstance(model, abilities.HasItemSimilarity),
             "explain": isinstance(model, abilities.Explains),
             "history": isinstance(model, abilities.FoldsInUsers),
-            "features": encoder is not None,
+            "features": self.ratings.axis("user").encoder is not None,
             "std": isinstance(model, abilities.HasUncertainty),
             "map": has_vectors,
             "spectrum": has_factors or hasattr(model, "singular_values"),

@@ -100,7 +100,7 @@ def static_page(
     if not recommender.model.uses_features:  # items without ratings have no scores
         items = items[catalogue.counts[items] > 0]
     items = np.sort(items)
-    rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
+    rated = np.flatnonzero(recommender.ratings.counts("user"))
     users = rated[: max(n_users, 0)]
     remark = None
     if len(items) < n_all:

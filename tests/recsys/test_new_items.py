@@ -8,7 +8,7 @@ import pytest
 
 from lowrank.completion import links
 from recsys import Recommender
-from recsys.data.encoder import with_features
+from recsys.data.feature_selection import with_features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.lsi import UnknownTermWarning

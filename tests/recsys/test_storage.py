@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import recsys.model_file
 from lowrank.kernels import backend
 from recsys.atomic import exclusive, move_link
-from recsys.data.encoder import with_features
+from recsys.data.feature_selection import with_features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError

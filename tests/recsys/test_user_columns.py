@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recsys import Ratings, Recommender
-from recsys.data.encoder import with_features
+from recsys.data.feature_selection import with_features
 from recsys.data.features import Features
 from recsys.errors import DataError
 from recsys.evaluation.split_files import save_split

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.encoder import FeatureBlocks, FeatureEncoder, Texts, with_features
+from recsys.data.encoder import FeatureBlocks, FeatureEncoder, Texts
+from recsys.data.feature_selection import with_features
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings

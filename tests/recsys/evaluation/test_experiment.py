@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 import recsys.evaluation.experiment
 import recsys.ranking.topn
-from recsys.data.encoder import with_features
+from recsys.data.feature_selection import with_features
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recsys import Recommender
-from recsys.data.encoder import with_features
+from recsys.data.feature_selection import with_features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.blend import Blend

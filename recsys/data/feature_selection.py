@@ -1,0 +1,225 @@
+"""Selection of features: the columns of tables that models use, and the encoding of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from lowrank.completion.als import biased_start
+from lowrank.completion.cold_start import fit_cold_map
+from lowrank.kernels import csr_arrays
+from lowrank.subspace import leading_directions
+from recsys.data.blocks import TextBlock
+from recsys.data.encoder import FeatureEncoder, Floats, Texts
+from recsys.data.features import FeatureRequest, Features
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.messages import close_matches, did_you_mean
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+_FACTORS = 8  # of the ratings, which texts predict for held-out items
+_LEAST_GAIN = 1e-4  # relative decrease of the error for which vectors are worth it
+_FOLDS = 5  # one is held out; with few items two, one after the other
+_ROUNDING = 1e-6
+_FEW = 5_000
+
+
+def with_features(
+    ratings: Ratings,
+    columns: Sequence[str] | None = None,
+    *,
+    texts: Texts | Literal["auto"] = "auto",
+    unrated: bool = False,
+    random_state: int = 0,
+) -> Ratings:
+    """Return ratings with the features of their tables, for the models that use them.
+
+    Parameters
+    ----------
+    ratings : Ratings
+    columns : sequence of str, optional
+        Columns of the tables of items and users; a name selects from both. By default all except
+        titles.
+    texts : {"auto", "terms", "vectors"}
+        As in `FeatureEncoder.fit`; "auto" chooses the form that better predicts the factors of
+        held-out items, or users, in a rough decomposition of the ratings.
+    unrated : bool
+        Add items and users that are in the tables but have no ratings, so that models know them by
+        their features.
+    random_state : int
+        As in `FeatureEncoder.fit`.
+
+    Raises
+    ------
+    DataError
+        If there are no tables, or neither table has a requested column.
+
+    Examples
+    --------
+    >>> films = pl.DataFrame({"item": [1, 2, 3], "genres": [["War"], ["War", "Drama"], ["Drama"]]})
+    >>> pairs = pl.DataFrame({"user": [7, 7, 8], "item": [1, 2, 3]})
+    >>> ratings = with_features(Ratings.from_frame(pairs, item_table=films))
+    >>> ratings.item_features.names
+    ('genres = Drama', 'genres = War')
+    """
+    tables = [axis.table for axis in ratings.axes if axis.table is not None]
+    # In messages, columns of items come first.
+    all_columns = dict.fromkeys(
+        name for table in reversed(tables) for name in table.kinds
+    )
+    if not all_columns:
+        raise DataError(
+            "There are no tables of items or users, so there are no features."
+        )
+    for name in columns or ():
+        if name not in all_columns:
+            raise DataError(
+                f"There is no column {name!r} of items or users; there are "
+                f"{', '.join(all_columns)}."
+                f"{did_you_mean(close_matches(name, all_columns, 1))}"
+            )
+    names = None if columns is None else tuple(columns)
+    request = FeatureRequest(names, texts, unrated, random_state)
+    encoders = {
+        table.kind: _encoder(ratings, table, request)
+        for table in tables
+        if columns is None or not table.kinds.keys().isdisjoint(columns)
+    }
+    for table in tables:
+        if unrated and table.kind in encoders and encoders[table.kind].blocks:
+            ratings = with_ids(ratings, ratings.axis(table.kind).ids, table)
+    axes = []
+    for axis in ratings.axes:
+        encoder = encoders.get(axis.ids.kind)
+        features = None
+        if encoder is not None and encoder.blocks and axis.table is not None:
+            features = encoder.transform(axis.table, axis.ids)
+        axes.append(replace(axis, features=features))
+    return ratings.with_axes(*axes, feature_request=request)
+
+
+def _encoder(
+    ratings: Ratings, table: Features, request: FeatureRequest
+) -> FeatureEncoder:
+    """Return the encoder of a table, with the form of texts that tells more."""
+    columns = request.columns
+    if columns is not None:
+        columns = tuple(name for name in columns if name in table.kinds)
+
+    def fitted(texts: Texts) -> FeatureEncoder:
+        return FeatureEncoder.fit(
+            table,
+            ratings.axis(table.kind).ids,
+            columns,
+            texts=texts,
+            random_state=request.random_state,
+        )
+
+    if request.texts != "auto":
+        return fitted(request.texts)
+    encoder = fitted("terms")
+    if not any(isinstance(block, TextBlock) for block in encoder.blocks):
+        return encoder
+    return _more_telling(encoder, fitted("vectors"), ratings, table)
+
+
+def with_usual_features(
+    ratings: Ratings, features: bool | Sequence[str], *, unrated: bool
+) -> Ratings:
+    """Return ratings with the features of their tables, if they have tables and no features yet.
+
+    `features` is False for none, or has the columns to use; `unrated` as in `with_features`.
+
+    Raises
+    ------
+    DataError
+        As `with_features`, if columns are named.
+    """
+    has_tables = ratings.item_table is not None or ratings.user_table is not None
+    has_features = (
+        ratings.item_features is not None or ratings.user_features is not None
+    )
+    if features is False or has_features or ratings.feature_request is not None:
+        return ratings
+    if features is True:
+        return with_features(ratings, unrated=unrated) if has_tables else ratings
+    return with_features(ratings, features, unrated=unrated)
+
+
+def _more_telling(
+    terms: FeatureEncoder, vectors: FeatureEncoder, ratings: Ratings, table: Features
+) -> FeatureEncoder:
+    """Return the encoder that predicts held-out items (or users) better, with a remark."""
+    X, ids = ratings.matrix, ratings.items
+    if table.kind == "user":
+        X, ids = X.T.tocsr(), ratings.users
+    rows, weight = _rough_vectors(X)
+    counts = np.bincount(X.indices, minlength=X.shape[1])
+    fold = np.random.default_rng(0).integers(0, _FOLDS, len(ids))
+    folds, encoders = range(2 if len(ids) < _FEW else 1), (terms, vectors)
+    if not len(weight) or any(not counts[fold != encoder].any() for encoder in folds):
+        return terms
+    errors, total = np.zeros(2), 0.0
+    for number, features in enumerate(
+        encoder.transform(table, ids) for encoder in encoders
+    ):
+        for held in folds:
+            train_counts = np.where(fold == held, 0, counts)
+            cold_map = fit_cold_map(rows, train_counts, features)
+            off = rows - cold_map.vectors(csr_arrays(features.matrix)).mean
+            row_weights, at = np.sqrt(counts[fold == held]), fold == held
+            errors[number] += row_weights @ (off[at].astype(np.float64) ** 2 @ weight)
+            mean = np.average(rows, axis=0, weights=np.sqrt(train_counts))
+            total += row_weights @ ((rows[at] - mean) ** 2 @ weight) / 2
+    # Rounding, which differs between machines, does not decide between equal errors.
+    chosen = vectors if errors[1] < (1 - _LEAST_GAIN) * errors[0] else terms
+    shares = [
+        f"{1 - error / total:.1%}" if error < total else "nothing" for error in errors
+    ]
+    remark = f"words explain {shares[0]} of held-out {table.kind}s, vectors {shares[1]}"
+    blocks = (
+        replace(block, remark=remark) if isinstance(block, TextBlock) else block
+        for block in chosen.blocks
+    )
+    return replace(chosen, blocks=tuple(blocks))
+
+
+def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
+    """Return vectors of the columns of a matrix of ratings, and the weight of errors in each entry.
+
+    The weight of a factor is its mean square on the other side, and the weight of a bias is 1.
+    """
+    k = min(_FACTORS, *X.shape)
+    if X.data.min() < X.data.max():
+        start = biased_start(X, k)
+        rows = np.column_stack([start.column_factors, start.column_bias])
+        squares = (start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[
+            0
+        ]
+        weight = np.append(squares, 1)
+    else:  # interactions: the vector of an item is the mean of its users' vectors
+        counts = np.bincount(X.indices, minlength=X.shape[1])
+        right, values = leading_directions(csr_arrays(X), X.shape[1], k)
+        rows = right * values / np.maximum(counts, 1).astype(X.dtype)[:, None]
+        weight = np.ones(k)
+    norms = np.linalg.norm(rows, axis=0)
+    is_signal = norms > _ROUNDING * norms.max()  # directions beyond the rank are noise
+    return rows[:, is_signal], weight[is_signal]
+
+
+def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
+    """Return the same ratings, with the items (or users) of a table added to the given ids."""
+    wider = ids.union(
+        ids.like(table.frame[table.kind]).drop_nulls()
+    )  # "x" is not an integer
+    if wider is ids:
+        return ratings
+    if table.kind == "item":
+        return ratings.renumbered(ratings.users, wider)
+    return ratings.renumbered(wider, ratings.items)
