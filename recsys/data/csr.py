@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import polars as pl
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from lowrank.kernels import N_CODES, backends, default_threads, level_counts
 from recsys.data.ids import MISSING_IDS, Ids, id_problem, is_bad_id
@@ -19,18 +19,17 @@ from recsys.errors import DataError
 _CHUNK = 1 << 20  # number of entries processed at once, to limit temporary memory
 _KEY_BITS = 63  # an int64 key must stay non-negative
 _INT32 = np.iinfo(np.int32)
-_IDS = frozenset(("user", "item"))
+_IDS = ("user", "item")
+_NUMBERS = (*_IDS, "timestamp")
 # Limits on the range of ids that is counted directly.
 _FEW_PLACES = 2**12
 _ROWS_PER_PLACE = 8
 _MOST_IDS = 2**31 - 1
-_FEWEST = 1 << 16  # minimum number of rows to allocate
 _FEWEST_KEYS = 1 << 12  # minimum number of keys to allocate
 # Maximum mean number of pairs for each id of an event, unless there are few.
 _PAIRS_OF_AN_ID = 2
 _FEWEST_EVENTS = 20
 _LARGEST = float(np.finfo(np.float32).max)
-_SMALL_UNSIGNED = (pl.UInt8, pl.UInt16, pl.UInt32)  # all values fit in int64
 # Two arrays at a time, so that few are in memory twice.
 _MOVED_TOGETHER = (
     ("columns", "data"),
@@ -184,126 +183,67 @@ def _in_levels(values: Values, levels: Floats) -> Values:
 
 
 class Batches:
-    """Columns of rows, collected batch by batch.
+    """Columns of rows, collected batch by batch in few bytes.
 
-    A column of a usual type without missing values is kept as an array: ids as 32-bit numbers or
-    codes, ratings as codes of at most 256 levels, dates as seconds. Any other column is kept as
-    polars series.
+    Ids that fit are 32-bit numbers, texts are categories, ratings are codes of at most
+    256 levels, and dates are seconds. Columns of other types stay as they are.
     """
 
-    def __init__(self, expected: int | None = None) -> None:
-        self._expected = expected or _FEWEST
-        self._keys: dict[str, Keys] = {}
-        # Categories live as long as a series uses them.
+    def __init__(self) -> None:
+        self._parts: dict[str, list[pl.Series]] = {}
+        # Categories live as long as a series has them.
         self._texts: dict[str, pl.Series] = {}
         self._levels: Levels | None = Levels()
         self._in_seconds = False
-        self._arrays: dict[str, _Growing] = {}
-        self._parts: dict[str, list[pl.Series]] = {}
 
     def add(self, batch: Mapping[str, Column]) -> None:
         """Add rows, given as columns by role; arrays are of int64 or float32."""
         for role, column in batch.items():
-            is_date = isinstance(column.dtype, pl.Date | pl.Datetime)
-            if role == "timestamp" and is_date:
-                column = epoch_seconds(pl.Series(column))
+            series = pl.Series(role, column)
+            if role == "timestamp" and series.dtype.is_temporal():
+                series = epoch_seconds(series)
                 self._in_seconds = True
-            if role not in self._parts and self._is_plain(role, column):
-                if role not in self._arrays:
-                    self._arrays[role] = _Growing(self._expected)
-                self._append(self._arrays[role], role, column)
-            else:
-                self._append_part(role, column)
-
-    def _append_part(self, role: str, column: Column) -> None:
-        """Append a column to the series of a role, which replace its array."""
-        if role in self._arrays:
-            rows = self._taken(role).decode()
-            self._parts[role] = [rows.columns[role]]
-        parts = self._parts.setdefault(role, [])
-        parts.append(pl.Series(role, column))
+            self._parts.setdefault(role, []).append(self._compact(role, series))
 
     def rows(self) -> Rows:
-        """Return all rows, and release their columns."""
-        rows = self._taken(*self._arrays)
-        if self._parts:
-            rows.spread()
+        """Return all rows, and release their parts."""
         # The parts of each column are freed before the next one is concatenated.
-        for role in tuple(self._parts):
-            rows.columns[role] = concatenated(self._parts.pop(role))
-        return rows
+        columns = {
+            role: concatenated(self._parts.pop(role)) for role in tuple(self._parts)
+        }
+        levels = None
+        if "rating" in columns and self._levels is not None:
+            levels = self._levels.values
+        return Rows(columns, levels=levels, in_seconds=self._in_seconds)
 
-    def _taken(self, *roles: str) -> Rows:
-        """Return columns that are arrays, and release them."""
-        rows = Rows({}, in_seconds=self._in_seconds)
-        for role in roles:
-            rows.arrays[role] = self._arrays.pop(role).array()
-            if role in self._keys:
-                rows.distinct[role] = pl.Series(self._keys[role].values)
-            elif role in self._texts:
-                dtype: Any = self._texts[role].dtype
-                rows.distinct[role] = dtype.categories.to_series().cast(dtype)
-            elif role == "rating" and self._levels is not None:
-                rows.levels = self._levels.values
-        return rows
-
-    def _is_plain(self, role: str, column: Column) -> bool:
-        """Return whether a column can be kept as an array."""
-        if isinstance(column, np.ndarray):
-            return role not in self._texts
-        if column.null_count():
-            return False
+    def _compact(self, role: str, column: pl.Series) -> pl.Series:
         dtype = column.dtype
-        is_integer = dtype.is_signed_integer() or dtype in _SMALL_UNSIGNED
-        if role in _IDS:
-            is_text = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
-            if role in self._arrays and is_text != (role in self._texts):
-                return False
-            return is_text or is_integer
         if role == "rating":
-            return dtype.is_numeric() and _fits_in_floats(column)
-        return role == "timestamp" and is_integer
+            return self._ratings(column)
+        is_text = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
+        if role in _IDS and is_text:
+            return self._as_categories(role, column)
+        if dtype.is_integer() and role in _NUMBERS:
+            small = column.cast(pl.Int32, strict=False)
+            if small.null_count() == column.null_count():
+                return small
+        return column
 
-    def _append(
-        self,
-        array: _Growing,
-        role: str,
-        column: Column,
-    ) -> None:
-        if role == "rating":
-            self._append_ratings(array, column)
-            return
-        if isinstance(column, pl.Series):
-            if not column.dtype.is_integer():
-                codes = self._as_categories(role, column).to_physical()
-                array.more(len(codes), np.int32)[:] = codes.to_numpy()
-                return
-            if not isinstance(column.dtype, pl.Int32 | pl.Int64):
-                column = column.cast(pl.Int64)
-            column = column.to_numpy()
-        fits = _fits_in_ints(column)
-        if role in _IDS and role not in self._keys and not fits:
-            self._keys[role] = Keys()
-            array.change(self._keys[role].codes)
-        if role in self._keys:
-            column = self._keys[role].codes(column)
-            fits = True
-        dtype = np.int32 if fits else np.int64
-        array.more(len(column), dtype)[:] = column
-
-    def _append_ratings(self, array: _Growing, column: Column) -> None:
-        """Append ratings as codes while they have few levels, else as numbers."""
-        if isinstance(column, pl.Series):
-            column = column.cast(pl.Float32).to_numpy()
+    def _ratings(self, column: pl.Series) -> pl.Series:
+        """Return ratings as codes while they have few levels, else as numbers."""
+        is_plain = column.dtype.is_numeric() and not column.null_count()
+        if is_plain and _fits_in_floats(column):
+            column = column.cast(pl.Float32)
+            codes = np.empty(len(column), np.uint8)
+            if self._levels is None or self._levels.code(column.to_numpy(), codes):
+                return column if self._levels is None else pl.Series("rating", codes)
         if self._levels is not None:
-            codes = array.more(len(column), np.uint8)
-            if self._levels.code(column, codes):
-                return
-            array.drop(len(column))
             values = self._levels.values
-            array.change(lambda codes: values[codes])
+            parts = self._parts.get("rating", [])
+            for number, part in enumerate(parts):
+                parts[number] = pl.Series("rating", values[part.to_numpy()])
             self._levels = None
-        array.more(len(column), np.float32)[:] = column
+        return column
 
     def _as_categories(self, role: str, column: pl.Series) -> pl.Series:
         """Return texts with the categories of the earlier texts of a role."""
@@ -334,49 +274,11 @@ def _fits_in_floats(numbers: pl.Series) -> bool:
     return all(abs(end or 0.0) <= _LARGEST for end in ends)
 
 
-class _Growing:
-    """Array of numbers that grows at its end; unused space takes no memory."""
-
-    def __init__(self, expected: int) -> None:
-        self._numbers: Array = np.empty(0, np.uint8)
-        self._n = 0
-        self._expected = expected
-
-    def more(self, n: int, dtype: DTypeLike) -> Array:
-        """Return space for more numbers at the end; widen the array to their type."""
-        if not self._n:
-            self._numbers = np.empty(0, dtype)
-        elif np.dtype(dtype).itemsize > self._numbers.itemsize:
-            self.change(lambda numbers: numbers.astype(dtype))
-        begin = self._n
-        self._n += n
-        if self._n > len(self._numbers):
-            # Not by `resize`, which writes zeros.
-            before = self._numbers[:begin]
-            size = max(2 * begin, self._n, self._expected)
-            self._numbers = np.empty(size, before.dtype)
-            self._numbers[:begin] = before
-        return self._numbers[begin : self._n]
-
-    def drop(self, n: int) -> None:
-        """Remove numbers at the end."""
-        self._n -= n
-
-    def change(self, function: Callable[[Array], Array]) -> None:
-        """Replace all numbers by a function of them."""
-        if self._n:
-            self._numbers = function(self._numbers[: self._n])
-
-    def array(self) -> Array:
-        """Return the numbers."""
-        return self._numbers[: self._n]
-
-
 def concatenated(series: list[pl.Series]) -> pl.Series:
     """Concatenate columns, as numbers if all are numbers and else as strings."""
     types = {column.dtype for column in series}
     if len(types) == 1:
-        return pl.concat(series)
+        return pl.concat(series, rechunk=True)
     if all(isinstance(dtype, pl.Categorical) for dtype in types):
         shared = pl.Categorical(pl.Categories.random())
         return pl.concat([column.cast(pl.String).cast(shared) for column in series])
@@ -433,29 +335,24 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
         rounded number, or the ids of events are not of single events.
     """
     # Each column is removed, so that its memory is free when it has been encoded.
-    columns: Any = rows.arrays or rows.columns
-    users, user_codes = encode(
-        columns.pop("user"), "user", rows.idle_users, rows.distinct.get("user")
-    )
+    columns: Any = rows.columns
+    users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
     _check_ids(users, user_codes, rows)
-    items, item_codes = encode(
-        columns.pop("item"), "item", None, rows.distinct.get("item")
-    )
+    items, item_codes = encode(columns.pop("item"), "item")
     _check_ids(items, item_codes, rows)
     entries = Entries(user_codes, item_codes)
-    times = columns.pop("timestamp", None)
-    if isinstance(times, pl.Series):
-        times = compact_times(times.to_numpy())
-    entries.seconds = times
-    ratings = columns.pop("rating", None)
-    kinds: pl.Series | None = columns.pop("event", None)
-    if kinds is not None:
-        entries.kinds = kinds.to_numpy(writable=True)
+    if "timestamp" in columns:
+        entries.seconds = compact_times(columns.pop("timestamp").to_numpy())
+    if "event" in columns:
+        entries.kinds = columns.pop("event").to_numpy(writable=True)
     if "event_id" in columns:
         entries.keys = _checked_keys(columns.pop("event_id"), rows)
         _check_events(entries)
-    if ratings is not None:
-        entries.values = _encoded_ratings(ratings, rows.levels)
+    if rows.levels is not None:
+        codes = columns.pop("rating").to_numpy(writable=True)
+        entries.values = Values.ordered(codes, rows.levels)
+    elif "rating" in columns:
+        entries.values = Values.of(columns.pop("rating").to_numpy())
     return users, items, entries
 
 
@@ -480,20 +377,6 @@ def _checked_keys(events: pl.Series, rows: Rows) -> Hashes:
         problem = id_problem(events[row], "event", events.dtype)
         raise DataError(f"{rows.place(row)}: {problem}")
     return event_keys(events)
-
-
-def _encoded_ratings(ratings: pl.Series | Array, levels: Floats | None) -> Values:
-    """Return ratings, or their codes if there are few levels."""
-    if levels is not None:
-        codes: Array
-        if isinstance(ratings, pl.Series):
-            codes = ratings.to_numpy(writable=True)
-        else:
-            codes = ratings
-        return Values.ordered(codes, levels)
-    if isinstance(ratings, pl.Series):
-        return Values.of(ratings.to_numpy())
-    return Values(ratings)  # an array without codes has too many levels
 
 
 def event_keys(ids: pl.Series) -> Hashes:
@@ -570,86 +453,54 @@ def _texts_of_events(ids: pl.Series) -> pl.Series:
 
 
 def encode(
-    values: pl.Series | Ints,
-    kind: str,
-    idle: pl.Series | None = None,
-    known: pl.Series | None = None,
+    values: pl.Series, kind: str, idle: pl.Series | None = None
 ) -> tuple[Ids, Ints]:
     """Return the distinct ids (with the idle ones), and the index of each row's id.
-
-    An array holds integers, or positions in the ids `known`, and is overwritten.
 
     Raises
     ------
     DataError
         If the number of ids exceeds the range of int32.
     """
-    keys: Array
-    if isinstance(values, pl.Series):
-        keys, categories = _keys_of(values)
-        if categories is not None:
-            known = categories
-    else:
-        keys = values
-    codes, used_keys, n_codes, distinct_keys = _coded(keys)
+    if values.dtype == pl.String:
+        values = values.cast(pl.Categorical(pl.Categories.random()))
+    codes, used_codes, distinct_keys = _coded(values.to_physical().to_numpy())
     distinct = pl.Series(kind, distinct_keys)
-    if known is not None:
-        distinct = known.gather(distinct).alias(kind)
-    dtype = pl.Int64 if distinct.dtype.is_integer() else pl.String
-    distinct = distinct.cast(dtype)
+    if isinstance(values.dtype, pl.Categorical):
+        dtype: Any = values.dtype
+        distinct = dtype.categories.to_series().gather(distinct).alias(kind)
+    distinct = distinct.cast(pl.Int64 if distinct.dtype.is_integer() else pl.String)
     all_ids = distinct
     if idle is not None:
-        all_ids = pl.concat([distinct, idle.alias(distinct.name)])
+        all_ids = pl.concat([distinct, idle.alias(kind)])
     ids = Ids(all_ids, kind)
     if len(ids) > _MOST_IDS:
         raise DataError(
             f"There may be at most {_MOST_IDS:,} {kind}s; got {len(ids):,}."
         )
-    indices = np.zeros(n_codes, np.int32)
-    indices[used_keys] = ids.find(distinct)
-    is_identity = (indices == np.arange(n_codes)).all()
-    if not is_identity:
-        backends.active.look_up(codes, indices, codes, default_threads.get())
+    indices = np.zeros(int(used_codes.max(initial=-1)) + 1, np.int32)
+    indices[used_codes] = ids.find(distinct)
+    backends.active.look_up(codes, indices, codes, default_threads.get())
     return ids, codes
 
 
-def _keys_of(values: pl.Series) -> tuple[Array, pl.Series | None]:
-    """Return integers that stand for ids: the ids, or positions in their categories."""
-    if values.dtype == pl.String:
-        values = values.cast(pl.Categorical(pl.Categories.random()))
-    if isinstance(values.dtype, pl.Categorical):
-        dtype: Any = values.dtype
-        positions = values.to_physical().cast(pl.Int32)
-        return positions.to_numpy(), dtype.categories.to_series()
-    return values.to_physical().cast(pl.Int64).to_numpy(), None
+def _coded(keys: Array) -> tuple[Ints, Longs, Longs]:
+    """Return a code of each key, the codes that occur, and their keys.
 
-
-def _coded(keys: Array) -> tuple[Ints, Longs, int, Longs]:
-    """Return a code of each key, the codes that occur, their limit, and their keys.
-
-    Keys of a small range are codes themselves, in place where this is possible.
+    Keys of a small range are counted directly, without a table of hashes.
     """
-    low = 0
-    high = 0
-    if len(keys):
-        low = int(keys.min())
-        high = int(keys.max())
-    largest_span = _FEW_PLACES + len(keys) // _ROWS_PER_PLACE
-    if low >= 0 and high < largest_span:
-        low = 0  # spares a pass over the keys
-    span = high - low + 1
-    if span > largest_span:
+    low = int(keys.min()) if len(keys) else 0
+    span = int(keys.max()) - low + 1 if len(keys) else 1
+    if span > _FEW_PLACES + len(keys) // _ROWS_PER_PLACE:
         coded = Keys()
-        codes = coded.codes(keys)
-        return codes, np.arange(coded.count), coded.count, coded.values
-    is_writable = keys.dtype == np.int32 and keys.flags.writeable
-    codes = keys if is_writable else np.empty(len(keys), np.int32)
-    if low or not is_writable:
-        np.subtract(keys, low, out=codes, casting="unsafe")
+        codes = coded.codes(keys.astype(np.int64, copy=False))
+        return codes, np.arange(coded.count), coded.values
+    codes = np.empty(len(keys), np.int32)
+    np.subtract(keys, low, out=codes, dtype=np.int64, casting="unsafe")
     offsets = np.empty(span + 1, np.int64)
     backends.active.row_offsets(codes, offsets)
     used_codes = np.flatnonzero(np.diff(offsets))
-    return codes, used_codes, span, used_codes + low
+    return codes, used_codes, used_codes + low
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypedDict, get_args
 
 import numpy as np
@@ -319,9 +319,8 @@ class Rows:
 
     Before `prepared`, columns have the types of the source, or the compact types of
     `Batches`: categories for ids, codes of `levels` for ratings, seconds for dates
-    (`in_seconds`). Columns without missing values may be `arrays` instead, with ids as
-    numbers or as positions in `distinct`. After `prepared`, columns are ids, ratings as
-    Float32 or codes, and seconds. `layout` describes the format and the columns.
+    (`in_seconds`). After `prepared`, columns are ids, ratings as Float32 or codes, and
+    seconds. `layout` describes the format and the columns.
     `place` gives the place of a row (counted from 0), such as "ratings.csv, line 17".
     Idle users have no items. `bad` counts the rows that are left out. If `implicit` is
     true, ratings are weights. `remarks` describe changes to the rows. `name` is the
@@ -345,8 +344,6 @@ class Rows:
     feedback: Feedback | None = None
     scale: tuple[float, float] | None = None
     guessed_times: bool = False
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    distinct: dict[str, pl.Series] = field(default_factory=dict)
     kind_weights: dict[str, float] = field(default_factory=dict)
     half_life: float | None = None
     untyped: frozenset[str] = frozenset()
@@ -360,18 +357,8 @@ class Rows:
             if role not in OPTIONAL_ROLES
         )
 
-    def spread(self) -> Self:
-        """Convert arrays to columns in place, and return the rows."""
-        for role in tuple(self.arrays):
-            array, distinct = self.arrays.pop(role), self.distinct.pop(role, None)
-            self.columns[role] = pl.Series(role, array)
-            if distinct is not None:
-                self.columns[role] = distinct.gather(array).alias(role)
-        return self
-
     def decode(self) -> Self:
-        """Convert arrays to columns, and codes of ratings to numbers, in place."""
-        self.spread()
+        """Convert codes of ratings to numbers, in place."""
         if self.levels is not None:
             codes = self.columns["rating"].to_numpy()
             self.columns["rating"] = pl.Series("rating", self.levels[codes])
@@ -453,16 +440,7 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         If a row is bad, too many rows are bad, no row is left, or a rule does not fit
         the columns.
     """
-    numbers = rows.arrays.get("rating") if rows.levels is None else rows.levels
-    if numbers is not None and not np.isfinite(numbers).all():
-        rows.decode()
-    if rows.arrays and _is_plain(rows, rules):
-        check_as_of(rules, rows.arrays)
-        rows.implicit = "rating" not in rows.arrays
-        _decide(rows, rules)
-        if rows.arrays:
-            return rows
-    columns = rows.spread().columns
+    columns = rows.columns
     if not len(columns["user"]):
         rows.bad.check(0)
         raise DataError("There are no ratings: the data have no rows.")
@@ -470,6 +448,8 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         if columns[role].dtype.is_float():
             columns[role] = columns[role].fill_nan(None)
     rows.implicit = "rating" not in columns
+    if rows.levels is not None and not np.isfinite(rows.levels).all():
+        rows.decode()
     if rules.feedback in ("counts", "likes") and not rows.implicit:
         columns["rating"] = (
             rows.decode().columns["rating"].fill_null(_once(columns["rating"]))
@@ -524,14 +504,6 @@ def _once(series: pl.Series) -> Any:
     return True if series.dtype == pl.Boolean else 1
 
 
-def _is_plain(rows: Rows, rules: RowRules) -> bool:
-    """Return whether the rows are used as they are, except for their values."""
-    if replace(rules, feedback=None, weights=False, scale=None) != RowRules():
-        return False
-    times = rows.arrays.get("timestamp")
-    return times is None or are_recent(times, rules.now)
-
-
 def _convert(rows: Rows, rules: RowRules) -> None:
     """Convert ids, ratings and times, and leave out the rows of which they tell so."""
     columns = rows.columns
@@ -561,6 +533,9 @@ def _convert_times(rows: Rows, rules: RowRules) -> None:
     """Convert times to seconds, and leave out rows that are not of the past."""
     times = rows.columns["timestamp"]
     form = rules.time_format
+    is_whole = times.dtype.is_integer() and not times.null_count()
+    if is_whole and form is None and are_recent(times.to_numpy(), rules.now):
+        return  # in seconds, and this needs no memory
     problem = order_problem(times) if rows.guessed_times and form is None else None
     if problem is not None:
         del rows.columns["timestamp"]
@@ -608,8 +583,10 @@ def _judged(rows: Rows, rules: RowRules) -> Feedback:
     if kind is None and distribution is not None:
         return judge(*distribution, rows.name)
     if kind is None:
-        return judge_values(_numbers_of(rows), rows.name)
-    values = _numbers_of(rows) if distribution is None else distribution[0]
+        return judge_values(rows.columns["rating"].to_numpy(), rows.name)
+    values = (
+        rows.columns["rating"].to_numpy() if distribution is None else distribution[0]
+    )
     return Feedback(
         kind, float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
     )
@@ -621,17 +598,11 @@ def _distribution(
     """Return the levels of coded ratings in order, and their numbers of rows."""
     if rows.levels is None:
         return None
-    codes = rows.arrays["rating"] if rows.arrays else rows.columns["rating"].to_numpy()
+    codes = rows.columns["rating"].to_numpy()
     counts = level_counts(codes)[: len(rows.levels)]
     order = np.argsort(rows.levels, kind="stable")
     order = order[counts[order] > 0]
     return rows.levels[order], counts[order]
-
-
-def _numbers_of(rows: Rows) -> NDArray[np.float32]:
-    """Return ratings that are not coded."""
-    array = rows.arrays.get("rating")
-    return rows.columns["rating"].to_numpy() if array is None else array
 
 
 def _take_likes(rows: Rows) -> None:
@@ -646,7 +617,7 @@ def _take_likes(rows: Rows) -> None:
 def _check_scale(rows: Rows, scale: tuple[float, float]) -> None:
     """Check that all ratings are on the scale, and say it."""
     low, high = scale
-    numbers = _numbers_of(rows) if rows.levels is None else rows.levels
+    numbers = rows.columns["rating"].to_numpy() if rows.levels is None else rows.levels
     if numbers.min(initial=low) < low or numbers.max(initial=high) > high:
         ratings = rows.decode().columns["rating"]
         row = ((ratings < low) | (ratings > high)).arg_max() or 0
@@ -711,7 +682,7 @@ def _judge_levels(rows: Rows) -> None:
     distribution = _distribution(rows)
     if distribution is not None:
         levels = distribution[0]
-    elif rows.arrays or rows.columns["rating"].min() not in (-1, 0):
+    elif rows.columns["rating"].min() not in (-1, 0):
         return
     else:
         levels = rows.columns["rating"].unique().sort().to_numpy()

@@ -484,7 +484,7 @@ def read_raw(
         read = read_parquet if layout.kind == "parquet" else read_jsonl
         rows = read(data, request, required)
     for role, (name, value) in folders.items():
-        if role not in rows.spread().columns:
+        if role not in rows.columns:
             rows.columns[role] = value.new_from_index(
                 0, len(next(iter(rows.columns.values())))
             )

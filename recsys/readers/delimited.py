@@ -380,8 +380,7 @@ def read_delimited(
         ratings = rows.decode().columns["rating"].cast(pl.Float64, strict=False)
         if ratings.fill_null(2).is_in([0.0, 1.0]).all():
             rows.columns["rating"] = ratings == 1
-    columns: Mapping[str, Column] = rows.arrays or rows.columns
-    n_rows = len(next(iter(columns.values())))
+    n_rows = len(next(iter(rows.columns.values())))
 
     def place(row: int) -> Spot:
         if lines is not None:
@@ -455,7 +454,7 @@ def read_fast(
             changed[role] = "name"
     number_roles = [*changed, *_whole_numbers(layout, roles, kinds)]
     if "%" in kinds.get("timestamp", ""):
-        times: Any = rows.arrays.get("timestamp", rows.columns.get("timestamp"))
+        times: Any = rows.columns["timestamp"]
         if "timestamp" in missing or times.min() < YEAR_1000:
             changed["timestamp"] = "text"
     if changed:
@@ -466,7 +465,7 @@ def read_fast(
     if kinds.get("rating") == "float" and not _are_finite(rows):
         return None
     for role in number_roles:
-        rows.columns[role] = integers_if_whole(rows.spread().columns[role])
+        rows.columns[role] = integers_if_whole(rows.columns[role])
     header = layout.names if layout.has_header else ()
     for role in ("user", "item"):
         if kinds.get(role) == "name":
@@ -491,23 +490,16 @@ def _parsed(
 
 def _are_finite(rows: Rows) -> bool:
     """Return whether all ratings are finite."""
-    numbers: Any = rows.levels
-    if numbers is None:
-        numbers = rows.arrays.get("rating", rows.columns.get("rating"))
+    numbers = rows.columns["rating"] if rows.levels is None else rows.levels
     return bool(np.isfinite(np.asarray(numbers)).all())
 
 
 def _has_bad_ids(rows: Rows, role: str, name: str | None) -> bool:
     """Return whether texts are not ids ("1.23457E+11"), or the name of the column."""
-    texts = rows.distinct.get(role)
-    if texts is None:
-        column = rows.columns.get(role)
-        if column is None:
-            return False
-        if not isinstance(column.dtype, pl.Categorical | pl.String):
-            return False
-        texts = column.unique()
-    texts = texts.cast(pl.String)
+    column = rows.columns.get(role)
+    if column is None or column.dtype.is_integer():
+        return False
+    texts = column.unique().cast(pl.String)
     if is_bad_id(texts).any():
         return True
     return name is not None and bool((texts == name).any())

@@ -28,7 +28,6 @@ JsonObject: TypeAlias = dict[str, Any]
 
 _OF_PYTHON = ("{'", "{u'", '{u"')  # beginnings of dicts
 _GLOB = frozenset("*?[")
-_MOST_EXPECTED = 1 << 26  # maximum number of rows to allocate from an estimate
 _CHUNK = 100_000  # rows of a Parquet file to read at once, which fit in a cache
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 
@@ -68,7 +67,7 @@ def read_table_rows(
 ) -> Rows:
     """Read an open table of a database."""
     names = table.names
-    batches = Batches(min(table.estimate() or 0, _MOST_EXPECTED))
+    batches = Batches()
     with table.batches(data.on_rows) as record_batches:
         frames = (cast(pl.DataFrame, pl.from_arrow(batch)) for batch in record_batches)
         first = next(frames)
@@ -94,7 +93,7 @@ def _name_of_ratings(names: Sequence[str], roles: Roles) -> str:
 
 def _with_integers(rows: Rows) -> Rows:
     """Convert ids to integers if possible; databases often store numbers as texts."""
-    columns = rows.distinct if rows.arrays else rows.columns
+    columns = rows.columns
     for role in ("user", "item"):
         column = columns.get(role)
         if column is None or column.null_count():
@@ -166,7 +165,7 @@ def read_parquet(
             columns[role] = column
         item_type = types[names[roles["item"]]] if "item" in roles else None
         plans = _plans(scan, columns, item_type)
-        batches = Batches(n_rows)
+        batches = Batches()
         _collect(plans, batches, n_rows, data.on_rows)
     rows = batches.rows()
     rows.name = _name_of_ratings(names, roles)
@@ -260,7 +259,7 @@ def read_jsonl(
         rows, lines = _read_objects(data, keys, paths, nested, bad)
     rows.bad = bad
     rows.name = keys.get("rating", "")
-    n_rows = len(next(iter(rows.spread().columns.values())))
+    n_rows = len(next(iter(rows.columns.values())))
 
     def place_of(row: int) -> Spot:
         if len(lines):
@@ -446,7 +445,7 @@ def _read_fast(
             batches.add(frame.to_dict())
     except pl.exceptions.PolarsError:
         return None
-    rows = batches.rows().spread()
+    rows = batches.rows()
     return None if rows.lacks_values else rows
 
 
@@ -617,9 +616,9 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
     every = [rows for _, rows in parts]
     first = every[0]
     in_seconds = {rows.in_seconds for rows in every}
-    sizes = [len((rows.arrays or rows.columns)["item"]) for rows in every]
+    sizes = [len(rows.columns["item"]) for rows in every]
     ends = list(accumulate(sizes))
-    batches = Batches(ends[-1])
+    batches = Batches()
     for rows in every:
         columns = rows.decode().columns
         if len(in_seconds) > 1:  # dates in only some files: convert all to texts
@@ -653,9 +652,9 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
 def _check_same_roles(parts: Sequence[tuple[str, Rows]]) -> None:
     """Raise an error if a file has a role that the first one lacks, or lacks one."""
     first_name, first = parts[0]
-    first_roles = {*first.columns, *first.arrays}
+    first_roles = {*first.columns}
     for name, rows in parts:
-        roles = {*rows.columns, *rows.arrays}
+        roles = {*rows.columns}
         if roles == first_roles:
             continue
         role = min(roles ^ first_roles)

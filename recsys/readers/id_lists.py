@@ -99,7 +99,7 @@ def _ids_of(
     rows = read_fast(data, layout, roles)
     if rows is None:
         rows = Rows(read_carefully(data, layout, roles))
-    ids = rows.spread().columns[kind]
+    ids = rows.columns[kind]
     if ids.dtype.is_integer():
         return ids.drop_nulls().to_list()
     return _listed_texts(ids.cast(pl.String), data, kind)
