@@ -152,7 +152,6 @@ def posterior_half_sweep(
     weight: Floats,
     prior_right: Floats,
     noise_variance: float,
-    draws: Floats,
     covariance: Floats,
     vectors: Floats,
     objective: NDArray[np.float64],
@@ -182,8 +181,6 @@ def posterior_half_sweep(
         vectors[row] = solution = np.linalg.solve(system, right)
         objective[row] = squares - solution.astype(np.float64) @ right
         log_det[row] = np.linalg.slogdet(system)[1]
-        if draws.size:
-            vectors[row] += np.linalg.solve(np.linalg.cholesky(system).T, draws[row])
         if covariance.size and invert:
             covariance[row] = noise_variance * inverse[triangle]
 
