@@ -47,7 +47,7 @@ from .models.softimpute import SoftImpute as SoftImpute
 from .readers import read_ratings as read_ratings
 from .readers import sample_path as sample_path
 from .recommender import Recommender as Recommender
-from .storage import save_split as save_split
+from .saved_splits import save_split as save_split
 from .table_writer import write_table as write_table
 
 __version__: str

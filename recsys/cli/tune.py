@@ -330,7 +330,7 @@ def _commands(
     *options: Any,
 ) -> dict[str, str]:
     """Return shell commands that fit a model with the best parameters and evaluate it."""
-    from recsys.storage import split_files
+    from recsys.saved_splits import split_files
 
     model = ["--model", found.model]
     for name, value in found.parameters.items():

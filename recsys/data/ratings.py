@@ -34,7 +34,7 @@ from recsys.data.events import (
     implied_events,
     with_used_kinds,
 )
-from recsys.data.features import FeatureRequest, Features, TableLike
+from recsys.data.features import Features, TableLike
 from recsys.data.feedback import Feedback
 from recsys.data.frames import (
     FrameLike,
@@ -45,9 +45,9 @@ from recsys.data.frames import (
     to_polars,
 )
 from recsys.data.ids import MISSING_IDS, Ids, IdsLike, Place, as_id_series, id_problem
+from recsys.data.kinds import FeatureRequest, Policy
 from recsys.data.rows import (
     BadRows,
-    Policy,
     RowOptions,
     RowRules,
     Rows,

@@ -34,6 +34,7 @@ from recsys.data.ids import (
     is_bad_id,
     row_place,
 )
+from recsys.data.kinds import Policy
 from recsys.data.times import (
     Moment,
     check_time_format,
@@ -51,8 +52,6 @@ from recsys.messages import close_matches, counted, did_you_mean, enumerated, sh
 EventWeights = Mapping[str, float]
 SHOWN = 3
 """Maximum number of causes of bad rows to describe."""
-Policy = Literal["last", "first", "mean", "sum", "error"]
-"""Treatment of repeated pairs of user and item."""
 
 _FEW_LEVELS = 4  # minimum number of levels that are more than yes, no and unknown
 

@@ -28,9 +28,10 @@ from recsys.data.columns import (
     usual_column,
 )
 from recsys.data.csr import Column
-from recsys.data.features import FeatureKind, Features, TableLike
+from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, integers_if_whole
+from recsys.data.kinds import FeatureKind
 from recsys.data.ratings import Ratings, build_ratings, ratings_of_frame, with_options
 from recsys.data.rows import (
     SKIPPED,
