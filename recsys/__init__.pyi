@@ -4,6 +4,8 @@ from .data.feature_selection import with_features as with_features
 from .data.features import Features as Features
 from .data.ids import Ids as Ids
 from .data.ratings import Ratings as Ratings
+from .data.read_options import FrameOptions as FrameOptions
+from .data.read_options import ReadOptions as ReadOptions
 from .errors import DataError as DataError
 from .errors import EngineError as EngineError
 from .errors import ModelFileError as ModelFileError

@@ -249,7 +249,7 @@ def split(
     check_split_target(out, overwrite=force)
     loaded = inputs.load_ratings(ratings, reader)
     check_columns(loaded, keep_col)
-    features = inputs.requested_features(reader)
+    features = reader.feature_names
     columns = useful_columns(loaded, features, keep_col)
     if columns is not None:
         note(str(columns))
