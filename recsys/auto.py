@@ -16,7 +16,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
-from recsys.models.base import Model, OnStep, predicted_ratings
+from recsys.models.base import Model, Progress, predicted_ratings
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.holdout import TOP, HeldOut, Lists, growing_blends
@@ -321,16 +321,14 @@ class Auto(Model):
             ]
         return self.candidate
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         winner = self.compare(ratings)
         if not self._is_given:
             vars(self).pop("_choice", None)  # which is that of these ratings
         self._report(f"fitting {winner}")
         fitted = winner.unfitted(self.random_state, self.threads)
         trials = {trial.name: trial for trial in self._compared}
-        fitted._fit_like(trials, self.ratings, on_step=on_step, validation=validation)
+        fitted._fit_like(trials, self.ratings, progress)
         vars(self)["_winner"] = fitted
 
     def _trials(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -16,14 +17,14 @@ from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
+from recsys.model_file import Saved
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.baselines import Bias, Popular
-from recsys.models.histories import Context, Explanation, Histories
+from recsys.models.histories import Explanation, Histories
 from recsys.models.parts import Floats, Indices
 from recsys.models.registry import MODELS, model_class
 from recsys.ranking.topn import Cosine, CsrPairs, Scorer, TopN, check_n
-from recsys.storage import Saved
 
 if TYPE_CHECKING:
     from recsys.data.encoder import FeatureBlocks
@@ -239,17 +240,19 @@ def user_contributions(
         raise unsupported(model, abilities.Explains, "explain its scores")
     positions = slice(ratings.indptr[user], ratings.indptr[user + 1])
     rated, values = ratings.indices[positions], ratings.values_at(positions)
-    history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
-    context: list[Context] = []  # features, an argument of only a few models
+    starts = np.array([0, len(rated)], dtype=np.int64)
+    history = Histories(starts, rated, values)
     both = (ratings.user_features, [user]), (ratings.item_features, items)
+    raters = None
     if model.uses_features and any(features is not None for features, _ in both):
         of_user, of_items = (
             None if features is None else csr_arrays(features.matrix[at])
             for features, at in both
         )
-        raters = Histories(*csr_arrays(fitted.matrix[:, items].T.tocsr()))
-        context.append(Context(of_user, of_items, raters))
-    return history, model.contributions(history, items, *context)
+        history = replace(history, features=of_user)
+        by_item = csr_arrays(fitted.matrix[:, items].T.tocsr())
+        raters = Histories(*by_item, features=of_items)
+    return history, model.contributions(history, items, raters)
 
 
 def ranked(

@@ -8,31 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.cli import inputs
 from recsys.cli.errors import CommandError
-from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions
+from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions, given_in
 from recsys.cli.output import Activity, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.cli.output import Output
-    from recsys.data.columns import Request
     from recsys.ranking.lists import ListOptions
 
-_READ = frozenset(
-    {
+_READ = (
+    *(
         "--user-col",
         "--item-col",
         "--rating-col",
         "--timestamp-col",
-        "--weight-col",
         "--sep",
         "--encoding",
-        "--implicit",
-        "--duplicates",
-        "--scale",
-        "--time-format",
-        "--as-of",
-        "--no-features",
-    }
+    ),
+    *("--implicit", "--duplicates", "--no-features", "--time-format", "--as-of"),
+    *("--scale", "--weight-col"),
 )
 """Options for reading that also apply to Spark."""
 _TABLES = ("--features", "--item-table", "--user-table")
@@ -60,7 +54,7 @@ def fit_on_spark(
         raise CommandError(f"--threads does not apply to --engine spark; {instead}.")
     from recsys import spark
 
-    request = _request(reader)
+    columns = _columns(reader)
 
     # Without a name, the model is one of these two, depending on the data.
     models = [fitting.model] if fitting.model else ["als", "implicit-als"]
@@ -73,8 +67,8 @@ def fit_on_spark(
             ratings,
             out,
             model=fitting.model,
-            columns=request,
-            duplicates=reader.options.get("duplicates"),
+            columns=columns,
+            duplicates=reader.duplicates,
             test_fraction=holdout,
             overwrite=force,
             random_state=fitting.seed,
@@ -144,9 +138,9 @@ def evaluate_on_spark(
     from recsys import __version__, spark
     from recsys.evaluation import METRICS
 
-    request = _request(reader)
+    columns = _columns(reader)
     with _on_cluster("Evaluating on Spark", engine) as cluster:
-        result = spark.evaluate(model, test, n, columns=request, **cluster)
+        result = spark.evaluate(model, test, n, columns=columns, **cluster)
     counts = result.counts
     for remark in result.remarks:
         note(remark)
@@ -195,11 +189,12 @@ def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
         yield {"master": engine.master, "conf": conf, "say": activity.say}
 
 
-def _request(reader: ReaderOptions) -> Request:
+def _columns(reader: ReaderOptions) -> Any:
     """Return the columns to read; raise for options for reading that Spark lacks."""
     from recsys.data.columns import Request
+    from recsys.data.rows import RowRules
 
-    for flag in reader.flags:
+    for flag in given_in(reader):
         if flag not in _READ:
             is_table = flag in _TABLES
             advice = (
@@ -208,4 +203,14 @@ def _request(reader: ReaderOptions) -> Request:
                 else "prepare the data before"
             )
             raise CommandError(f"{flag} does not apply to --engine spark; {advice}.")
-    return Request.from_options(reader.options)
+    roles = ("user", "item", "rating", "timestamp", "weight")
+    names = {role: getattr(reader, f"{role}_col") for role in roles}
+    return Request(
+        **names,
+        sep=reader.sep,
+        encoding=reader.encoding,
+        implicit=reader.implicit,
+        rules=RowRules.of(
+            time_format=reader.time_format, as_of=reader.as_of, scale=reader.scale
+        ),
+    )

@@ -5,12 +5,13 @@ A model has an ability if it has its methods: ``isinstance(model, FoldsInUsers)`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
 from recsys.models.base import Model
-from recsys.models.histories import Explanation, Histories
+from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.parts import Floats, Indices
 
 if TYPE_CHECKING:
@@ -38,8 +39,13 @@ class FoldsInItems(Protocol):
 class Explains(Protocol):
     """A model whose scores are sums over the items of the user's history."""
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items` for the user of `history` as sums, before clipping."""
+    def contributions(
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+    ) -> Explanation:
+        """Return the scores of `items` for the user of `history` as sums, before clipping.
+
+        `raters` are the histories of the items, for their features.
+        """
 
 
 @runtime_checkable
@@ -95,10 +101,14 @@ class KnowsFeatures(Protocol):
 
 
 def folded_in(
-    model: Any, side: str, histories: Histories, features: GroupedFeatures | None
+    model: Model, side: str, histories: Histories, features: GroupedFeatures | None
 ) -> Model:
     """Return the model with these users (or items), and their features if it uses any."""
-    arguments = (features,) if model.uses_features else ()
-    fold = model.with_users if side == "user" else model.with_items
-    folded: Model = fold(histories, *arguments)
+    return fold(model, side, replace(histories, features=csr_rows(features)))
+
+
+def fold(model: Any, side: str, histories: Histories) -> Model:
+    """Return the model with these users (or items) instead of its own."""
+    method = model.with_users if side == "user" else model.with_items
+    folded: Model = method(histories)
     return folded

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Generator
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,10 @@ from lowrank import kernels
 from lowrank.completion import linked_als, links
 from lowrank.completion.als import AlsSweep, als_sweeps, solve_rows
 from lowrank.completion.cold_start import mean_covariance
-from lowrank.kernels import CsrArrays, Stored, at_most
+from lowrank.kernels import Stored, at_most
 from recsys.errors import DataError
-from recsys.models.base import OnStep, Step, ValidationWatch, validation_rmse
-from recsys.models.histories import Histories, csr_rows
+from recsys.models.base import Progress
+from recsys.models.histories import Histories
 from recsys.models.nonnegative import inverse_on, strongest_first
 from recsys.models.parameters import (
     model,
@@ -28,7 +29,7 @@ from recsys.models.parameters import (
     threads_parameter,
 )
 from recsys.models.parts import OTHER, Floats
-from recsys.models.vector_model import AxisPrior, Priors, VectorModel
+from recsys.models.vector_model import Priors, VectorModel
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -103,91 +104,73 @@ class ALS(VectorModel):
         """True unless the factors are non-negative."""
         return not self.nonnegative
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         if self.nonnegative:
             self._check_parts(ratings)
         sweeps = self._sweeps(ratings)
-        self._take_best(sweeps, on_step, validation)
+        self._take_best(sweeps, progress)
         del sweeps  # frees the transpose of the ratings
         if self.nonnegative:
             self.item_factors = strongest_first(self.item_factors)
         # Solve the users again, so that folding in a training user returns the same vector.
-        histories = Histories.of(ratings)
+        histories = Histories.of(ratings, ratings.user_features)
         if self.priors is None:  # without links and features
             entries = ratings.coded or histories.csr
             self.user_factors, self.user_bias = self._plain_rows("user", entries)
             return
-        users = self._solved_rows("user", histories, csr_rows(ratings.user_features))
-        vars(self).update(self._side("user", users))
+        vars(self).update(self._side("user", self._solved_rows("user", histories)))
         with at_most(self.threads):
             self._fit_features(ratings)
 
-    def _take_best(
-        self, sweeps: Generator[AlsSweep], on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _take_best(self, sweeps: Generator[AlsSweep], progress: Progress) -> None:
         """Set the arrays of the last sweep, or of the one with the lowest validation RMSE."""
         # The best sweep is kept without users, which follow from the items and the mean.
         names = ("global_mean", "item_bias", "item_factors", "priors")
         best = {}
         previous = math.inf
-        watch = ValidationWatch()
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise overflow_error(self, "regularization", "count_power")
             self._take(sweep)
-            rmse = validation_rmse(self, validation)
-            if on_step is not None:
-                on_step(
-                    Step(number, self.iterations, sweep.objective, sweep.rmse, rmse)
-                )
-            if watch.is_best(rmse):
+            progress.report(self, number, self.iterations, sweep.objective, sweep.rmse)
+            if progress.is_best:
                 best = {name: getattr(self, name) for name in names}
-                if validation is not None:  # the next sweep writes to the same arrays
+                if progress.validation is not None:
+                    # The next sweep writes to the same arrays.
                     best = copy.deepcopy(best)
-            if watch.over or previous - sweep.objective <= self.tol * sweep.objective:
+            gain = previous - sweep.objective
+            if progress.is_over or gain <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
         vars(self).update(best)
 
     def _sweeps(self, ratings: Ratings) -> Generator[AlsSweep]:
         matrix = ratings.coded or ratings.matrix
+        regularization, count_power = self._penalty
         if self.nonnegative:
-            regularization, count_power = self._penalty
             mean, deviation = ratings.mean_and_std()
-            scale = (
-                math.hypot(mean, deviation) or 1.0
-            )  # the unit of sweeps without biases
+            # Sweeps without biases have another unit.
+            scale = math.hypot(mean, deviation) or 1.0
+            regularization *= self.rating_std / scale
+        shared: dict[str, Any] = {
+            "regularization": regularization,
+            "count_power": count_power,
+            "random_state": self.random_state,
+            "threads": self.threads,
+        }
+        if self.nonnegative:
             return als_sweeps(
-                matrix,
-                self.factors,
-                regularization=regularization * self.rating_std / scale,
-                count_power=count_power,
-                biases=False,
-                nonnegative=True,
-                random_state=self.random_state,
-                threads=self.threads,
+                matrix, self.factors, biases=False, nonnegative=True, **shared
             )
         if not self.linked and ratings.user_features is ratings.item_features is None:
-            return als_sweeps(
-                matrix,
-                self.factors,
-                regularization=self.regularization,
-                count_power=self.count_power,
-                random_state=self.random_state,
-                threads=self.threads,
-            )
+            return als_sweeps(matrix, self.factors, **shared)
         return linked_als.linked_als_sweeps(
             matrix,
             self.factors,
-            regularization=self.regularization,
             link_penalty=self.link_penalty if self.linked else 0.0,
             row_features=ratings.user_features,
             column_features=ratings.item_features,
-            count_power=self.count_power,
-            random_state=self.random_state,
-            threads=self.threads,
+            **shared,
         )
 
     def _take(self, sweep: AlsSweep) -> None:
@@ -195,23 +178,15 @@ class ALS(VectorModel):
         factors = sweep.factors
         self.global_mean = factors.mean
         self.user_bias, self.item_bias = factors.row_bias, factors.column_bias
-        self.user_factors, self.item_factors = (
-            factors.row_factors,
-            factors.column_factors,
-        )
+        self.user_factors = factors.row_factors
+        self.item_factors = factors.column_factors
         if isinstance(sweep, linked_als.LinkedSweep):
-            self.priors = Priors(
-                users=self._axis_prior(sweep.row_prior),
-                items=self._axis_prior(sweep.column_prior),
-            )
-
-    def _axis_prior(self, prior: links.RowPrior) -> AxisPrior:
-        return AxisPrior(
-            mean=prior.mean,
-            precision=self._precision(np.float32),
-            link=prior.link if self.linked else None,
-            weights=prior.features,
-        )
+            priors = []
+            for prior in (sweep.row_prior, sweep.column_prior):
+                link = prior.link if self.linked else prior.link[:0]
+                precision = self._precision(np.float32)
+                priors.append(replace(prior, precision=precision, link=link))
+            self.priors = Priors.from_priors(*priors)
 
     @property
     def _penalty(self) -> tuple[float, float]:
@@ -238,9 +213,7 @@ class ALS(VectorModel):
 
     def _plain_rows(self, side: str, entries: Stored) -> tuple[Floats, Floats]:
         """Return the factors and biases of users (or items) without links and features."""
-        factors, bias = self.item_factors, self.item_bias
-        if side == "item":
-            factors, bias = self.user_factors, self.user_bias
+        factors, bias = self._vectors_of(OTHER[side])
         regularization, count_power = self._penalty
         return solve_rows(
             entries,
@@ -255,23 +228,21 @@ class ALS(VectorModel):
             threads=self.threads,
         )
 
-    def _row_terms(
-        self, side: str, entries: CsrArrays, features: CsrArrays | None
-    ) -> links.Terms:
+    def _row_terms(self, side: str, row: Histories) -> links.Terms:
         """Return the vector of a user or item as a sum over its entries and features."""
         if not self.nonnegative:
-            return super()._row_terms(side, entries, features)
+            return super()._row_terms(side, row)
         source = self._source
-        factors = source.item_factors if side == "user" else source.user_factors
-        rated = factors[entries.indices].astype(np.float64)
+        factors, _ = source._vectors_of(OTHER[side])
+        rated = factors[row.indices].astype(np.float64)
         regularization, count_power = self._penalty
         n = max(len(rated), 1)
         penalty = regularization * self.rating_std * n**count_power
         system = rated.T @ rated + penalty * np.eye(self.factors)
-        solution, _ = source._plain_rows(side, entries)
+        solution, _ = source._plain_rows(side, row.csr)
         inverse = inverse_on(system, solution[0] > 0)
         parts = np.zeros((len(rated), self.factors + 1))  # without a bias, the last
-        parts[:, :-1] = (rated * entries.data[:, None]) @ inverse
+        parts[:, :-1] = (rated * row.values[:, None]) @ inverse
         none = np.zeros((0, self.factors + 1))
         return links.Terms(np.zeros(self.factors + 1), parts, none)
 
@@ -294,9 +265,7 @@ class ALS(VectorModel):
                     f"{ratings.items.values[int(item)]!r}."
                 )
 
-    def _solved_rows(
-        self, side: str, histories: Histories, features: CsrArrays | None
-    ) -> links.Posterior:
+    def _solved_rows(self, side: str, histories: Histories) -> links.Posterior:
         # Without links and features the prior mean is zero, for which there is a faster kernel.
         if self.priors is None:
             factors, bias = self._plain_rows(side, histories.csr)
@@ -307,12 +276,10 @@ class ALS(VectorModel):
                 self._posterior(OTHER[side]),
                 self._prior(side),
                 mean=self.global_mean,
-                features=features,
+                features=histories.features,
             )
 
-    def _mean_covariance(
-        self, side: str, histories: Histories, features: CsrArrays | None
-    ) -> NDArray[np.float64]:
+    def _mean_covariance(self, side: str, histories: Histories) -> NDArray[np.float64]:
         sample = links.sampled_rows(histories.counts)
         sampled = histories.take(sample)
         posterior = links.exact_posterior(

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -37,12 +37,13 @@ from recsys.models.parts import (
     Floats,
     Indices,
     Part,
-    axes_of,
+    arrays_of,
     part,
     put_rows,
     record,
     rows_taken,
     saved,
+    values_of,
 )
 from recsys.provenance import FitRequest
 
@@ -77,25 +78,46 @@ class Step:
 OnStep = Callable[[Step], None] | None
 
 
-class ValidationWatch:
-    """Early stopping by validation RMSE; without validation data, every sweep is the best."""
+class Progress:
+    """Reports of a fit, and early stopping by the RMSE on held-out ratings.
 
-    def __init__(self) -> None:
-        self._best, self._since = math.inf, 0
+    Attributes
+    ----------
+    on_step : callable or None
+        Called with a `Step` after each iteration.
+    validation : Ratings or None
+        Without held-out ratings, every sweep is the best.
+    is_best, is_over : bool
+        Whether the last sweep is the best so far, and whether the RMSE has stopped improving.
+    """
 
-    def is_best(self, error: float | None) -> bool:
-        """Record a sweep's RMSE; return whether it is the best so far."""
-        if error is None:
-            return True
-        better = error < self._best
-        self._best = min(error, self._best)
-        self._since = 0 if better else self._since + 1
-        return better
+    def __init__(
+        self, on_step: OnStep = None, validation: Ratings | None = None
+    ) -> None:
+        self.on_step = on_step
+        self.validation = validation
+        self.is_best = True
+        self.is_over = False
+        self._best = math.inf
+        self._n_worse = 0
 
-    @property
-    def over(self) -> bool:
-        """Return whether the validation RMSE has stopped improving."""
-        return self._since >= _PATIENCE
+    def report(
+        self,
+        model: Model | None,
+        step: int,
+        total: int,
+        objective: float | None = None,
+        train_rmse: float | None = None,
+    ) -> None:
+        """Report a step, and measure the model if it can score between steps."""
+        error = None if model is None else validation_rmse(model, self.validation)
+        if self.on_step is not None:
+            self.on_step(Step(step, total, objective, train_rmse, error))
+        if error is not None:
+            self.is_best = error < self._best
+            self._best = min(error, self._best)
+            self._n_worse = 0 if self.is_best else self._n_worse + 1
+            self.is_over = self._n_worse >= _PATIENCE
 
 
 def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
@@ -305,20 +327,19 @@ class Model:
                 f"The {self.name} model needs ratings with values, but {reason}; use a model of "
                 "implicit feedback such as spectral, ease or popular."
             )
-        ratings = ratings.as_interactions()
-        for declared in _parts(self):  # of an earlier fit
-            vars(self).pop(declared.name, None)
-        self._prepare(ratings)
-        self._fit(ratings, on_step, validation)
+        self._fit_checked(ratings.as_interactions(), Progress(on_step, validation))
         return self
 
+    def _fit_checked(self, ratings: Ratings, progress: Progress) -> None:
+        """Fit to checked ratings, after forgetting the parts of an earlier fit."""
+        for declared in fields(self):
+            if "part" in declared.metadata:
+                vars(self).pop(declared.name, None)
+        self._prepare(ratings)
+        self._fit(ratings, progress)
+
     def _fit_like(
-        self,
-        trials: Mapping[str, Model],
-        ratings: Ratings,
-        *,
-        on_step: OnStep = None,
-        validation: Ratings | None = None,
+        self, trials: Mapping[str, Model], ratings: Ratings, progress: Progress
     ) -> Self:
         """Fit with what `trials`, by name, have chosen for a part of the same ratings.
 
@@ -327,15 +348,14 @@ class Model:
         requested = self.get_params()
         if self.name in trials:
             self.set_params(**trials[self.name]._found_params())
-        self.fit(ratings, on_step=on_step, validation=validation)
+        self._fit_checked(ratings, progress)
         return self.set_params(**requested)
 
     def _prepare(self, ratings: Ratings) -> None:
         """Compute statistics of the ratings before the fit."""
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    @abstractmethod
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         """Set the fitted arrays."""
 
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
@@ -345,19 +365,20 @@ class Model:
     def _check_finite(self) -> None:
         """Check that the arrays of a fit are finite."""
         for name, array in self._arrays().items():
+            if array.dtype.kind != "f":
+                continue
             with np.errstate(invalid="ignore"):  # inf - inf
                 # Unlike isfinite, a sum allocates no array.
-                if array.dtype.kind == "f" and not np.isfinite(
-                    array.sum(dtype=np.float64)
-                ):
-                    raise DataError(
-                        f"The fit of {self.name} diverged: {name} has values that are not finite; "
-                        "choose parameters nearer to their defaults."
-                    )
+                total = array.sum(dtype=np.float64)
+            if not np.isfinite(total):
+                raise DataError(
+                    f"The fit of {self.name} diverged: {name} has values that are not finite; "
+                    "choose parameters nearer to their defaults."
+                )
 
-    @abstractmethod
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return predicted ratings of pairs, shape (n_pairs,)."""
+        """Return predicted ratings of pairs, shape (n_pairs,); by default, the ranking scores."""
+        return self.pair_scores(users, items)
 
     def _predict_at(
         self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None
@@ -365,19 +386,50 @@ class Model:
         """Return predicted ratings of pairs at these times, if the model `uses_times`."""
         return self.predict(users, items)
 
-    @abstractmethod
     def scores(self, users: ArrayLike) -> Floats:
-        """Return ranking scores of all items, (n_block, n_items); the caller may overwrite them."""
+        """Return ranking scores of all items, (n_block, n_items); the caller may overwrite them.
+
+        Rounding depends on the block (see `_score_error`).
+        """
+        form = self._factor_form(users)
+        assert form is not None  # a model without a form overrides this method
+        return form.scores(self._threads)
 
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return ranking scores of pairs, shape (n_pairs,); by default, the predictions."""
-        return self.predict(users, items)
+        """Return ranking scores of pairs, shape (n_pairs,); independent of the other pairs."""
+        u, i = self._checked_pairs(users, items)
+        distinct, rows = np.unique(u, return_inverse=True)
+        form = self._factor_form(distinct)
+        if form is None:
+            return self.predict(u, i)
+        return form.pairs(rows, i, self._threads)
 
     def _checked_pairs(
         self, users: ArrayLike, items: ArrayLike
     ) -> tuple[Indices, Indices]:
         u = check_indices(users, self.n_users, "user")
         return u, check_indices(items, self.n_items, "item")
+
+    def _checked_history(
+        self, history: Histories, items: ArrayLike
+    ) -> tuple[Indices, Indices]:
+        """Return the items whose scores are explained, and the items of the history."""
+        columns = check_indices(items, self.n_items, "item")
+        return columns, check_indices(history.indices, self.n_items, "item")
+
+    @property
+    def _threads(self) -> int | None:
+        threads: int | None = getattr(self, "threads", None)
+        return threads
+
+    def _features_of(self, side: str) -> Any:
+        """Return what the model has learned from features of users (or items), if anything."""
+        features = vars(self).get("features")
+        return None if features is None else features.of(side)
+
+    def knows(self, side: str) -> bool:
+        """Return whether the model uses features of `side`, "item" or "user"."""
+        return self._features_of(side) is not None
 
     @property
     def _source(self) -> Self:
@@ -395,7 +447,11 @@ class Model:
 
         None means that both are equal bit for bit. Otherwise top-N search returns `pair_scores`.
         """
-        return None
+        form = self._factor_form(users)
+        # A sum of an offset, a bias and a sparse part has the same bits in any order.
+        if form is None or not form.items.shape[1]:
+            return None
+        return form.error()
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
         """Return the scores in factored form, or None if they have no such form."""
@@ -403,22 +459,7 @@ class Model:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fitted arrays by name without copying them; scalars have shape ()."""
-        arrays = {
-            f.name: np.asarray(getattr(self, f.name)) for f in self._declared_arrays()
-        }
-        for declared in _parts(self):
-            value: Part | None = getattr(self, declared.name)
-            if value is not None:
-                arrays |= value.arrays(f"{declared.name}_")
-        return arrays
-
-    def _declared_arrays(self) -> Iterator[Field[Any]]:
-        """Yield the declarations of the arrays that a fit with these parameters sets."""
-        for declared in fields(self):
-            if "axes" in declared.metadata:
-                condition = declared.metadata["when"]
-                if condition is None or getattr(self, condition):
-                    yield declared
+        return arrays_of(self)
 
     @classmethod
     def _from_arrays(
@@ -428,106 +469,56 @@ class Model:
         # Parameters come first: some arrays exist only for some of their values.
         result = cls(**params)
         reader = ArrayReader(getattr(cls, "name", cls.__name__), arrays)
-        for declared in result._declared_arrays():
-            values = reader.read(declared.name, axes_of(declared), str(declared.type))
-            setattr(result, declared.name, values)
-        for declared in _parts(result):
-            kind: type[Part] = declared.metadata["part"]
-            value = kind.from_arrays(reader, f"{declared.name}_")
-            if value is not None:
-                setattr(result, declared.name, value)
+        for name, value in reader.fields(result):
+            setattr(result, name, value)
         return result
-
-    def _with_arrays(self, **changed: Any) -> Self:
-        """Return a copy of the model with some fitted arrays replaced, after checking them."""
-        arrays = self._arrays() | {
-            name: np.asarray(value) for name, value in changed.items()
-        }
-        return type(self)._from_arrays(self.get_params(), arrays)
 
     def _with(self, **changed: Any) -> Self:
         """Return a copy of the model with some fitted arrays and parts replaced."""
         result = type(self)(**self.get_params())
-        for declared in (*self._declared_arrays(), *_parts(self)):
-            value = changed.get(declared.name, getattr(self, declared.name))
-            setattr(result, declared.name, value)
+        fitted_values = {declared.name: value for declared, value in values_of(self)}
+        vars(result).update(fitted_values | changed)
         return result
 
-    def _rearranged(self, **rows: Indices) -> dict[str, NDArray[Any]]:
-        """Return the fitted arrays with only the given rows of `user` or `item`.
-
-        A row of index -1 is zero. Arrays that change are copied.
-        """
-        arrays = {}
-        for declared in self._declared_arrays():
-            values = np.asarray(getattr(self, declared.name))
-            arrays[declared.name] = rows_taken(values, axes_of(declared), rows)
-        for declared in _parts(self):
-            value: Part | None = getattr(self, declared.name)
-            if value is not None:
-                arrays |= value.rearranged(rows).arrays(f"{declared.name}_")
-        return arrays
+    def _rearranged(self, **rows: Indices) -> Self:
+        """Return the model with only the given rows of `user` or `item`; see `rows_taken`."""
+        return self._with(**rows_taken(self, rows))
 
     def _put(self, other: Model, side: str, rows: Indices) -> None:
         """Take the rows of some users (or items) from another model."""
-        for declared in self._declared_arrays():
-            values = getattr(self, declared.name)
-            put_rows(
-                values, getattr(other, declared.name), axes_of(declared), side, rows
-            )
-        for declared in _parts(self):
-            value: Part | None = getattr(self, declared.name)
-            if value is not None:
-                value = value.replaced(getattr(other, declared.name), side, rows)
-                setattr(self, declared.name, value)
-
-
-def _parts(model: Model) -> Iterator[Field[Any]]:
-    """Yield the declarations of the parts of a model."""
-    return (declared for declared in fields(model) if "part" in declared.metadata)
+        vars(self).update(put_rows(self, other, side, rows))
 
 
 class FoldingModel(Model):
     """A model that can fold in new users for fixed items, and new items for fixed users."""
 
     @abstractmethod
-    def _solved(
-        self, side: str, histories: Histories, features: kernels.CsrArrays | None
-    ) -> dict[str, Any]:
+    def _solved(self, side: str, histories: Histories) -> dict[str, Any]:
         """Return the arrays and parts of users given the items, or of items given the users."""
 
-    def _counted(
-        self, side: str, histories: Histories, features: kernels.CsrArrays | None
-    ) -> dict[str, Any]:
+    def _counted(self, side: str, histories: Histories) -> dict[str, Any]:
         """Return the arrays that only depend on the number of ratings of each row."""
         return {}
 
-    def with_users(
-        self, histories: Histories, features: GroupedFeatures | None = None
-    ) -> Self:
+    def with_users(self, histories: Histories) -> Self:
         """Return the model with these users instead of its own, and the same items.
 
         A training user with the same ratings gets an identical vector.
         """
-        folded = self._folded("user", histories, csr_rows(features))
+        folded = self._folded("user", histories)
         vars(folded)["_source_model"] = self._source
         return folded
 
-    def with_items(
-        self, histories: Histories, features: GroupedFeatures | None = None
-    ) -> Self:
+    def with_items(self, histories: Histories) -> Self:
         """Return the model with these items instead of its own, and the same users."""
-        return self._folded("item", histories, csr_rows(features))
+        return self._folded("item", histories)
 
-    def _folded(
-        self, side: str, histories: Histories, features: kernels.CsrArrays | None
-    ) -> Self:
+    def _folded(self, side: str, histories: Histories) -> Self:
         other = OTHER[side]
-        check_indices(
-            histories.indices, self.n_users if other == "user" else self.n_items, other
-        )
-        counted = self._counted(side, histories, features)
-        return self._with(**counted, **self._solved(side, histories, features))
+        n_others = self.n_users if other == "user" else self.n_items
+        check_indices(histories.indices, n_others, other)
+        counted = self._counted(side, histories)
+        return self._with(**counted, **self._solved(side, histories))
 
 
 @record
@@ -536,6 +527,18 @@ class CountMap(Part):
 
     mean: float = saved()
     weights: Floats = saved("n_item_features")
+
+    @classmethod
+    def fit(cls, features: GroupedFeatures, counts: NDArray[np.int64]) -> Self:
+        """Fit the map to the counts of items with ratings."""
+        from lowrank.completion.cold_start import fit_cold_map  # only with features
+
+        log_counts = np.log1p(counts).astype(np.float32)[:, None]
+        # The variance of the logarithm of a Poisson count is about its inverse.
+        variance = np.mean(1 / (1 + counts[counts > 0]))
+        is_rated = np.minimum(counts, 1)
+        fit = fit_cold_map(log_counts, is_rated, features, np.full((1, 1), variance))
+        return cls(mean=float(fit.mean[0]), weights=fit.coefficients[:, 0].copy())
 
 
 @model
@@ -580,11 +583,11 @@ class RatingModel(Model):
         features = ratings.item_features if self.uses_features else None
         rows = csr_rows(features)
         if features is not None and rows is not None:
-            self.item_counts = _count_map(features, counts)
+            self.item_counts = CountMap.fit(features, counts)
         self.item_obscurity = self._obscurity(counts, rows)
 
     def _obscurity(
-        self, counts: NDArray[np.int64], features: kernels.CsrArrays | None = None
+        self, counts: NDArray[np.int64], features: kernels.CsrArrays | None
     ) -> Floats:
         log_counts: NDArray[np.floating[Any]] = np.log1p(counts)
         if self.item_counts is not None:
@@ -595,12 +598,11 @@ class RatingModel(Model):
             log_counts = np.where(counts > 0, log_counts, np.maximum(predicted, 0))
         return obscurity(log_counts, self.most_ratings, self.rating_std)
 
-    def _counted(
-        self, side: str, histories: Histories, features: kernels.CsrArrays | None
-    ) -> dict[str, Any]:
+    def _counted(self, side: str, histories: Histories) -> dict[str, Any]:
         if side == "user":
             return {}
-        return {"item_obscurity": self._obscurity(histories.counts, features)}
+        discount = self._obscurity(histories.counts, histories.features)
+        return {"item_obscurity": discount}
 
     @property
     def _list_bias(self) -> Floats:
@@ -636,18 +638,6 @@ class RatingModel(Model):
         )
 
 
-def _count_map(features: GroupedFeatures, counts: NDArray[np.int64]) -> CountMap:
-    from lowrank.completion.cold_start import fit_cold_map  # only needed with features
-
-    log_counts = np.log1p(counts).astype(np.float32)[:, None]
-    # The variance of the logarithm of a Poisson count is about its inverse.
-    variance = np.mean(1 / (1 + counts[counts > 0]))
-    fit = fit_cold_map(
-        log_counts, np.minimum(counts, 1), features, np.full((1, 1), variance)
-    )
-    return CountMap(mean=float(fit.mean[0]), weights=fit.coefficients[:, 0].copy())
-
-
 @model
 class FactorModel(Model):
     """A model whose prediction is ``mu + b_u + c_i + a_u . m_i``."""
@@ -678,31 +668,30 @@ class FactorModel(Model):
         """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
         return self.user_factors
 
+    def _vectors_of(self, side: str) -> tuple[Floats, Floats]:
+        """Return the factors and biases of users (or items)."""
+        if side == "user":
+            return self.user_factors, self.user_bias
+        return self.item_factors, self.item_bias
+
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Predict the ratings of pairs, shape (n_pairs,); independent of the other pairs."""
-        return self._sums(*self._checked_pairs(users, items), self.item_bias)
+        return self._sums(users, items, self.item_bias)
 
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return ranking scores of pairs, shape (n_pairs,): predictions with `_list_bias`."""
-        return self._sums(*self._checked_pairs(users, items), self._list_bias)
-
-    def scores(self, users: ArrayLike) -> Floats:
-        """Return ranking scores of all items; rounding depends on the block (`_score_error`)."""
-        return FactorModel._factor_form(self, users).scores()
+        return self._sums(users, items, self._list_bias)
 
     @property
     def _list_bias(self) -> Floats:
         """Item biases in ranking scores."""
         return self.item_bias
 
-    def _sums(self, users: Indices, items: Indices, item_bias: Floats) -> Floats:
-        sums = self.user_bias[users] + self.global_mean + item_bias[items]
-        sums += kernels.pair_dots(self.user_factors, self.item_factors, users, items)
+    def _sums(self, users: ArrayLike, items: ArrayLike, item_bias: Floats) -> Floats:
+        u, i = self._checked_pairs(users, items)
+        sums = self.user_bias[u] + self.global_mean + item_bias[i]
+        sums += kernels.pair_dots(self.user_factors, self.item_factors, u, i)
         return sums
-
-    def _score_error(self, users: ArrayLike) -> Floats:
-        """Return a bound on ``|scores - pair_scores|`` for each user, shape (n_block,)."""
-        return FactorModel._factor_form(self, users).error()
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the factors; a model that overrides `predict` must override this too."""

@@ -17,16 +17,15 @@ from recsys.models.base import (
     FactorModel,
     FoldingModel,
     Model,
-    OnStep,
+    Progress,
     RatingModel,
-    Step,
     check_indices,
     validation_rmse,
 )
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import fitted, model, parameter, random_state_parameter
-from recsys.models.parts import Floats, Indices
+from recsys.models.parts import OTHER, Floats, Indices
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -86,16 +85,14 @@ class Bias(RatingModel, FoldingModel):
     user_bias: Floats = fitted("n_users")
     item_bias: Floats = fitted("n_items")
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
-        user_counts, rows = np.diff(ratings.indptr), ratings.user_index_of_nonzeros()
-        users = _Side(rows, user_counts, self.user_damping)
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
+        users = _Side(
+            ratings.user_index_of_nonzeros(), np.diff(ratings.indptr), self.user_damping
+        )
         items = _items_of(ratings, self.item_damping)
         mean, deviation = ratings.mean_and_std()
-        user_sums, item_sums = (
-            side.sums(ratings.values) - side.counts * mean for side in (users, items)
-        )
+        user_sums = users.sums(ratings.values) - users.counts * mean
+        item_sums = items.sums(ratings.values) - items.counts * mean
         user_bias, item_bias = np.zeros(ratings.n_users), np.zeros(ratings.n_items)
         for step in range(1, self.iterations + 1):
             before = user_bias, item_bias
@@ -105,7 +102,7 @@ class Bias(RatingModel, FoldingModel):
             self.global_mean = mean
             self.user_bias = user_bias.astype(np.float32)
             self.item_bias = item_bias.astype(np.float32)
-            if on_step is not None:
+            if progress.on_step is not None:
                 # Compute the squared error without a pass over the ratings. With X_u and X_i the
                 # sums of x - mu, and s_u the sum of c_i over the items of user u, it is
                 # sum (x - mu)^2 + sum n_u b_u^2 + sum n_i c_i^2
@@ -116,10 +113,8 @@ class Bias(RatingModel, FoldingModel):
                 penalty = self.user_damping * (user_bias @ user_bias)
                 penalty += self.item_damping * (item_bias @ item_bias)
                 rmse = math.sqrt(max(error, 0) / ratings.n_ratings)
-                held_out = validation_rmse(self, validation)
-                on_step(
-                    Step(step, self.iterations, error + float(penalty), rmse, held_out)
-                )
+                objective = error + float(penalty)
+                progress.report(self, step, self.iterations, objective, rmse)
             change = max(
                 np.abs(new - old).max(initial=0)
                 for new, old in zip((user_bias, item_bias), before, strict=True)
@@ -135,15 +130,15 @@ class Bias(RatingModel, FoldingModel):
         entries = ratings.values - predicted, ratings.indices, ratings.indptr
         return csr_array(entries, shape=ratings.shape)
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+    def contributions(
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+    ) -> Explanation:
         """Return the scores of `items` as sums; ratings contribute by the user's bias."""
-        columns = check_indices(items, self.n_items, "item")
-        rated = check_indices(history.indices, self.n_items, "item")
-        residuals = (
-            history.values - np.float32(self.global_mean) - self.item_bias[rated]
-        )
+        columns, rated = self._checked_history(history, items)
+        mean = np.float32(self.global_mean)
+        residuals = history.values - mean - self.item_bias[rated]
         terms = residuals / np.float32(max(1, len(residuals)) + self.user_damping)
-        base = self.item_bias[columns] + np.float32(self.global_mean)
+        base = self.item_bias[columns] + mean
         return self._explanation(base, np.tile(terms, (len(columns), 1)), columns)
 
     @property
@@ -161,19 +156,12 @@ class Bias(RatingModel, FoldingModel):
         u, i = self._checked_pairs(users, items)
         return self.user_bias[u] + self.global_mean + self.item_bias[i]
 
-    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return ranking scores of pairs, shape (n_pairs,): predictions with `_list_bias`."""
-        u, i = self._checked_pairs(users, items)
-        return self.user_bias[u] + self.global_mean + self._list_bias[i]
+    def _factor_form(self, users: ArrayLike) -> FactorForm:
+        """Return predictions with `_list_bias`."""
+        offset = self.user_bias[check_indices(users, self.n_users, "user")]
+        return FactorForm.of_biases(self._list_bias, offset + self.global_mean)
 
-    def scores(self, users: ArrayLike) -> Floats:
-        """Return ranking scores of all items for each user, shape (n_block, n_items)."""
-        u = check_indices(users, self.n_users, "user")
-        return (self.user_bias[u] + self.global_mean)[:, None] + self._list_bias
-
-    def _solved(
-        self, side: str, histories: Histories, features: kernels.CsrArrays | None
-    ) -> dict[str, Any]:
+    def _solved(self, side: str, histories: Histories) -> dict[str, Any]:
         other_bias, damping = self.item_bias, self.user_damping
         if side == "item":
             other_bias, damping = self.user_bias, self.item_damping
@@ -214,39 +202,37 @@ class Popular(Model):
         """Number of items of the training ratings."""
         return len(self.item_counts)
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         """Count the ratings of each item and average them."""
         self.n_users, self.counts_only = ratings.n_users, ratings.implicit
         self.global_mean = 0.0 if ratings.implicit else ratings.mean_and_std()[0]
-        vars(self).update(
-            self._solved(_items_of(ratings, self.damping), ratings.values)
-        )
+        items = _items_of(ratings, self.damping)
+        vars(self).update(self._counted(items, ratings.values))
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model with these users, who get the same scores as all others."""
-        return self._with_arrays(n_users=histories.n_rows)
+        return self._with(n_users=histories.n_rows)
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model with these items, their counts and damped means."""
         items = _Side(histories.rows, histories.counts, self.damping)
-        return self._with_arrays(**self._solved(items, histories.values))
+        return self._with(**self._counted(items, histories.values))
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+    def contributions(
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+    ) -> Explanation:
         """Return the number of ratings of each item as base; the history contributes nothing."""
         columns = check_indices(items, self.n_items, "item")
         nothing = np.zeros((len(columns), len(history.indices)), dtype=np.float32)
         return Explanation(self.item_counts[columns], nothing)
 
-    def _solved(self, items: _Side, values: Floats) -> dict[str, Floats]:
+    def _counted(self, items: _Side, values: Floats) -> dict[str, Floats]:
         """Return counts and means; for implicit feedback, both are sums of weights (or ones)."""
         counts: NDArray[Any] = items.sums(values)
         means = counts
         if not self.counts_only:
-            means = self.global_mean + items.shrink(
-                counts - items.counts * self.global_mean
-            )
+            residuals = counts - items.counts * self.global_mean
+            means = self.global_mean + items.shrink(residuals)
             counts = items.counts
         return {
             "item_counts": counts.astype(np.float32),
@@ -257,21 +243,10 @@ class Popular(Model):
         """Return the damped mean rating of each pair's item, shape (n_pairs,)."""
         return self.item_means[self._checked_pairs(users, items)[1]]
 
-    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return the number of ratings of each pair's item, shape (n_pairs,)."""
-        return self.item_counts[self._checked_pairs(users, items)[1]]
-
-    def scores(self, users: ArrayLike) -> Floats:
-        """Return the number of ratings of each item for each user, shape (n_block, n_items)."""
-        return self._factor_form(users).scores()
-
     def _factor_form(self, users: ArrayLike) -> FactorForm:
-        rows = len(check_indices(users, self.n_users, "user"))
-        none, items = (
-            np.zeros((rows, 0), np.float32),
-            np.zeros((self.n_items, 0), np.float32),
-        )
-        return FactorForm(none, items, bias=self.item_counts)
+        """Return the number of ratings of each item."""
+        n_rows = len(check_indices(users, self.n_users, "user"))
+        return FactorForm.of_biases(self.item_counts, np.zeros(n_rows, np.float32))
 
 
 @model
@@ -296,9 +271,7 @@ class Random(Model):
     low: float = fitted()
     high: float = fitted()
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         """Store the shape and the range of the ratings (0 to 1 for implicit feedback)."""
         self.n_users, self.n_items = ratings.n_users, ratings.n_items
         self.low, self.high = 0.0, 1.0
@@ -356,9 +329,7 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
     )
     random_state: int = random_state_parameter()
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
         from threadpoolctl import threadpool_limits
@@ -373,27 +344,20 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         )
         # With several threads, the order of summation would be random.
         with threadpool_limits(limits=1), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", ConvergenceWarning
-            )  # fewer distinct vectors
+            # There may be fewer distinct vectors than clusters.
+            warnings.simplefilter("ignore", ConvergenceWarning)
             labels = k_means.fit(Vt.T * s).labels_
         groups = np.unique(labels, return_inverse=True)[1]
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
-        vars(self).update(self._solved("user", Histories.of(ratings), None))
-        if on_step is not None:
-            on_step(
-                Step(
-                    1,
-                    1,
-                    None,
-                    *(validation_rmse(self, x) for x in (ratings, validation)),
-                )
-            )
+        vars(self).update(self._solved("user", Histories.of(ratings)))
+        if progress.on_step is not None:
+            progress.report(self, 1, 1, None, validation_rmse(self, ratings))
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+    def contributions(
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+    ) -> Explanation:
         """Return the scores of `items` as sums of shares in the user's bias and cluster means."""
-        columns = check_indices(items, self.n_items, "item")
-        rated = check_indices(history.indices, self.n_items, "item")
+        columns, rated = self._checked_history(history, items)
         deviations = (
             history.values - np.float64(self.global_mean) - self.item_bias[rated]
         )
@@ -405,25 +369,21 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return self._explanation(base, terms, columns)
 
-    def _solved(
-        self, side: str, histories: Histories, features: kernels.CsrArrays | None
-    ) -> dict[str, Any]:
+    def _solved(self, side: str, histories: Histories) -> dict[str, Any]:
         """Return biases, with the cluster means of users, or the clusters of items.
 
         An item is assigned to the cluster whose means are nearest to its residuals; an item without
         ratings has no cluster.
         """
-        rows, n_groups = histories.rows, self.item_factors.shape[1]
-        of_users = side == "user"
-        other_bias = self.item_bias if of_users else self.user_bias
-        _, shrunken = damped_biases(
+        n_groups = self.item_factors.shape[1]
+        rows = histories.rows
+        _, other_bias = self._vectors_of(OTHER[side])
+        deviations, bias = damped_biases(
             histories, self.global_mean, other_bias, Bias.user_damping
         )
-        bias: Floats = shrunken.astype(np.float32)
-        pairs = bias[rows], other_bias[histories.indices]
-        user_bias, item_bias = pairs if of_users else pairs[::-1]
-        residuals = histories.values - (user_bias + self.global_mean + item_bias)
-        if of_users:
+        residuals = (deviations - bias[rows]).astype(np.float32)
+        bias = bias.astype(np.float32)
+        if side == "user":
             cells = rows * n_groups + self._group_of(histories.indices)
             size = histories.n_rows * n_groups
             counts = np.bincount(cells, minlength=size) + self.damping
@@ -431,10 +391,10 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
             means = np.divide(sums, counts, out=np.zeros(size), where=counts > 0)
             means = means.reshape(-1, n_groups).astype(np.float32)
             return {"user_bias": bias, "user_factors": means}
-        gain = kernels.csr_matmat(
-            histories.csr._replace(data=2 * residuals), self.user_factors
-        )
+        # sum (r - d_g)^2 is least where sum (2 r d_g - d_g^2) is largest.
+        doubled = histories.csr._replace(data=2 * residuals)
         ones = histories.csr._replace(data=np.ones_like(residuals))
+        gain = kernels.csr_matmat(doubled, self.user_factors)
         gain -= kernels.csr_matmat(ones, self.user_factors**2)
         groups = np.eye(n_groups, dtype=np.float32)[gain.argmax(axis=1)]
         groups[histories.counts == 0] = 0

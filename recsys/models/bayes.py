@@ -18,12 +18,12 @@ from lowrank.completion.bayes import (
 )
 from lowrank.completion.cold_start import mean_covariance
 from lowrank.completion.links import Posterior, posterior_rows
-from lowrank.kernels import CsrArrays, at_most
+from lowrank.kernels import at_most
 from recsys.errors import DataError
-from recsys.models.base import OnStep, Step, ValidationWatch, validation_rmse
+from recsys.models.base import Progress
 from recsys.models.calibration import Calibration, calibrated
 from recsys.models.feature_factors import AxisFeatures
-from recsys.models.histories import Histories, csr_rows
+from recsys.models.histories import Histories
 from recsys.models.parameters import (
     fitted,
     model,
@@ -34,7 +34,7 @@ from recsys.models.parameters import (
 )
 from recsys.models.parts import OTHER, Floats, Indices, part
 from recsys.models.time_biases import TimeBiases, fit_time_biases
-from recsys.models.vector_model import AxisPrior, Priors, VectorModel
+from recsys.models.vector_model import Priors, VectorModel
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
@@ -129,14 +129,12 @@ class Bayes(VectorModel):
     def _noise(self) -> float:
         return self.temperature * self.noise_variance
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         """Minimise minus the free energy, which is the objective in each `Step`."""
-        self._take(self._best_sweep(ratings, on_step, validation))
-        histories = Histories.of(ratings)
+        self._take(self._best_sweep(ratings, progress))
+        histories = Histories.of(ratings, ratings.user_features)
         # Solve the users again, so that folding in a training user returns the same vector.
-        users = self._solved_rows("user", histories, csr_rows(ratings.user_features))
+        users = self._solved_rows("user", histories)
         vars(self).update(self._side("user", users))
         with at_most(self.threads):
             self.calibration = calibrated(
@@ -157,9 +155,7 @@ class Bayes(VectorModel):
                 self.time_biases, remark = fit_time_biases(ratings, residual)
             vars(self)["remarks"] = (remark,)
 
-    def _best_sweep(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> VariationalSweep:
+    def _best_sweep(self, ratings: Ratings, progress: Progress) -> VariationalSweep:
         """Return the last sweep, or the one with the lowest RMSE of the validation ratings."""
         sweeps = variational_sweeps(
             ratings.matrix,
@@ -172,29 +168,22 @@ class Bayes(VectorModel):
             random_state=self.random_state,
             threads=self.threads,
         )
-        watch = ValidationWatch()
         best = None
         previous = -math.inf
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
-            if not math.isfinite(sweep.free_energy):
+            energy = sweep.free_energy
+            if not math.isfinite(energy):
                 raise overflow_error(self, "temperature", "count_power")
-            rmse = None
             # Setting the arrays copies factors; nobody sees them otherwise.
-            if validation is not None or on_step is not None:
+            if progress.validation is not None or progress.on_step is not None:
                 self._take(sweep)
-                rmse = validation_rmse(self, validation)
-            if on_step is not None:
-                on_step(
-                    Step(number, self.iterations, -sweep.free_energy, sweep.rmse, rmse)
-                )
-            if watch.is_best(rmse) or best is None:
+                progress.report(self, number, self.iterations, -energy, sweep.rmse)
+            if progress.is_best or best is None:
                 best = sweep
-            if (
-                watch.over
-                or sweep.free_energy - previous <= self.tol * ratings.n_ratings
-            ):
+            gain = energy - previous
+            if progress.is_over or gain <= self.tol * ratings.n_ratings:
                 break
-            previous = sweep.free_energy
+            previous = energy
         assert best is not None
         return best
 
@@ -202,13 +191,9 @@ class Bayes(VectorModel):
         """Set the fitted arrays from a sweep."""
         self.global_mean = sweep.mean
         self.noise_variance = sweep.noise_variance
-        self.priors = Priors(
-            users=AxisPrior.from_prior(sweep.row_prior),
-            items=AxisPrior.from_prior(sweep.column_prior),
-        )
-        vars(self).update(
-            self._side("user", sweep.rows) | self._side("item", sweep.columns)
-        )
+        self.priors = Priors.from_priors(sweep.row_prior, sweep.column_prior)
+        rows = self._side("user", sweep.rows)
+        vars(self).update(rows | self._side("item", sweep.columns))
 
     def predict(
         self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
@@ -284,9 +269,7 @@ class Bayes(VectorModel):
         covariance = rows.covariance.astype(np.float32, copy=False)
         return super()._side(side, rows) | {f"{side}_covariance": covariance}
 
-    def _solved_rows(
-        self, side: str, histories: Histories, features: CsrArrays | None
-    ) -> Posterior:
+    def _solved_rows(self, side: str, histories: Histories) -> Posterior:
         with at_most(self.threads):
             return posterior_rows(
                 histories.csr,
@@ -294,7 +277,7 @@ class Bayes(VectorModel):
                 self._prior(side),
                 mean=self.global_mean,
                 noise=self._noise,
-                features=features,
+                features=histories.features,
             )
 
     def _of_rows(
@@ -335,9 +318,7 @@ class Bayes(VectorModel):
         columns = self._posterior(OTHER[side])
         return axis.calibrated(columns, other_histories.counts, self.calibration.noise)
 
-    def _mean_covariance(
-        self, side: str, histories: Histories, features: CsrArrays | None
-    ) -> NDArray[np.float64]:
+    def _mean_covariance(self, side: str, histories: Histories) -> NDArray[np.float64]:
         return mean_covariance(self._posterior(side), histories.counts)
 
 

@@ -16,9 +16,9 @@ from lowrank import kernels
 from lowrank.kernels import CsrArrays, SparsePart
 from recsys.errors import DataError
 from recsys.models import abilities
-from recsys.models.base import Model, OnStep, Step, check_indices
+from recsys.models.base import Model, Progress, check_indices
 from recsys.models.factor_form import FactorForm
-from recsys.models.histories import Context, Explanation, Histories
+from recsys.models.histories import Explanation, Histories
 from recsys.models.holdout import HeldOut, Lists, best_weights, score_scale
 from recsys.models.parameters import (
     fitted,
@@ -167,22 +167,15 @@ class Blend(Model):
         return shares
 
     def _fit_like(
-        self,
-        trials: Mapping[str, Model],
-        ratings: Ratings,
-        *,
-        on_step: OnStep = None,
-        validation: Ratings | None = None,
+        self, trials: Mapping[str, Model], ratings: Ratings, progress: Progress
     ) -> Self:
         """Fit the models with what `trials` of them have chosen; see `Model`."""
         vars(self)["_trials"] = trials
-        self.fit(ratings, on_step=on_step, validation=validation)
+        self._fit_checked(ratings, progress)
         del vars(self)["_trials"]
         return self
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         models = self._unfitted()
         shares = self._given_shares(len(models))
         trials: Mapping[str, Model] = vars(self).get("_trials", {})
@@ -192,8 +185,7 @@ class Blend(Model):
         fits, n_fits = count(1), len(models) * (1 + len(folds))
 
         def on_fit(_: Model) -> None:
-            if on_step is not None:
-                on_step(Step(next(fits), n_fits))
+            progress.report(None, next(fits), n_fits)
 
         lists = []
         for held_out, fitted_parts in HeldOut.trials(folds, models, on_fit):
@@ -208,7 +200,7 @@ class Blend(Model):
         for number in np.flatnonzero(shares > 0):
             part = models[number]
             on_fit(part)
-            parts.append(part._fit_like(trials, ratings))
+            parts.append(part._fit_like(trials, ratings, Progress()))
             scales[number] = score_scale(part)
         self._set(shares, scales, parts)
         vars(self)["remarks"] = tuple(
@@ -229,7 +221,7 @@ class Blend(Model):
         factors = (self.shares / self.scales)[self.shares > 0]
         return [*zip(factors, self.parts, strict=True)]
 
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return scores of pairs, shape (n_pairs,); independent of the other pairs."""
         u, i = self._checked_pairs(users, items)
         if self._factor_form(u[:0]) is None:
@@ -302,9 +294,7 @@ class Blend(Model):
             sparse = SparsePart(_stacked(histories, len(u)), weights, order)
         return FactorForm(vectors, items, offset, bias, sparse=sparse)
 
-    def with_users(
-        self, histories: Histories, features: GroupedFeatures | None = None
-    ) -> Self:
+    def with_users(self, histories: Histories) -> Self:
         """Return the blend with these users instead of its own.
 
         Raises
@@ -312,11 +302,9 @@ class Blend(Model):
         DataError
             If a model cannot fold in users.
         """
-        return self._folded(abilities.FoldsInUsers, "user", histories, features)
+        return self._folded(abilities.FoldsInUsers, "user", histories)
 
-    def with_items(
-        self, histories: Histories, features: GroupedFeatures | None = None
-    ) -> Self:
+    def with_items(self, histories: Histories) -> Self:
         """Return the blend with these items instead of its own.
 
         Raises
@@ -324,33 +312,23 @@ class Blend(Model):
         DataError
             If a model cannot fold in items.
         """
-        return self._folded(abilities.FoldsInItems, "item", histories, features)
+        return self._folded(abilities.FoldsInItems, "item", histories)
 
-    def _folded(
-        self,
-        ability: Any,
-        side: str,
-        histories: Histories,
-        features: GroupedFeatures | None,
-    ) -> Self:
+    def _folded(self, ability: Any, side: str, histories: Histories) -> Self:
         self._check_able(ability, f"fold in new {side}s")
-        parts = [
-            abilities.folded_in(part, side, histories, features) for part in self.parts
-        ]
-        return self.with_parts(parts)
+        return self.with_parts(
+            [abilities.fold(part, side, histories) for part in self.parts]
+        )
 
     def contributions(
-        self, history: Histories, items: ArrayLike, context: Context | None = None
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
     ) -> Explanation:
         """Return the scores of `items` as weighted sums of the models' contributions."""
         self._check_able(abilities.Explains, "explain scores")
         explanations = []
         for factor, part in self._weighted:
-            explained = cast(Any, part)
-            if part.uses_features:
-                explanation = explained.contributions(history, items, context)
-            else:
-                explanation = explained.contributions(history, items)
+            explained = cast(abilities.Explains, part)
+            explanation = explained.contributions(history, items, raters)
             explanations.append((factor, explanation))
         sums: dict[str, Any] = {}
         for name in Explanation._fields:

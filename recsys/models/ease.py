@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import backends
 from recsys.errors import DataError
-from recsys.models.base import OnStep, check_indices
+from recsys.models.base import Progress, check_indices
 from recsys.models.histories import Histories
 from recsys.models.item_item import ItemItemModel, weight_unit, weighted_matrix
-from recsys.models.item_item_features import ProfileModel
+from recsys.models.item_item_features import ProfileModel, Profiles
 from recsys.models.linear_filter import LinearFilter, inverse_of, power
 from recsys.models.parameters import (
     fitted,
@@ -104,9 +105,7 @@ class EASE(ProfileModel, ItemItemModel):
         n: int = self.weights.shape[1]
         return n
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         from scipy.linalg import lapack
         from scipy.sparse import diags_array
 
@@ -178,8 +177,8 @@ class EASE(ProfileModel, ItemItemModel):
         u = check_indices(users, self.n_users, "user")
         histories = self._all_histories().take(u)
         scores = kernels.csr_matmat(histories.csr, self.weights)
-        axis = None if self.profiles is None else self.profiles.users
-        if axis is not None and axis.has_cold_rows:
+        axis = self._cold("user")
+        if axis is not None and axis.columns is not None:
             from scipy.sparse import csr_array
 
             positions = kernels.csr_arrays(csr_array(axis.positions[u]))
@@ -189,34 +188,36 @@ class EASE(ProfileModel, ItemItemModel):
 
     def _compared(self, side: str) -> Floats | None:
         vectors = super()._compared(side)
-        items = self._source._axis_profiles("item")
+        items = self._source._features_of("item")
         if vectors is None or side == "user" or items is None:
             return vectors
         is_rated = items.positions[:, -1] == 0
         # The weights with items without users are predictions; they are zero here.
         return vectors if is_rated.all() else vectors * is_rated
 
-    def _renumber(
-        self, arrays: dict[str, NDArray[Any]], side: str, new_index: Indices
-    ) -> None:
-        name = "profiles_items_similarity_weights"
-        if side == "item" and name in arrays:
-            wide = np.zeros((len(arrays[name]), len(new_index)), np.float32)
-            wide[:, new_index[: self.n_items]] = arrays[name]
-            arrays[name] = wide
+    def _renumber(self, changes: dict[str, Any], side: str, new_index: Indices) -> None:
+        profiles: Profiles | None = changes.get("profiles")
+        if profiles is None or profiles.items is None or side == "user":
+            return
+        # The vectors of items are their weights, which have got more columns.
+        similarity = profiles.items.similarity
+        assert similarity is not None
+        wide = np.zeros((len(similarity.weights), len(new_index)), np.float32)
+        wide[:, new_index[: self.n_items]] = similarity.weights
+        items = replace(profiles.items, similarity=replace(similarity, weights=wide))
+        changes["profiles"] = profiles.with_side("item", items)
 
     def _set_columns(self) -> None:
         """Set the weights of items without users, and the columns that score new users."""
-        items = self._axis_profiles("item")
-        fitted_items = self._source._axis_profiles("item")
+        items = self._features_of("item")
+        fitted_items = self._source._features_of("item")
         if items is not None and fitted_items is not None:
             is_new = items.positions[:, -1] > 0
             self.weights[:, is_new] = fitted_items.loadings @ items.positions[is_new].T
-        users = self._source._axis_profiles("user")
-        if self.profiles is not None and users is not None:
-            self.profiles = self.profiles.with_user_columns(
-                self._scored(users.loadings)
-            )
+        super()._set_columns()
+
+    def _cold_columns(self, loadings: Floats) -> float:
+        return 0.0  # the weights have those of items without users
 
     def _counting(self, histories: Histories) -> Floats:
         return histories.values / np.float32(self.unit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,13 @@ class FactorForm(NamedTuple):
     weight: Floats | None = None
     sparse: kernels.SparsePart | None = None
     link: Callable[[Floats], Floats] | None = None
+
+    @classmethod
+    def of_biases(cls, bias: Floats, offset: Floats) -> Self:
+        """Return scores without factors: an offset for each user, and a bias for each item."""
+        users = np.zeros((len(offset), 0), np.float32)
+        items = np.zeros((len(bias), 0), np.float32)
+        return cls(users, items, offset, bias)
 
     def pairs(
         self,

@@ -30,8 +30,9 @@ from lowrank.completion.cold_start import (
 from lowrank.completion.feature_ridge import GroupedFeatures
 from lowrank.completion.links import Posterior, RowPrior, Terms, sampled_rows
 from lowrank.kernels import CsrArrays
-from recsys.models.histories import Histories, csr_rows, row_of
-from recsys.models.parts import OTHER, Floats, Part, record, saved, side_part
+from recsys.models.feature_priors import reliability
+from recsys.models.histories import Histories
+from recsys.models.parts import OTHER, Floats, Part, Sides, record, saved
 
 _LEAST_SHARE = 0.1  # of the covariance of rows without ratings, after its calibration
 
@@ -85,7 +86,7 @@ class AxisFeatures(Part):
         counts = histories.counts
         cold = fit_cold_map(own.mean, counts, features, covariance)
         directions = main_directions(features, counts, np.dtype(np.float32))
-        matrix = csr_rows(features)
+        matrix = histories.features
         assert matrix is not None
         vectors = cold.vectors(matrix).mean.astype(np.float32, copy=False)
         # The distribution of slopes is learned from a sample of the other side.
@@ -143,18 +144,17 @@ class AxisFeatures(Part):
         residuals = _residuals(entries, others, self.vectors, global_mean)
         return Slopes(prior, self.slope_noise).of(residuals, self.positions)
 
-    def of_rows(
-        self, rows: Posterior, counts: NDArray[np.int64], features: CsrArrays | None
-    ) -> tuple[Self, Posterior]:
+    def of_rows(self, rows: Posterior, histories: Histories) -> tuple[Self, Posterior]:
         """Return the features of other rows, and these rows with predicted vectors.
 
         Only rows without ratings get them.
         """
+        features = histories.features
         if features is None:
-            none = np.zeros(len(counts) + 1, np.int64)
-            features = CsrArrays(none, np.zeros(0, np.int32), np.zeros(0, np.float32))
+            starts = np.zeros(histories.n_rows + 1, np.int64)
+            features = CsrArrays(starts, np.zeros(0, np.int32), np.zeros(0, np.float32))
         # Only rows without ratings take the predicted vector: ratings say more than features.
-        is_cold = counts == 0
+        is_cold = histories.counts == 0
         predicted = self.map.vectors(features)
         axis = replace(
             self,
@@ -184,33 +184,20 @@ class AxisFeatures(Part):
         reliability is the expected cosine of a vector with its prediction.
         """
         centre = (self.mean + self.centre @ self.coefficients)[:-1]
-        predicted = self.vectors[:, :-1] - centre
-        squares = np.einsum("ij,ij->i", predicted, predicted)
-        variance = np.maximum(self.spread, 1) * float(
-            np.trace(self.covariance[:-1, :-1])
-        )
-        reliability = np.sqrt(squares / (squares + variance))
-        return (vectors - centre).astype(np.float32), reliability.astype(np.float32)
+        total = float(np.trace(self.covariance[:-1, :-1]))
+        variance = np.maximum(self.spread, 1) * total
+        offsets = self.vectors[:, :-1] - centre
+        return (vectors - centre).astype(np.float32), reliability(offsets, variance)
 
 
 @record
-class FeatureFactors(Part):
+class FeatureFactors(Sides[AxisFeatures | None]):
     """The features of users and items, for those that have any."""
 
-    users: AxisFeatures | None = side_part(AxisFeatures)
-    items: AxisFeatures | None = side_part(AxisFeatures)
-
-    def of(self, side: str) -> AxisFeatures | None:
-        """Return the features of one side."""
-        return self.users if side == "user" else self.items
+    kind = AxisFeatures
 
     def completed(
-        self,
-        side: str,
-        rows: Posterior,
-        histories: Histories,
-        features: CsrArrays | None,
-        global_mean: float,
+        self, side: str, rows: Posterior, histories: Histories, global_mean: float
     ) -> tuple[Self, Posterior, Floats]:
         """Return the features of other rows of a side, their vectors, and columns of factors.
 
@@ -223,12 +210,11 @@ class FeatureFactors(Part):
         solved = rows.mean
         axis = self.of(side)
         if axis is not None:
-            axis, rows = axis.of_rows(rows, histories.counts, features)
-            result = replace(self, **{f"{side}s": axis})
+            axis, rows = axis.of_rows(rows, histories)
+            result = self.with_side(side, axis)
             flags = np.ones((histories.n_rows, 1), np.float32)
-            columns.append(
-                np.hstack([axis.positions, flags]) * (histories.counts == 0)[:, None]
-            )
+            is_cold = histories.counts == 0
+            columns.append(np.hstack([axis.positions, flags]) * is_cold[:, None])
         other = self.of(OTHER[side])
         if other is not None:
             columns.append(other.slopes(solved, histories.csr, global_mean))
@@ -242,29 +228,31 @@ class FeatureFactors(Part):
         side: str,
         user_columns: Floats,
         item_columns: Floats,
-        features: CsrArrays | None,
+        histories: Histories | None,
         base: NDArray[np.float64],
         shares: NDArray[np.float64],
     ) -> None:
         """Add the products with positions of rows without ratings to `base` and `shares`.
 
         The columns are the additional factors of the user and of each item. `shares` has a row for
-        each item and a column for each feature of `side`.
+        each item and a column for each feature of `side`. `histories` have the features of the
+        user, or of the items.
         """
         axis = self.of(side)
         assert axis is not None
-        n_items_columns = (
-            0 if self.items is None else self.items.directions.shape[1] + 1
-        )
-        start = 0 if side == "item" else n_items_columns
+        start = 0
+        if side == "user" and self.items is not None:
+            start = self.items.directions.shape[1] + 1
         part = slice(start, start + axis.directions.shape[1] + 1)
         for number, item in enumerate(item_columns):
             slopes, positions = user_columns[part], item[part]
             if side == "user":
                 slopes, positions = positions, slopes
             base[number] += slopes[-1] * positions[-1]
-            if features is not None and positions[-1]:  # 1 without ratings, else 0
-                row = row_of(features, number if side == "item" else 0)
+            is_cold = positions[-1] > 0  # 1 without ratings, else 0
+            if is_cold and histories is not None and histories.features is not None:
+                row = histories.row(number if side == "item" else 0).features
+                assert row is not None
                 terms = row.data * (axis.directions[row.indices] @ slopes[:-1])
                 np.add.at(shares[number], row.indices, terms)
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from lowrank.completion.feature_ridge import FeatureMap
 from lowrank.kernels import CsrArrays
 from recsys.models.base import FoldingModel
-from recsys.models.histories import Histories
-from recsys.models.parts import Floats, Indices, Part, record, saved, side_part
+from recsys.models.histories import Histories, csr_rows
+from recsys.models.parts import Floats, Indices, Part, Sides, record, saved
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
 
-_LEAST_VARIANCE = 1e-12  # of factors around their predictions, which divides
+LEAST_VARIANCE = 1e-12
+"""Least variance of vectors around their predictions, which divides."""
 
 F = TypeVar("F", bound=FoldingModel)
 
@@ -28,12 +29,31 @@ def widened(model: F, side: str, order: Indices, features: GroupedFeatures) -> F
     n_fitted = len(order) - n_new
     # New rows are zero first, and then set to what their features predict.
     rows = np.where(order < n_fitted, order, -1)
-    result = model._from_arrays(model.get_params(), model._rearranged(**{side: rows}))
-    indptr = np.zeros(n_new + 1, np.int64)
-    histories = Histories(indptr, np.zeros(0, np.int32), np.zeros(0, np.float32))
+    result = model._rearranged(**{side: rows})
+    histories = without_ratings(n_new, features)
     fold = model.with_items if side == "item" else model.with_users
-    result._put(fold(histories, features), side, np.argsort(order)[n_fitted:])
+    result._put(fold(histories), side, np.argsort(order)[n_fitted:])
     return result
+
+
+def without_ratings(n_rows: int, features: GroupedFeatures | None) -> Histories:
+    """Return histories of users (or items) that have features only."""
+    none = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    starts = np.zeros(n_rows + 1, np.int64)
+    return Histories(starts, *none, features=csr_rows(features))
+
+
+def reliability(
+    offsets: Floats, variance: NDArray[np.floating[Any]] | np.floating[Any]
+) -> Floats:
+    """Return the expected cosine of each vector with its prediction, shape (n,).
+
+    `offsets` are the predictions minus the mean vector, and `variance` is that of the vectors
+    around the predictions.
+    """
+    squares = np.einsum("ij,ij->i", offsets, offsets)
+    cosines: Floats = np.sqrt(squares / (squares + variance)).astype(np.float32)
+    return cosines
 
 
 @record
@@ -63,8 +83,8 @@ class AxisFeaturePrior(Part):
     def fit(
         cls,
         prior: FeatureMap,
-        features: CsrArrays | None,
         factors: Floats,
+        features: CsrArrays | None,
         counts: NDArray[np.int64],
     ) -> Self:
         """Return the prior of a fit; zero factors mean no ratings."""
@@ -91,33 +111,19 @@ class AxisFeaturePrior(Part):
 
     def of_rows(self, predicted: Floats, counts: NDArray[np.int64]) -> Self:
         """Return the prior with other rows, for which features predict these factors."""
-        offset = predicted - self.centre
-        squares = np.einsum("ij,ij->i", offset, offset)
-        variance = np.float32(self.variance + _LEAST_VARIANCE)
-        reliability = np.sqrt(squares / (squares + variance))
+        variance = np.float32(self.variance + LEAST_VARIANCE)
         return replace(
             self,
             has_ratings=(counts > 0).astype(np.float32),
-            reliability=reliability.astype(np.float32),
+            reliability=reliability(predicted - self.centre, variance),
         )
 
 
 @record
-class FeaturePriors(Part):
+class FeaturePriors(Sides[AxisFeaturePrior | None]):
     """The priors of users and of items, for those with features.
 
     A user or item without ratings has exactly the predicted factors.
     """
 
-    users: AxisFeaturePrior | None = side_part(AxisFeaturePrior)
-    items: AxisFeaturePrior | None = side_part(AxisFeaturePrior)
-
-    def of(self, side: str) -> AxisFeaturePrior | None:
-        """Return the prior of one side."""
-        return self.users if side == "user" else self.items
-
-    def with_axis(self, side: str, axis: AxisFeaturePrior) -> Self:
-        """Return the priors with another one of one side."""
-        if side == "user":
-            return replace(self, users=axis)
-        return replace(self, items=axis)
+    kind = AxisFeaturePrior

@@ -26,19 +26,24 @@ class Histories:
 
     In histories of users, `indices` are items; in histories of items, they are users. They
     increase within a row. `values` are ratings, or ones for implicit feedback, and `times` are
-    seconds since 1970-01-01 UTC, if known.
+    seconds since 1970-01-01 UTC, if known. `features` are those of the users (or items), if any.
     """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     values: Floats
     times: NDArray[np.integer[Any] | np.floating[Any]] | None = None
+    features: CsrArrays | None = None
 
     @classmethod
-    def of(cls, ratings: Ratings) -> Histories:
+    def of(cls, ratings: Ratings, features: GroupedFeatures | None = None) -> Histories:
         """Return the histories of the users of `ratings`, without a copy."""
         return Histories(
-            ratings.indptr, ratings.indices, ratings.values, ratings.seconds
+            ratings.indptr,
+            ratings.indices,
+            ratings.values,
+            ratings.seconds,
+            csr_rows(features),
         )
 
     @property
@@ -65,7 +70,17 @@ class Histories:
         """Return some of the rows, in the given order."""
         at, indptr = row_places(self.indptr, rows)
         times = None if self.times is None else self.times[at]
-        return Histories(indptr, self.indices[at], self.values[at], times)
+        features = self.features
+        if features is not None:
+            of_rows, starts = row_places(features.indptr, rows)
+            features = CsrArrays(
+                starts, features.indices[of_rows], features.data[of_rows]
+            )
+        return Histories(indptr, self.indices[at], self.values[at], times, features)
+
+    def row(self, number: int) -> Histories:
+        """Return a single row."""
+        return self.take(np.array([number]))
 
 
 def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
@@ -73,31 +88,6 @@ def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
     if features is None or not features.matrix.shape[1]:
         return None
     return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
-
-
-def row_of(rows: CsrArrays, at: int) -> CsrArrays:
-    """Return a row of a matrix as CSR arrays."""
-    part = slice(rows.indptr[at], rows.indptr[at + 1])
-    n = part.stop - part.start
-    return CsrArrays(np.array([0, n]), rows.indices[part], rows.data[part])
-
-
-class Context(NamedTuple):
-    """Features and ratings for an explanation, in addition to the history of the user.
-
-    Attributes
-    ----------
-    user : CsrArrays or None
-        Features of the user, a single row.
-    items : CsrArrays or None
-        Features of the items.
-    raters : Histories or None
-        Ratings of the items by users.
-    """
-
-    user: CsrArrays | None = None
-    items: CsrArrays | None = None
-    raters: Histories | None = None
 
 
 class Explanation(NamedTuple):

@@ -61,11 +61,8 @@ class HeldOut:
     ) -> HeldOut:
         """Hold out one of `n_parts` random parts, sampling users with at most `most` ratings."""
         generator = np.random.default_rng(random_state)
-        order = generator.permutation(ratings.n_users)
-        totals = np.diff(ratings.indptr)[order].cumsum()
-        n_sampled = max(1, int(np.searchsorted(totals, most, "right")))
         is_sampled = np.zeros(ratings.n_users, np.bool_)
-        is_sampled[order[:n_sampled]] = True
+        is_sampled[sampled_rows(np.diff(ratings.indptr), most, generator)] = True
         is_used = is_sampled[ratings.user_index_of_nonzeros()]
         is_test = generator.integers(n_parts, size=ratings.n_ratings) == part
         return cls(ratings.take(is_used & ~is_test), ratings.take(is_used & is_test))
@@ -278,6 +275,17 @@ def _bagged(
     weights[weights < _LEAST_WEIGHT] = 0
     weights /= weights.sum()
     return weights
+
+
+def sampled_rows(
+    counts: NDArray[np.int64], most: int, generator: np.random.Generator
+) -> Indices:
+    """Return random rows in ascending order, with at most `most` entries in total, at least one."""
+    order = generator.permutation(len(counts))
+    totals = counts[order].cumsum()
+    n_sampled = max(1, int(np.searchsorted(totals, most, "right")))
+    rows: Indices = np.sort(order[:n_sampled])
+    return rows
 
 
 def score_scale(model: Model) -> float:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,20 +18,13 @@ from lowrank.completion.implicit import (
     solve_interactions,
 )
 from lowrank.completion.links import Terms
-from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import Ties, mixed
 from recsys.accuracy import ndcg
-from recsys.models.base import (
-    FactorModel,
-    FoldingModel,
-    Model,
-    OnStep,
-    Step,
-    check_indices,
-)
+from recsys.models.base import FactorModel, FoldingModel, Model, Progress
 from recsys.models.feature_priors import AxisFeaturePrior, FeaturePriors, widened
-from recsys.models.histories import Context, Explanation, Histories, csr_rows, row_of
+from recsys.models.histories import Explanation, Histories, csr_rows
+from recsys.models.holdout import sampled_rows
 from recsys.models.item_item import weight_unit, weighted_matrix
 from recsys.models.nonnegative import inverse_on, strongest_first
 from recsys.models.parameters import (
@@ -49,6 +41,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from lowrank.completion.feature_ridge import GroupedFeatures
+    from lowrank.kernels import CsrArrays
     from recsys.data.ratings import Ratings
 
 # Search for the penalties.
@@ -56,9 +49,8 @@ INTERACTIONS = 1_000_000
 """Maximum number of interactions of the search; larger data are sampled by user."""
 
 _FOLDS = 5  # one fold is held out
-_REPEATED = (
-    30_000  # below this number of interactions, several folds are held out in turn
-)
+# Below this number of interactions, several folds are held out in turn.
+_REPEATED = 30_000
 _TOP = 20  # length of the ranked lists
 _FACTORS, _SWEEPS = 32, 6  # size of each fit
 # Factors of the last fits: enough to see the penalty that still more factors would need.
@@ -76,6 +68,9 @@ _MANY_ROWS, _SHORT = 10_000, 50
 
 GridPoint = tuple[int, int]
 """Steps of unobserved_weight and of regularization."""
+
+Fold: TypeAlias = "tuple[csr_array[np.float32], csr_array[np.float32]]"
+"""Training and held-out interactions of some users."""
 
 
 class Penalties(NamedTuple):
@@ -174,36 +169,29 @@ class IALS(FoldingModel, FactorModel):
         return not self.nonnegative
 
     def _fit_like(
-        self,
-        trials: Mapping[str, Model],
-        ratings: Ratings,
-        *,
-        on_step: OnStep = None,
-        validation: Ratings | None = None,
+        self, trials: Mapping[str, Model], ratings: Ratings, progress: Progress
     ) -> Self:
         """Fit with the penalties of a trial, and start from its items; see `Model`."""
         trial = trials.get(self.name)
         if isinstance(trial, IALS):
             vars(self)["_first_item_factors"] = trial.item_factors
-        super()._fit_like(trials, ratings, on_step=on_step, validation=validation)
+        super()._fit_like(trials, ratings, progress)
         vars(self).pop("_first_item_factors", None)
         return self
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         self.unit = weight_unit(ratings)
-        histories = Histories.of(ratings)
-        weights = self._weights(histories, ratings.n_items)
-        self._set_penalties(weights)
+        uses = self.uses_features
+        users = Histories.of(ratings, ratings.user_features if uses else None)
+        item_features = csr_rows(ratings.item_features if uses else None)
+        weights = self._weights(users, ratings.n_items)
+        # Parameters that are None, 0 here, are searched for.
+        fixed = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
+        self.pair_weight, self.penalty = self.chosen_penalties(weights, fixed)
         self.global_mean = 0.0
         self.user_bias = np.zeros(ratings.n_users, np.float32)
         self.item_bias = np.zeros(ratings.n_items, np.float32)
-        users = items = None
-        if self.uses_features:
-            users = csr_rows(ratings.user_features)
-            items = csr_rows(ratings.item_features)
-        has_features = users is not None or items is not None
+        has_features = users.features is not None or item_features is not None
         k = self.factors
         if k is None and self.nonnegative:
             k = min(*ratings.shape, _TOPICS)
@@ -214,63 +202,53 @@ class IALS(FoldingModel, FactorModel):
         sweeps = implicit_sweeps(
             weights,
             k,
-            row_features=None if users is None else ratings.user_features,
-            column_features=None if items is None else ratings.item_features,
+            row_features=None if users.features is None else ratings.user_features,
+            column_features=None if item_features is None else ratings.item_features,
             start=self._first_item_factors,
             random_state=self.random_state,
             **self._options(),
         )
-        sweep = self._last(sweeps, on_step)
+        sweep = self._last(sweeps, progress)
         if has_features:
-            counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-            self._set_features(sweep, users, items, histories.counts, counts)
+            self._set_features(sweep, users, item_features)
         elif self.nonnegative:
             self.item_factors = strongest_first(self.item_factors)
         else:  # so that users are fast to fold in
             self.item_factors = in_principal_axes(self.item_factors)
         # Solve the users again, so that folding in a training user returns the same vector.
-        vars(self).update(self._solved("user", histories, users))
+        vars(self).update(self._solved("user", users))
 
     def _set_features(
-        self,
-        sweep: ImplicitSweep,
-        users: CsrArrays | None,
-        items: CsrArrays | None,
-        user_counts: NDArray[np.int64],
-        item_counts: NDArray[np.int64],
+        self, sweep: ImplicitSweep, users: Histories, item_features: CsrArrays | None
     ) -> None:
         """Set the priors of factors, and the factors of items without interactions."""
         user_prior = item_prior = None
         if sweep.row_prior is not None:
             user_prior = AxisFeaturePrior.fit(
-                sweep.row_prior, users, sweep.row_factors, user_counts
+                sweep.row_prior, sweep.row_factors, users.features, users.counts
             )
         if sweep.column_prior is not None:
+            counts = np.bincount(users.indices, minlength=self.n_items)
             item_prior = AxisFeaturePrior.fit(
-                sweep.column_prior, items, sweep.column_factors, item_counts
+                sweep.column_prior, sweep.column_factors, item_features, counts
             )
-            predicted = sweep.column_prior.vectors(items, len(item_counts))
-            is_known = (item_counts > 0)[:, None]
-            self.item_factors = np.where(is_known, self.item_factors, predicted)
+            predicted = sweep.column_prior.vectors(item_features, self.n_items)
+            self.item_factors = np.where(
+                (counts > 0)[:, None], self.item_factors, predicted
+            )
         self.features = FeaturePriors(users=user_prior, items=item_prior)
 
-    def _set_penalties(self, weights: csr_array[np.float32]) -> None:
-        """Set the penalties to the parameters, or to the best ones where these are None."""
-        fixed = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
-        self.pair_weight, self.penalty = self.chosen_penalties(weights, fixed)
-
-    def _last(self, sweeps: Iterator[ImplicitSweep], on_step: OnStep) -> ImplicitSweep:
+    def _last(
+        self, sweeps: Iterator[ImplicitSweep], progress: Progress
+    ) -> ImplicitSweep:
         """Set the factors sweep by sweep until the objective settles; return the last sweep."""
         previous = math.inf
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise overflow_error(self, "count_power")
-            self.user_factors, self.item_factors = (
-                sweep.row_factors,
-                sweep.column_factors,
-            )
-            if on_step is not None:
-                on_step(Step(number, self.iterations, sweep.objective))
+            self.user_factors = sweep.row_factors
+            self.item_factors = sweep.column_factors
+            progress.report(self, number, self.iterations, sweep.objective)
             # With features, the objective may rise in the first sweeps.
             if abs(previous - sweep.objective) <= self.tol * sweep.objective:
                 break
@@ -291,72 +269,62 @@ class IALS(FoldingModel, FactorModel):
         return Penalties(self.pair_weight, self.penalty)._asdict()
 
     def contributions(
-        self, history: Histories, items: ArrayLike, context: Context | None = None
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums over the history, and over features, if known.
 
         The factors of an item are the sum of a part predicted by its features and a rest. The score
         by the first part is attributed to the features of the item, the score by the rest to the
-        history and the features of the user.
+        history and the features of the user. `raters` are the histories of the items.
         """
-        columns = check_indices(items, self.n_items, "item")
-        check_indices(history.indices, self.n_items, "item")
-        context = context or Context()
-        user = self._terms("user", history, context.user)
+        columns, _ = self._checked_history(history, items)
+        user = self._terms("user", history)
         residual = self.item_factors[columns].astype(np.float64)
-        shares: dict[str, Floats] = {}
-        of_items = self._axis_features("item")
-        if (
-            of_items is not None
-            and context.items is not None
-            and context.raters is not None
-        ):
-            item_shares = np.zeros((len(columns), len(of_items.weights)), np.float32)
-            for number in range(len(columns)):
-                row = row_of(context.items, number)
-                raters = context.raters.take(np.array([number]))
-                predicted = self._terms("item", raters, row).features
-                np.add.at(item_shares[number], row.indices, predicted @ user.total)
+        item_features = user_features = None
+        axis = self._axis_features("item")
+        if axis is not None and raters is not None and raters.features is not None:
+            item_features = np.zeros((len(columns), len(axis.weights)), np.float32)
+            for number, shares in enumerate(item_features):
+                row = raters.row(number)
+                assert row.features is not None
+                predicted = self._terms("item", row).features
+                np.add.at(shares, row.features.indices, predicted @ user.total)
                 residual[number] -= predicted.sum(axis=0)
-            shares["item_features"] = item_shares
-        of_users = self._axis_features("user")
-        if of_users is not None and context.user is not None:
-            user_shares = np.zeros((len(columns), len(of_users.weights)), np.float32)
-            user_shares[:, context.user.indices] = residual @ user.features.T
-            shares["user_features"] = user_shares
-        base = residual @ user.base
-        terms = residual @ user.entries.T
-        return Explanation(base.astype(np.float32), terms.astype(np.float32), **shares)
+        axis = self._axis_features("user")
+        if axis is not None and history.features is not None:
+            user_features = np.zeros((len(columns), len(axis.weights)), np.float32)
+            user_features[:, history.features.indices] = residual @ user.features.T
+        return Explanation(
+            (residual @ user.base).astype(np.float32),
+            (residual @ user.entries.T).astype(np.float32),
+            item_features,
+            user_features,
+        )
 
-    def _terms(
-        self, side: str, entries: Histories, features: CsrArrays | None
-    ) -> Terms:
-        """Return the factors of a user or item as a sum over its `entries` and features."""
+    def _terms(self, side: str, row: Histories) -> Terms:
+        """Return the factors of a user or item as a sum over its entries and features."""
         factors, gram, n = self._source._pairs(OTHER[side])
         k = factors.shape[1]
-        none = np.zeros((0, k))
         mean = np.zeros(k)
-        predicted = none
+        no_terms = predicted = np.zeros((0, k))
         axis = self._axis_features(side)
         if axis is not None:
             mean = axis.mean.astype(np.float64)
-            if features is not None:
-                predicted = axis.weights[features.indices] * features.data[:, None]
-        if not len(entries.indices):
-            return Terms(mean, none, predicted)
-        weights = np.maximum(entries.values / np.float32(self.unit), 0).astype(
-            np.float64
-        )
-        rated = factors[entries.indices].astype(np.float64)
-        penalty = (
-            self.penalty * (weights.sum() + self.pair_weight * n) ** self.count_power
-        )
-        normal = (
-            (rated.T * weights) @ rated + self.pair_weight * gram + penalty * np.eye(k)
-        )
+            if row.features is not None:
+                weights = axis.weights[row.features.indices]
+                predicted = weights * row.features.data[:, None]
+        if not len(row.indices):
+            return Terms(mean, no_terms, predicted)
+        weights = np.maximum(row.values / np.float32(self.unit), 0).astype(np.float64)
+        rated = factors[row.indices].astype(np.float64)
+        total = weights.sum() + self.pair_weight * n
+        penalty = self.penalty * total**self.count_power
+        # (F'WF + w_0 F'F + penalty I) x = F'w + penalty (mean + features)
+        normal = (rated.T * weights) @ rated + self.pair_weight * gram
+        normal += penalty * np.eye(k)
         inverse = np.linalg.inv(normal)
         if self.nonnegative:
-            solution = self._source._solved(side, entries, None)[f"{side}_factors"]
+            solution = self._source._solved(side, row)[f"{side}_factors"]
             inverse = inverse_on(normal, solution[0] > 0)
         right = rated * weights[:, None]
         return Terms(
@@ -364,18 +332,14 @@ class IALS(FoldingModel, FactorModel):
         )
 
     def _axis_features(self, side: str) -> AxisFeaturePrior | None:
-        return None if self.features is None else self.features.of(side)
-
-    def knows(self, side: str) -> bool:
-        """Return whether the model uses features of `side`, "item" or "user"."""
-        return self._axis_features(side) is not None
+        axis: AxisFeaturePrior | None = self._features_of(side)
+        return axis
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
         """Return centred factors of `side`, and the reliability of their features."""
         axis = self._axis_features(side)
         assert axis is not None
-        factors = self.user_factors if side == "user" else self.item_factors
-        return factors - axis.centre, axis.reliability
+        return self._vectors_of(side)[0] - axis.centre, axis.reliability
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
         """Return the model with additional items (or users) without ratings, sorted by `order`."""
@@ -385,19 +349,17 @@ class IALS(FoldingModel, FactorModel):
         """Return which rows of `side` have ratings; all rows if there are no features."""
         axis = self._axis_features(side)
         if axis is None:
-            return np.ones(self.n_users if side == "user" else self.n_items, np.bool_)
+            return np.ones(len(self._vectors_of(side)[1]), np.bool_)
         is_known: NDArray[np.bool_] = axis.has_ratings > 0
         return is_known
 
-    def _solved(
-        self, side: str, histories: Histories, features: CsrArrays | None
-    ) -> dict[str, Any]:
+    def _solved(self, side: str, histories: Histories) -> dict[str, Any]:
         factors_of_others, gram, n_known = self._pairs(OTHER[side])
         entries = kernels.csr_arrays(self._weights(histories, len(factors_of_others)))
         axis = self._axis_features(side)
         predicted = None
         if axis is not None:
-            predicted = axis.prior.vectors(features, histories.n_rows)
+            predicted = axis.prior.vectors(histories.features, histories.n_rows)
         factors = solve_interactions(
             entries,
             factors_of_others,
@@ -407,10 +369,10 @@ class IALS(FoldingModel, FactorModel):
         )
         changes: dict[str, Any] = {f"{side}_bias": np.zeros(len(factors), np.float32)}
         if axis is not None and predicted is not None and self.features is not None:
-            counts = histories.counts
-            factors = np.where((counts > 0)[:, None], factors, predicted)
-            of_rows = axis.of_rows(predicted, counts)
-            changes["features"] = self.features.with_axis(side, of_rows)
+            is_rated = (histories.counts > 0)[:, None]
+            factors = np.where(is_rated, factors, predicted)
+            of_rows = axis.of_rows(predicted, histories.counts)
+            changes["features"] = self.features.with_side(side, of_rows)
         return changes | {f"{side}_factors": factors}
 
     def _pairs(self, side: str) -> tuple[Floats, NDArray[np.float64], int]:
@@ -418,15 +380,14 @@ class IALS(FoldingModel, FactorModel):
 
         The result is cached, and shared by all rows that are folded in.
         """
-        factors = self.user_factors if side == "user" else self.item_factors
+        factors, _ = self._vectors_of(side)
         cache: dict[str, Any] = vars(self).setdefault("_pairs_of", {})
         if side not in cache or cache[side][0] is not factors:
             is_known = self.known(side)
             used = factors if is_known.all() else factors * is_known[:, None]
-            gram = kernels.coefficients(used, used, threads=self.threads).astype(
-                np.float64
-            )
-            cache[side] = factors, (used, gram, int(np.count_nonzero(is_known)))
+            gram = kernels.coefficients(used, used, threads=self.threads)
+            n_known = int(np.count_nonzero(is_known))
+            cache[side] = factors, (used, gram.astype(np.float64), n_known)
         pairs: tuple[Floats, NDArray[np.float64], int] = cache[side][1]
         return pairs
 
@@ -458,7 +419,7 @@ class IALS(FoldingModel, FactorModel):
         """
         if all(given):
             return given
-        trial = _Trial.of(weights, self)
+        folds = self._trial_folds(weights)
         n, m = n_rows or weights.shape[0], weights.shape[1]
         density = weights.nnz / math.prod(weights.shape)
 
@@ -477,23 +438,70 @@ class IALS(FoldingModel, FactorModel):
         most_factors = min(self.factors or usual, _MORE_FACTORS, n, m)
         n_factors = min(_FACTORS, most_factors)
         heights: dict[GridPoint, float] = {}
+
+        def height(point: GridPoint) -> float:
+            return self._trial_ndcg(folds, penalties_at(point), n_factors)
+
         best = (0, 0)
         for size in (2, 1):
             best = _climbed(
-                best,
-                [(size * i, size * j) for i, j in steps],
-                lambda point: trial.ndcg(penalties_at(point), n_factors),
-                heights,
+                best, [(size * i, size * j) for i, j in steps], height, heights
             )
         if n_factors < most_factors and not given.regularization:
             # More factors may need a larger penalty.
-            best = _climbed(
-                best,
-                steps[:1],
-                lambda point: trial.ndcg(penalties_at(point), most_factors),
-                {},
-            )
+            n_factors = most_factors
+            best = _climbed(best, steps[:1], height, {})
         return penalties_at(best)
+
+    def _trial_folds(self, weights: csr_array[np.float32]) -> list[Fold]:
+        """Hold out a fifth of some users' interactions; for small data, several fifths in turn."""
+        from scipy.sparse import csr_array
+
+        generator = np.random.default_rng(self.random_state)
+        users = sampled_rows(np.diff(weights.indptr), INTERACTIONS, generator)
+        sample = weights[users].tocoo()
+        fold_of = generator.integers(_FOLDS, size=sample.nnz)
+        n_folds = min(_FOLDS, 1 + _REPEATED // max(sample.nnz, 1))
+
+        def part(is_chosen: NDArray[np.bool_]) -> csr_array[np.float32]:
+            rows, columns = sample.coords
+            coords = rows[is_chosen], columns[is_chosen]
+            return csr_array((sample.data[is_chosen], coords), shape=sample.shape)
+
+        folds = [(part(fold_of != n), part(fold_of == n)) for n in range(n_folds)]
+        return [(train, test) for train, test in folds if train.nnz and test.nnz]
+
+    def _trial_ndcg(
+        self, folds: list[Fold], penalties: Penalties, factors: int
+    ) -> float:
+        """Return the NDCG@20 of short fits, summed over folds and averaged over users."""
+        total = 0.0
+        for train, test in folds:
+            sweeps = implicit_sweeps(
+                train,
+                factors,
+                random_state=self.random_state,
+                **self._options(penalties),
+            )
+            *_, last = islice(sweeps, _SWEEPS)
+            n_users, n_items = train.shape
+            n_relevant = np.diff(test.indptr)
+            users = np.flatnonzero(n_relevant)
+            user_hashes = mixed(np.arange(n_users, dtype=np.uint64))
+            item_hashes = mixed(np.arange(n_items, dtype=np.uint64))
+            top = top_k(
+                last.row_factors[users],
+                last.column_factors,
+                max(1, min(_TOP, n_items // 5)),  # shorter lists for small catalogues
+                seen=kernels.Seen(users, *kernels.csr_arrays(train)[:2]),
+                ties=Ties(item_hashes, mixed(user_hashes[users])),
+            )
+            rows, columns = test.tocoo().coords
+            keys = rows.astype(np.int64) * n_items + columns
+            hits = np.isin(users[:, None] * n_items + top.items, keys)
+            hits &= top.items >= 0
+            total += float(np.sum(ndcg(hits, n_relevant[users]))) / max(len(users), 1)
+        return total
 
 
 def default_factors(
@@ -536,71 +544,3 @@ def _climbed(
         if highest == point or len(heights) > _TRIALS:
             return highest
         point = highest
-
-
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """Training and held-out interactions of some users, in one or more folds."""
-
-    folds: list[tuple[csr_array[np.float32], csr_array[np.float32]]]
-    model: IALS
-
-    @classmethod
-    def of(cls, weights: csr_array[np.float32], model: IALS) -> _Trial:
-        """Hold out a fifth of the interactions; for small data, several fifths in turn."""
-        from scipy.sparse import csr_array
-
-        generator = np.random.default_rng(model.random_state)
-        order = generator.permutation(weights.shape[0])
-        totals = np.diff(weights.indptr)[order].cumsum()
-        n_sampled = max(1, int(np.searchsorted(totals, INTERACTIONS, "right")))
-        sample = weights[np.sort(order[:n_sampled])].tocoo()
-        fold_of = generator.integers(_FOLDS, size=sample.nnz)
-        n_folds = min(_FOLDS, 1 + _REPEATED // max(sample.nnz, 1))
-
-        def part(chosen: NDArray[np.bool_]) -> csr_array[np.float32]:
-            rows, columns = sample.coords
-            coords = rows[chosen], columns[chosen]
-            return csr_array((sample.data[chosen], coords), shape=sample.shape)
-
-        folds = []
-        for fold in range(n_folds):
-            train, test = part(fold_of != fold), part(fold_of == fold)
-            if train.nnz and test.nnz:
-                folds.append((train, test))
-        return cls(folds, model)
-
-    def ndcg(self, penalties: Penalties, factors: int) -> float:
-        """Return the NDCG@20 of short fits, summed over folds and averaged over users."""
-        return sum(self._ndcg(*fold, penalties, factors) for fold in self.folds)
-
-    def _ndcg(
-        self,
-        train: csr_array[np.float32],
-        test: csr_array[np.float32],
-        penalties: Penalties,
-        factors: int,
-    ) -> float:
-        sweeps = implicit_sweeps(
-            train,
-            factors,
-            random_state=self.model.random_state,
-            **self.model._options(penalties),
-        )
-        *_, last = islice(sweeps, _SWEEPS)
-        n_users, n_items = train.shape
-        n_relevant = np.diff(test.indptr)
-        users = np.flatnonzero(n_relevant)
-        user_hashes = mixed(np.arange(n_users, dtype=np.uint64))
-        item_hashes = mixed(np.arange(n_items, dtype=np.uint64))
-        top = top_k(
-            last.row_factors[users],
-            last.column_factors,
-            max(1, min(_TOP, n_items // 5)),  # shorter lists for small catalogues
-            seen=kernels.Seen(users, *kernels.csr_arrays(train)[:2]),
-            ties=Ties(item_hashes, mixed(user_hashes[users])),
-        )
-        relevant = test.tocoo()
-        keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]
-        hits = np.isin(users[:, None] * n_items + top.items, keys) & (top.items >= 0)
-        return float(np.sum(ndcg(hits, n_relevant[users]))) / max(len(users), 1)

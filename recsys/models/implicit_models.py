@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import CsrArrays
 from recsys.errors import DataError
-from recsys.models.base import FactorModel, FoldingModel, OnStep, Step, check_indices
+from recsys.models.base import FactorModel, FoldingModel, Progress, check_indices
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.item_item import ItemItemModel, weight_unit, weighted_matrix
@@ -30,7 +30,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import Floats, Indices
+from recsys.models.parts import OTHER, Floats, Indices
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 _INTERACTION_WEIGHT = 1.5
 _PENALTY = 0.3
 _BM25_K1, _BM25_B = 1.2, 0.75
-_ROUNDING = (
-    1e-6  # relative tolerance for similarities equal to that of the last neighbour
-)
+# Relative tolerance for similarities equal to that of the last neighbour.
+_ROUNDING = 1e-6
 
 
 def library_class(module: str, name: str) -> Any:
@@ -80,11 +79,8 @@ def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
     from scipy.sparse import csr_matrix
 
     matrix = matrix.tocsr()
-    arrays = (
-        matrix.data,
-        matrix.indices,
-        matrix.indptr,
-    )  # the class converts indices to 32 bits
+    arrays = (matrix.data, matrix.indices, matrix.indptr)
+    # The class converts indices to 32 bits.
     return csr_matrix(arrays, shape=matrix.shape, copy=True)
 
 
@@ -95,19 +91,18 @@ class _LibraryFactors(FactorModel):
     _needs_values = False
     predicts_ratings = False
     _scores_between_sweeps = True
+    _library: ClassVar[tuple[str, str]]  # module and class of the library's model
 
     if TYPE_CHECKING:  # declared by each model, to keep its order of parameters
         iterations: int
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
-        def each(iteration: int, *_: object) -> None:
-            if on_step is not None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
+        def report(iteration: int, *_: object) -> None:
+            if progress.on_step is not None:
                 self._take(peer.user_factors, peer.item_factors)
-                on_step(Step(iteration + 1, self.iterations))
+                progress.report(self, iteration + 1, self.iterations)
 
-        peer = self._library_model(ratings)
+        peer = self._peer()
         self.global_mean = 0.0
         self.user_bias = np.zeros(ratings.n_users, dtype=np.float32)
         self.item_bias = np.zeros(ratings.n_items, dtype=np.float32)
@@ -115,12 +110,17 @@ class _LibraryFactors(FactorModel):
             Histories.of(ratings), ratings.n_items, weight_unit(ratings)
         )
         with library(self.name):
-            peer.fit(library_matrix(weights), show_progress=False, callback=each)
+            peer.fit(library_matrix(weights), show_progress=False, callback=report)
         self._take(peer.user_factors, peer.item_factors)
 
-    @abstractmethod
-    def _library_model(self, ratings: Ratings) -> Any:
-        """Return the library's unfitted model for these ratings."""
+    def _peer(self) -> Any:
+        """Return the library's unfitted model."""
+        with library(self.name):
+            return library_class(*self._library)(**self._options())
+
+    def _options(self) -> dict[str, Any]:
+        """Return the arguments of the library's class: one thread, for the same result again."""
+        return self.get_params() | {"num_threads": 1}
 
     @abstractmethod
     def _take(self, users: Floats, items: Floats) -> None:
@@ -155,6 +155,7 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
 
     name = "implicit-als"
     summary = "Implicit feedback as latent factors: small models, similar users."
+    _library = "cpu.als", "AlternatingLeastSquares"
 
     factors: int = parameter(64, "Number of latent factors.", low=8, high=256, log=True)
     regularization: float | None = parameter(
@@ -172,86 +173,58 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
     penalty: float = fitted()
     unit: float = fitted()
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
-        super()._fit(ratings, on_step, validation)
-        # Solve the users exactly, so that folding in a training user returns the same vector.
-        vars(self).update(self._solved("user", Histories.of(ratings), None))
+    def _prepare(self, ratings: Ratings) -> None:
+        self.unit = weight_unit(ratings)
+        weight = self.alpha or _INTERACTION_WEIGHT * ratings.density**-0.5
+        by_chance = sum(math.sqrt(ratings.n_ratings / n) for n in ratings.shape)
+        self.interaction_weight = weight
+        self.penalty = self.regularization or _PENALTY * weight * by_chance
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
+        super()._fit(ratings, progress)
+        # Solve the users exactly, so that folding in a training user returns the same vector.
+        vars(self).update(self._solved("user", Histories.of(ratings)))
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "factors": self.factors,
+            "iterations": self.iterations,
+            "random_state": self.random_state,
+            "regularization": self.penalty,
+            "alpha": self.interaction_weight,
+            "num_threads": kernels.resolve_threads(self.threads),
+        }
+
+    def contributions(
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+    ) -> Explanation:
         """Return the scores of `items` for the user of `history` as sums; the base is 0."""
-        columns = check_indices(items, self.n_items, "item")
-        rated = check_indices(history.indices, self.n_items, "item")
+        columns, rated = self._checked_history(history, items)
         values = (history.values / np.float32(self.unit)).astype(np.float64)
         confidence = self.interaction_weight * values
         Y = self.item_factors.astype(np.float64)
+        # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0), with target 0 for negative confidence.
         normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
         normal += (Y[rated].T * (np.abs(confidence) - 1)) @ Y[rated]
-        sides = Y[rated].T * np.maximum(
-            confidence, 0
-        )  # negative confidence means target 0
+        sides = Y[rated].T * np.maximum(confidence, 0)
         terms = Y[columns] @ np.linalg.solve(normal, sides)
         return Explanation(np.zeros(len(columns), np.float32), terms.astype(np.float32))
 
     def _take(self, users: Floats, items: Floats) -> None:
         self.user_factors, self.item_factors = users, items
 
-    def _library_model(self, ratings: Ratings) -> Any:
-        self.unit = weight_unit(ratings)
-        self.interaction_weight = (
-            self.alpha or _INTERACTION_WEIGHT * ratings.density**-0.5
-        )
-        by_chance = sum(math.sqrt(ratings.n_ratings / n) for n in ratings.shape)
-        self.penalty = (
-            self.regularization or _PENALTY * self.interaction_weight * by_chance
-        )
-        als = library_class("cpu.als", "AlternatingLeastSquares")
-        options = {
-            name: getattr(self, name)
-            for name in ("factors", "iterations", "random_state")
-        }
-        options |= {"regularization": self.penalty, "alpha": self.interaction_weight}
+    def _solved(self, side: str, histories: Histories) -> dict[str, Any]:
+        others, _ = self._vectors_of(OTHER[side])
+        peer = self._peer()
+        # The library needs an array that can be written to.
+        peer.item_factors = np.array(others)
+        weights = weighted_matrix(histories, len(others), self.unit)
         with library(self.name):
-            return als(**options, num_threads=kernels.resolve_threads(self.threads))
-
-    def _solved(
-        self, side: str, histories: Histories, features: CsrArrays | None
-    ) -> dict[str, Any]:
-        other = self.item_factors if side == "user" else self.user_factors
-        n, Y = histories.n_rows, np.ascontiguousarray(other)
-        indptr, indices = histories.indptr, histories.indices
-        confidence = (self.interaction_weight * histories.values / self.unit).astype(
-            np.float32
-        )
-        preferred, weights = np.maximum(confidence, 0), np.abs(confidence) - 1
-        gram = kernels.coefficients(Y, Y, threads=self.threads)
-        # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0), with target 0 for negative confidence.
-        # The kernel adds Y'(|C| - I) to the right-hand side, so only the rest is passed.
-        solved = kernels.aligned_zeros((n, Y.shape[1]), Y.dtype)
-        remaining = CsrArrays(indptr, indices, preferred - weights)
-        kernels.implicit_half_sweep(
-            CsrArrays(indptr, indices, np.maximum(weights, 0)),
-            Y,
-            gram=gram,
-            penalty=np.full(n, self.penalty),
-            factors=solved,
-            right=kernels.csr_matmat(remaining, Y, threads=self.threads),
-            threads=self.threads,
-        )
-        # The kernel takes square roots of weights, so rows with confidence below 1 are solved here.
-        penalised = gram + np.float32(self.penalty) * np.eye(
-            len(gram), dtype=gram.dtype
-        )
-        for row in np.unique(histories.rows[weights < 0]).tolist():
-            entries = slice(indptr[row], indptr[row + 1])
-            rated_factors = Y[indices[entries]]
-            system = penalised + (rated_factors.T * weights[entries]) @ rated_factors
-            solved[row] = np.linalg.solve(system, rated_factors.T @ preferred[entries])
-        return {
-            f"{side}_factors": solved,
-            f"{side}_bias": np.zeros(n, dtype=np.float32),
-        }
+            factors = peer.recalculate_user(
+                np.arange(histories.n_rows), library_matrix(weights)
+            )
+        bias = np.zeros(histories.n_rows, np.float32)
+        return {f"{side}_factors": factors, f"{side}_bias": bias}
 
 
 @model
@@ -270,6 +243,7 @@ class ImplicitBPR(_LibraryFactors):
 
     name = "implicit-bpr"
     summary = "Implicit feedback, by pairwise ranking; for comparison."
+    _library = "cpu.bpr", "BayesianPersonalizedRanking"
     uses_weights = False
 
     factors: int = parameter(64, "Number of latent factors.", low=8, high=256, log=True)
@@ -288,10 +262,6 @@ class ImplicitBPR(_LibraryFactors):
         self.item_factors = np.ascontiguousarray(items[:, :-1])
         self.item_bias = items[:, -1].copy()
 
-    def _library_model(self, ratings: Ratings) -> Any:
-        bpr = library_class("cpu.bpr", "BayesianPersonalizedRanking")
-        return bpr(**self.get_params(), num_threads=1)
-
 
 @model
 class ImplicitLMF(_LibraryFactors):
@@ -308,6 +278,7 @@ class ImplicitLMF(_LibraryFactors):
 
     name = "implicit-lmf"
     summary = "Implicit feedback, by logistic regression; for comparison."
+    _library = "cpu.lmf", "LogisticMatrixFactorization"
 
     factors: int = parameter(16, "Number of latent factors.", low=4, high=64, log=True)
     learning_rate: float = parameter(
@@ -330,11 +301,10 @@ class ImplicitLMF(_LibraryFactors):
         self.item_factors = np.ascontiguousarray(items[:, :-2])
         self.user_bias, self.item_bias = users[:, -1].copy(), items[:, -2].copy()
 
-    def _library_model(self, ratings: Ratings) -> Any:
-        lmf = library_class("cpu.lmf", "LogisticMatrixFactorization")
-        params = self.get_params()
-        negatives = params.pop("negatives")
-        return lmf(**params, neg_prop=negatives, num_threads=1)
+    def _options(self) -> dict[str, Any]:
+        options = super()._options()
+        options["neg_prop"] = options.pop("negatives")
+        return options
 
 
 @model
@@ -379,20 +349,19 @@ class ImplicitKNN(ItemItemModel):
         n: int = vars(self).get("_n_new", len(self.neighbor_indptr) - 1)
         return n
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         """Find the neighbours of every item."""
         all_pairs_knn = library_class("nearest_neighbours", "all_pairs_knn")
         self.unit = weight_unit(ratings)
-        self._take_histories(Histories.of(ratings))
-        weights = weighted_matrix(Histories.of(ratings), ratings.n_items, self.unit)
-        weighted = library_matrix(self._weighted(weights).T)
-        threads = kernels.resolve_threads(self.threads)
-        k = min(self.neighbors, ratings.n_items)
+        histories = Histories.of(ratings)
+        self._take_histories(histories)
+        weights = weighted_matrix(histories, ratings.n_items, self.unit)
         with library(self.name):
             nearest = all_pairs_knn(
-                weighted, k, num_threads=threads, show_progress=False
+                library_matrix(self._weighted(weights).T),
+                min(self.neighbors, ratings.n_items),
+                num_threads=kernels.resolve_threads(self.threads),
+                show_progress=False,
             ).tocsr()
         nearest.eliminate_zeros()  # the library pads short rows with zeros at item 0
         self._set_neighbors(nearest)
@@ -429,39 +398,29 @@ class ImplicitKNN(ItemItemModel):
         columns = self._weighted(fitted_weights, new_weights).T
         products = (self._weighted(fitted_weights) @ columns).tocsr()
         similar = products.astype(np.float32)
-        counts = np.diff(self.neighbor_indptr)
+        rows = Histories(*self._neighbors)
         least = np.full(n_items, np.inf, np.float32)
-        np.minimum.at(
-            least, np.repeat(np.arange(n_items), counts), self.neighbor_weights
-        )
-        least[counts < self.neighbors] = 0
+        np.minimum.at(least, rows.rows, rows.values)
+        least[rows.counts < self.neighbors] = 0
         least = np.maximum(least * np.float32(1 - _ROUNDING), np.finfo(np.float32).tiny)
         similar.data[similar.data < np.repeat(least, np.diff(similar.indptr))] = 0
         similar.eliminate_zeros()
         self._set_neighbors(similar)
         vars(self)["_n_new"] = histories.n_rows
 
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return scores of pairs, shape (n_pairs,), equal to those in `scores`."""
-        u, i = self._checked_pairs(users, items)
-        distinct, rows = np.unique(u, return_inverse=True)
-        return self._factor_form(distinct).pairs(rows, i, self.threads)
-
-    def scores(self, users: ArrayLike) -> Floats:
-        """Return scores of all items for each user, shape (n_block, n_items)."""
-        return self._factor_form(users).scores(self.threads)
-
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the scores in factored form, with the similarities as sparse part."""
         u = check_indices(users, self.n_users, "user")
-        weights = CsrArrays(
-            self.neighbor_indptr, self.neighbor_items, self.neighbor_weights
-        )
         history = self._all_histories().take(u).csr
-        return FactorForm(
-            users=np.zeros((len(u), 0), np.float32),
-            items=np.zeros((self.n_items, 0), np.float32),
-            sparse=kernels.SparsePart(history, weights),
+        sparse = kernels.SparsePart(history, self._neighbors)
+        none = np.zeros((len(u), 0), np.float32)
+        items = np.zeros((self.n_items, 0), np.float32)
+        return FactorForm(none, items, sparse=sparse)
+
+    @property
+    def _neighbors(self) -> CsrArrays:
+        return CsrArrays(
+            self.neighbor_indptr, self.neighbor_items, self.neighbor_weights
         )
 
     def _set_neighbors(self, similarities: Any) -> None:
@@ -483,6 +442,7 @@ class ImplicitKNN(ItemItemModel):
             weighted.indices
         ]
         values = weighted.data
+        # An item without weight (for example, if its users have all items) gets a zero row.
         with np.errstate(all="ignore"):
             if self.weighting == "bm25":
                 average = known.sum(dtype=np.float64) / known.shape[1]
@@ -492,18 +452,17 @@ class ImplicitKNN(ItemItemModel):
                 if self.weighting == "tfidf":
                     values = np.sqrt(values) * idf
                 values = values / np.sqrt(np.bincount(rows, values**2))[rows]
-        # An item without weight (for example, if its users have all items) gets a zero row.
         weighted.data = np.nan_to_num(values, nan=0, posinf=0, neginf=0)
         return weighted
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         from scipy.sparse import csr_array
 
-        neighbors = (self.neighbor_weights, self.neighbor_items, self.neighbor_indptr)
-        similarities = csr_array(
-            neighbors, shape=(len(self.neighbor_indptr) - 1, self.n_items)
-        )
-        return similarities[rows][:, columns].toarray()
+        starts, items, weights = self._neighbors
+        shape = (len(starts) - 1, self.n_items)
+        similarities = csr_array((weights, items, starts), shape=shape)
+        entries: Floats = similarities[rows][:, columns].toarray()
+        return entries
 
 
 class Neighbors:
@@ -524,10 +483,7 @@ class Neighbors:
     def scores(self, users: Indices) -> Floats:
         """Return similarities of some items to all items, shape (n_block, n_items)."""
         block = np.full((len(users), self.n_items), -np.inf, dtype=np.float32)
-        model = self._model
-        neighbors = Histories(
-            model.neighbor_indptr, model.neighbor_items, model.neighbor_weights
-        ).take(users)
+        neighbors = Histories(*self._model._neighbors).take(users)
         items = neighbors.indices
         block[neighbors.rows, items] = neighbors.values * self._confidence[items]
         return block

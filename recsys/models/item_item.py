@@ -20,7 +20,6 @@ from recsys.saved_arrays import check_rows
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 
@@ -38,9 +37,7 @@ class HistoryModel(Model):
         """Number of users."""
         return len(self.history_indptr) - 1
 
-    def with_users(
-        self, histories: Histories, features: GroupedFeatures | None = None
-    ) -> Self:
+    def with_users(self, histories: Histories) -> Self:
         """Return the model with these users instead of its own.
 
         Raises
@@ -53,24 +50,20 @@ class HistoryModel(Model):
         # The weights of items stay; only the histories are others.
         result = copy.copy(self)
         result._take_histories(histories)
-        result._take_features("user", histories, features)
+        result._take_features("user", histories)
         return result
 
-    def with_items(
-        self, histories: Histories, features: GroupedFeatures | None = None
-    ) -> Self:
+    def with_items(self, histories: Histories) -> Self:
         """Return the model with these items; items folded in before are dropped."""
         source = self._source
         check_indices(histories.indices, source.n_users, "user")
         folded = copy.copy(source)
         vars(folded)["_source_model"] = source
         folded._set_items(histories)
-        folded._take_features("item", histories, features)
+        folded._take_features("item", histories)
         return folded
 
-    def _take_features(
-        self, side: str, histories: Histories, features: GroupedFeatures | None
-    ) -> None:
+    def _take_features(self, side: str, histories: Histories) -> None:
         """Set what the features of other users (or items) predict, if the model uses features."""
 
     @abstractmethod
@@ -117,20 +110,19 @@ class ItemItemModel(HistoryModel):
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         """Return the entries of S at all `rows` and `columns`, shape (n_rows, n_columns)."""
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+    def contributions(
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+    ) -> Explanation:
         """Return the scores of `items` as sums over the items of the history; the base is 0."""
         columns = check_indices(items, self.n_items, "item")
-        return Explanation(
-            np.zeros(len(columns), np.float32), self._terms(history, columns)
-        )
+        base = np.zeros(len(columns), np.float32)
+        return Explanation(base, self._terms(history, columns))
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
         self._require_items_of_the_fit()
         rated = check_indices(history.indices, self.n_items, "item")
-        terms = (
-            self._entries(rated, items)
-            * (history.values / np.float32(self.unit))[:, None]
-        )
+        weights = history.values / np.float32(self.unit)
+        terms = self._entries(rated, items) * weights[:, None]
         return np.ascontiguousarray(terms.T)
 
     def _all_histories(self) -> Histories:

@@ -12,6 +12,7 @@ users with a history are not affected.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -24,17 +25,21 @@ from lowrank.completion.implicit import FEATURE_PENALTY
 from lowrank.kernels import CsrArrays
 from lowrank.subspace import leading_directions
 from recsys.models.base import Model, check_indices
-from recsys.models.histories import Context, Explanation, Histories, csr_rows, row_of
+from recsys.models.feature_priors import LEAST_VARIANCE, reliability
+from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.parameters import model
 from recsys.models.parts import (
     Floats,
     Indices,
     Part,
-    axes_of,
+    Sides,
+    missing_array,
     part,
     record,
+    rows_taken,
     saved,
     side_part,
+    values_of,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +48,6 @@ if TYPE_CHECKING:
 
 _DIRECTIONS = 192  # maximum number of directions of the features
 _EXTRA = 32  # oversampling: columns of the random subspace beyond the directions
-_LEAST_VARIANCE = 1e-12  # of vectors around their predictions, which divides
 
 
 @record
@@ -56,11 +60,10 @@ class VectorMap(Part):
     def comparable(self, vectors: Floats, positions: Floats) -> tuple[Floats, Floats]:
         """Return centred vectors, predicted where there are positions, and their reliability."""
         predicted = positions[:, :-1] @ self.weights[:-1]  # the intercept is the mean
-        squares = np.einsum("ij,ij->i", predicted, predicted)
-        variance = np.float32(self.variance + _LEAST_VARIANCE)
-        reliability = np.sqrt(squares / (squares + variance))
+        variance = np.float32(self.variance + LEAST_VARIANCE)
         centred = vectors - self.weights[-1]
-        return np.where(positions[:, -1:] > 0, predicted, centred), reliability
+        compared = np.where(positions[:, -1:] > 0, predicted, centred)
+        return compared, reliability(predicted, variance)
 
 
 @record
@@ -76,6 +79,8 @@ class AxisProfiles(Part):
         ``S Z`` for items, and ``H'Z`` for users.
     positions : float32 ndarray of shape (n, r + 1)
         Positions on the directions, and a one for the intercept; zeros for rows with ratings.
+    columns : float32 ndarray of shape (n_items, r + 1)
+        Columns of items that score users without a history; None in features of items.
     """
 
     centre: Floats = saved("n_{side}_features")
@@ -83,17 +88,13 @@ class AxisProfiles(Part):
     loadings: Floats = saved("n_items", "{side}_width")
     positions: Floats = saved("n_{side}s", "{side}_width")
     similarity: VectorMap | None = side_part(VectorMap)
+    columns: Floats | None = saved("n_items", "user_width", default=None)
 
     def all_positions(self, features: CsrArrays | None, n_rows: int) -> Floats:
         """Return the positions of rows, with or without ratings."""
         position_map = FeatureMap(-(self.centre @ self.directions), self.directions)
         positions = position_map.vectors(features, n_rows)
         return np.column_stack([positions, np.ones(n_rows, np.float32)])
-
-    def of_rows(self, features: CsrArrays | None, counts: NDArray[np.int64]) -> Self:
-        """Return the profiles with the positions of other rows."""
-        positions = self.all_positions(features, len(counts))
-        return replace(self, positions=positions * (counts == 0)[:, None])
 
     @property
     def has_cold_rows(self) -> bool:
@@ -102,38 +103,10 @@ class AxisProfiles(Part):
 
 
 @record
-class UserProfiles(AxisProfiles):
-    """Features of users, with the item columns that score users without a history."""
-
-    columns: Floats = saved("n_items", "user_width")
-
-
-@record
-class Profiles(Part):
+class Profiles(Sides[AxisProfiles | None]):
     """Features of users and items, for those that have any."""
 
-    users: UserProfiles | None = side_part(UserProfiles)
-    items: AxisProfiles | None = side_part(AxisProfiles)
-
-    def of(self, side: str) -> AxisProfiles | None:
-        """Return the features of one side."""
-        return self.users if side == "user" else self.items
-
-    def with_rows(
-        self, side: str, features: CsrArrays | None, counts: NDArray[np.int64]
-    ) -> Self:
-        """Return the profiles with the positions of other users (or items)."""
-        if side == "user" and self.users is not None:
-            return replace(self, users=self.users.of_rows(features, counts))
-        if side == "item" and self.items is not None:
-            return replace(self, items=self.items.of_rows(features, counts))
-        return self
-
-    def with_user_columns(self, columns: Floats) -> Self:
-        """Return the profiles with other item columns that score users without a history."""
-        if self.users is None:
-            return self
-        return replace(self, users=replace(self.users, columns=columns))
+    kind = AxisProfiles
 
 
 def _directions(
@@ -145,9 +118,8 @@ def _directions(
     """
     is_rated = (counts > 0).astype(np.float32)
     matrix = features.matrix
-    weight = (counts ** np.float32(0.25)).astype(
-        np.float32
-    )  # sqrt(count) in the Gram matrix
+    # The square root of this weight is in both factors of the Gram matrix.
+    weight = (counts ** np.float32(0.25)).astype(np.float32)
     scaled = matrix.multiply(weight[:, None]).tocsr().astype(np.float32)
     k = min(_DIRECTIONS, *matrix.shape)
     directions, _ = leading_directions(
@@ -157,12 +129,11 @@ def _directions(
 
 
 def _regression(positions: Floats, is_rated: NDArray[np.bool_]) -> Floats:
-    """Return Z, with zeros for rows without ratings, shape (n_rows, r + 1)."""
+    """Return Z = T (T'T + rho I)^-1, with zeros for rows without ratings."""
     T = positions * is_rated[:, None]
     system = kernels.coefficients(T, T).astype(np.float64)
-    system[np.diag_indices(len(system) - 1)] += (
-        FEATURE_PENALTY  # none for the intercept
-    )
+    # There is no penalty for the intercept.
+    system[np.diag_indices(len(system) - 1)] += FEATURE_PENALTY
     return np.ascontiguousarray(np.linalg.solve(system, T.T).T, np.float32)
 
 
@@ -178,9 +149,7 @@ class ProfileModel(Model):
     if TYPE_CHECKING:
         history_items: NDArray[np.int32]
 
-        def _terms(
-            self, history: Histories, items: Indices
-        ) -> Floats: ...  # of `HistoryModel`
+        def _terms(self, history: Histories, items: Indices) -> Floats: ...
 
     @abstractmethod
     def _filter(self, Z: Floats) -> Floats:
@@ -194,12 +163,23 @@ class ProfileModel(Model):
     def _counting(self, histories: Histories) -> Floats:
         """Return the weights of histories, in which scores are linear."""
 
-    def _axis_profiles(self, side: str) -> AxisProfiles | None:
+    @classmethod
+    def _from_arrays(
+        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> Self:
+        result = super()._from_arrays(params, arrays)
+        users = result._features_of("user")
+        if users is not None and users.columns is None:
+            raise missing_array(cls.name, "profiles_users_columns")
+        return result
+
+    def _features_of(self, side: str) -> AxisProfiles | None:
         return None if self.profiles is None else self.profiles.of(side)
 
-    def knows(self, side: str) -> bool:
-        """Return whether the model uses features of `side`, "item" or "user"."""
-        return self._axis_profiles(side) is not None
+    def _cold(self, side: str) -> AxisProfiles | None:
+        """Return the features of users (or items), if there are any without ratings."""
+        axis = self._features_of(side)
+        return axis if axis is not None and axis.has_cold_rows else None
 
     def _fit_profiles(self, ratings: Ratings) -> None:
         """Fit the regressions on the features of `ratings`, after S is set."""
@@ -210,10 +190,7 @@ class ProfileModel(Model):
             "user", histories, histories.counts, ratings.user_features
         )
         if users is not None or items is not None:
-            with_columns = None
-            if users is not None:
-                with_columns = UserProfiles(**vars(users), columns=users.loadings)
-            self.profiles = Profiles(users=with_columns, items=items)
+            self.profiles = Profiles(users=users, items=items)
         self._set_columns()
 
     def _fitted_profiles(
@@ -250,9 +227,8 @@ class ProfileModel(Model):
             weights = kernels.coefficients(Z, np.ascontiguousarray(vectors))
             residual = (vectors - positions @ weights)[is_rated]
             squares = float(np.einsum("ij,ij->", residual, residual, dtype=np.float64))
-            similarity = VectorMap(
-                weights=weights, variance=squares / max(1, len(residual))
-            )
+            variance = squares / max(1, len(residual))
+            similarity = VectorMap(weights=weights, variance=variance)
         return replace(
             axis,
             loadings=loadings,
@@ -263,29 +239,35 @@ class ProfileModel(Model):
     def _set_columns(self) -> None:
         """Set the item columns that score users without a history."""
         vars(self).pop("_item_columns_cache", None)
-        users = self._source._axis_profiles("user")
-        if self.profiles is None or users is None:
+        fitted_users = self._source._features_of("user")
+        users = self._features_of("user")
+        if self.profiles is None or users is None or fitted_users is None:
             return
-        columns = self._scored(users.loadings)
-        items = self.profiles.items
-        fitted_items = self._source._axis_profiles("item")
-        if items is not None and fitted_items is not None:
-            columns += items.positions @ (fitted_items.loadings.T @ users.loadings)
-        self.profiles = self.profiles.with_user_columns(columns)
+        columns = self._scored(fitted_users.loadings)
+        columns += self._cold_columns(fitted_users.loadings)
+        users = replace(users, columns=columns)
+        self.profiles = self.profiles.with_side("user", users)
+
+    def _cold_columns(self, loadings: Floats) -> Floats | float:
+        """Return what `_scored` lacks: the scores of items without users."""
+        items = self._features_of("item")
+        fitted_items = self._source._features_of("item")
+        if items is None or fitted_items is None:
+            return 0.0
+        columns: Floats = items.positions @ (fitted_items.loadings.T @ loadings)
+        return columns
 
     def _user_columns(
         self, vectors: Floats, history: CsrArrays, users: Indices
     ) -> Floats:
         """Return vectors of users, extended by their profiles and positions."""
         columns = [vectors]
-        item_profiles = self._axis_profiles("item")
-        if item_profiles is not None and item_profiles.has_cold_rows:
-            fitted_items = self._source._axis_profiles("item")
-            assert fitted_items is not None
+        fitted_items = self._source._features_of("item")
+        if self._cold("item") is not None and fitted_items is not None:
             columns.append(kernels.csr_matmat(history, fitted_items.loadings))
-        user_profiles = self._axis_profiles("user")
-        if user_profiles is not None and user_profiles.has_cold_rows:
-            columns.append(user_profiles.positions[users])
+        cold_users = self._cold("user")
+        if cold_users is not None:
+            columns.append(cold_users.positions[users])
         return np.hstack(columns) if len(columns) > 1 else vectors
 
     def _item_columns(self, vectors: Floats) -> Floats:
@@ -294,39 +276,38 @@ class ProfileModel(Model):
         if cached is not None:
             return cached
         columns = [vectors]
-        if self.profiles is not None:
-            items, users = self.profiles.items, self.profiles.users
-            if items is not None and items.has_cold_rows:
-                columns.append(items.positions)
-            if users is not None and users.has_cold_rows:
-                columns.append(users.columns)
+        items, users = self._cold("item"), self._cold("user")
+        if items is not None:
+            columns.append(items.positions)
+        if users is not None and users.columns is not None:
+            columns.append(users.columns)
         extended = np.hstack(columns) if len(columns) > 1 else vectors
         vars(self)["_item_columns_cache"] = extended
         return extended
 
     def _compared(self, side: str) -> Floats | None:
         """Return the vectors of `side` for similarity, if the model has any."""
-        vectors = getattr(
-            self, "user_vectors" if side == "user" else "item_vectors", None
-        )
+        name = "user_vectors" if side == "user" else "item_vectors"
+        vectors = getattr(self, name, None)
         return None if vectors is None else vectors()
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
         """Return centred vectors of `side`, and the reliability of their features."""
-        vectors, axis = self._compared(side), self._axis_profiles(side)
+        vectors, axis = self._compared(side), self._features_of(side)
         assert vectors is not None
         assert axis is not None
         assert axis.similarity is not None
         return axis.similarity.comparable(vectors, axis.positions)
 
-    def _take_features(
-        self, side: str, histories: Histories, features: GroupedFeatures | None
-    ) -> None:
+    def _take_features(self, side: str, histories: Histories) -> None:
         """Set the positions of other users (or items); features represent those without ratings."""
         vars(self).pop("_item_columns_cache", None)
-        if self.profiles is not None:
-            rows = csr_rows(features)
-            self.profiles = self.profiles.with_rows(side, rows, histories.counts)
+        axis = self._features_of(side)
+        if self.profiles is not None and axis is not None:
+            positions = axis.all_positions(histories.features, histories.n_rows)
+            positions *= (histories.counts == 0)[:, None]
+            axis = replace(axis, positions=positions)
+            self.profiles = self.profiles.with_side(side, axis)
         if side == "item":
             self._set_columns()
 
@@ -336,78 +317,64 @@ class ProfileModel(Model):
         # The new rows are sorted in among the fitted ones, so that ids stay in order.
         new_index = np.argsort(order)
         rows = np.where(order < len(order) - n_new, order, -1)
-        arrays = self._rearranged(**{side: rows})
-        for declared in self._declared_arrays():
-            if axes_of(declared) == (f"n_{side}s + 1",):
-                counts = np.append(np.diff(arrays[declared.name]), 0)[rows]
-                arrays[declared.name] = np.append(0, np.cumsum(counts))
+        changes = rows_taken(self, {side: rows})
+        for declared, value in values_of(self):
+            if declared.metadata.get("axes") == (f"n_{side}s + 1",):
+                counts = np.append(np.diff(value), 0)[rows]
+                changes[declared.name] = np.append(0, np.cumsum(counts))
         if side == "item":
-            arrays["history_items"] = new_index[self.history_items].astype(np.int32)
-        self._renumber(arrays, side, new_index)
-        result = self._from_arrays(self.get_params(), arrays)
-        axis = result._axis_profiles(side)
+            changes["history_items"] = new_index[self.history_items].astype(np.int32)
+        self._renumber(changes, side, new_index)
+        result = self._with(**changes)
+        axis = result._features_of(side)
         assert axis is not None
         positions = axis.all_positions(csr_rows(features), n_new)
         axis.positions[new_index[-n_new:]] = positions
         result._set_columns()
         return result
 
-    def _renumber(
-        self, arrays: dict[str, NDArray[Any]], side: str, new_index: Indices
-    ) -> None:
-        """Update item indices in the arrays of a subclass to their new places."""
+    def _renumber(self, changes: dict[str, Any], side: str, new_index: Indices) -> None:
+        """Update indices of items in the arrays of a subclass to their new places."""
 
     def contributions(
-        self, history: Histories, items: ArrayLike, context: Context | None = None
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums over the history, and over features, if known.
 
-        Features contribute only for items without users and for users without a history.
+        Features contribute only for items without users and for users without a history. `raters`
+        are the histories of the items.
         """
         columns = check_indices(items, self.n_items, "item")
-        context = context or Context()
         base = np.zeros(len(columns), np.float32)
         terms = self._terms(history, columns)
-        by_side: dict[str, Floats] = {}
-        if context.items is not None and self.knows("item"):
-            by_side["item_features"] = self._explain_items(
-                history, columns, context.items, terms
-            )
-        if self.knows("user") and not len(history.indices):
-            shares = self._explain_user(columns, context.user, base)
-            if shares is not None:
-                by_side["user_features"] = shares
-        return Explanation(base, terms, **by_side)
+        item_features = user_features = None
+        if raters is not None and raters.features is not None and self.knows("item"):
+            item_features = self._explain_items(history, columns, raters, terms)
+        axis = self._features_of("user")
+        if axis is not None and axis.columns is not None and not len(history.indices):
+            weights = axis.columns[columns]
+            base += weights @ axis.all_positions(history.features, 1)[0]
+            if (features := history.features) is not None:
+                positions = axis.directions[features.indices] * features.data[:, None]
+                shares = weights[:, :-1] @ positions.T
+                user_features = np.zeros((len(columns), len(axis.centre)), np.float32)
+                user_features[:, features.indices] = shares
+                base -= shares.sum(axis=1)
+        return Explanation(base, terms, item_features, user_features)
 
     def _explain_items(
-        self, history: Histories, columns: Indices, features: CsrArrays, terms: Floats
+        self, history: Histories, columns: Indices, raters: Histories, terms: Floats
     ) -> Floats:
         """Return the contributions of features of items without users; they leave `terms`."""
-        axis = self._axis_profiles("item")
+        axis = self._features_of("item")
         assert axis is not None
         shares = np.zeros((len(columns), len(axis.centre)), np.float32)
         profiles = axis.loadings[history.indices, :-1]
         profiles *= self._counting(history)[:, None]
         for number in np.flatnonzero(axis.positions[columns, -1]):
-            row = row_of(features, int(number))
+            row = raters.row(int(number)).features
+            assert row is not None
             positions = axis.directions[row.indices] * row.data[:, None]
             shares[number, row.indices] = positions @ profiles.sum(axis=0)
             terms[number] -= profiles @ positions.sum(axis=0)
-        return shares
-
-    def _explain_user(
-        self, columns: Indices, features: CsrArrays | None, base: Floats
-    ) -> Floats | None:
-        """Return the contributions of features of a user without a history; add the rest."""
-        axis = None if self.profiles is None else self.profiles.users
-        assert axis is not None
-        weights = axis.columns[columns]
-        base += weights @ axis.all_positions(features, 1)[0]
-        if features is None:
-            return None
-        positions = axis.directions[features.indices] * features.data[:, None]
-        contributions = weights[:, :-1] @ positions.T
-        shares = np.zeros((len(columns), len(axis.centre)), np.float32)
-        shares[:, features.indices] = contributions
-        base -= contributions.sum(axis=1)
         return shares

@@ -23,7 +23,7 @@ from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import gram_rows
 from lowrank.subspace import leading_directions
 from recsys.errors import DataError
-from recsys.models.base import OnStep, check_indices
+from recsys.models.base import Progress, check_indices
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.item_item import HistoryModel
@@ -47,9 +47,8 @@ _MOST_WEIGHTS = 2**26  # maximum number of stored weights: 512 MB
 _SAMPLE = 256  # sampled items for estimating the number of weights
 _PRODUCTS = 1.5e12  # maximum number of products for scoring all items for all users
 _PRODUCTS_EACH = 2e5  # the same per interaction, if that is more
-_NO_DIRECTION = (
-    1e-4  # relative singular value below which a direction is rounding error
-)
+# Relative singular value below which a direction is rounding error.
+_NO_DIRECTION = 1e-4
 
 
 @model
@@ -126,9 +125,7 @@ class LinearFilter(ProfileModel, HistoryModel):
         """Number of items."""
         return len(self.item_weight)
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         """Compute the singular vectors of the scaled interactions of `ratings`."""
         self._begin(ratings)
         self._take_histories(Histories.of(ratings))
@@ -156,21 +153,6 @@ class LinearFilter(ProfileModel, HistoryModel):
         if self.linear:
             self._set_weights(self, histories)
         self._fit_profiles(ratings)
-
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return scores of pairs, shape (n_pairs,); independent of the other pairs."""
-        u = check_indices(users, self.n_users, "user")
-        i = check_indices(items, self.n_items, "item")
-        distinct, rows = np.unique(u, return_inverse=True)
-        return self._factor_form(distinct).pairs(rows, i, self.threads)
-
-    def scores(self, users: ArrayLike) -> Floats:
-        """Return scores of all items for each user, shape (n_block, n_items)."""
-        return self._factor_form(users).scores(self.threads)
-
-    def _score_error(self, users: ArrayLike) -> Floats:
-        """Return a bound on ``|scores - pair_scores|`` as in `FactorModel`, shape (n_block,)."""
-        return self._factor_form(users).error()
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the factors, with the linear filter as sparse part."""
@@ -214,13 +196,11 @@ class LinearFilter(ProfileModel, HistoryModel):
                 raise DataError("The order of the items must name each item once.")
         return result
 
-    def _renumber(
-        self, arrays: dict[str, NDArray[Any]], side: str, new_index: Indices
-    ) -> None:
+    def _renumber(self, changes: dict[str, Any], side: str, new_index: Indices) -> None:
         if self.linear and side == "item":  # new items, with zero factors, come last
             new = np.arange(len(self.item_order), len(new_index))
             order = new_index[np.append(self.item_order, new)]
-            arrays["item_order"] = order.astype(np.int32)
+            changes["item_order"] = order.astype(np.int32)
 
     def _take_histories(self, histories: Histories) -> None:
         self.history_indptr, self.history_items = histories.indptr, histories.indices

@@ -9,15 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from recsys.models.base import (
-    FactorModel,
-    FoldingModel,
-    OnStep,
-    RatingModel,
-    Step,
-    check_indices,
-    validation_rmse,
-)
+from recsys.models.base import FactorModel, FoldingModel, Progress, RatingModel
 from recsys.models.baselines import Bias, damped_biases
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import (
@@ -27,7 +19,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import Floats
+from recsys.models.parts import OTHER, Floats
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -89,74 +81,74 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
 
     penalty: float = fitted()
 
-    def _fit(
-        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
-    ) -> None:
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
         """Fit a decreasing sequence of penalties with warm starts; each is a `Step`."""
         # Importing the solvers, which only a fit needs, takes longer than loading a saved model.
         from lowrank.completion import nuclear_norm
-        from lowrank.completion.observed import hold_out
 
-        rank = min(self.factors, ratings.n_users, ratings.n_items)
-        options: dict[str, Any] = {"max_rank": rank, "random_state": self.random_state}
+        rank = min(self.factors, *ratings.shape)
         with kernels.at_most(self.threads):
-            damping: Any = {
-                "user_damping": self.user_damping,
-                "item_damping": self.item_damping,
-            }
-            bias = Bias(**damping).fit(ratings)
+            bias = self._bias().fit(ratings)
             residual = bias.residuals(ratings)
             self.global_mean = bias.global_mean
             self.user_bias, self.item_bias = bias.user_bias, bias.item_bias
             if self.regularization is not None:
                 self.penalty = self.regularization
             elif ratings.n_ratings >= _FEWEST:
-                training, test = hold_out(
-                    ratings.matrix, _TEST_FRACTION, self.random_state
-                )
-                training_ratings = replace(
-                    ratings,
-                    indptr=training.indptr.astype(np.int64),
-                    indices=training.indices.astype(np.int32),
-                    data=training.data,
-                    levels=None,
-                    seconds=None,
-                )
-                training_bias = Bias(**damping).fit(training_ratings)
-                training_residual = training_bias.residuals(training_ratings)
-                errors = test.values - training_bias.predict(test.rows, test.columns)
-                test = test._replace(values=errors)
-                self.penalty = nuclear_norm.choose_regularization(
-                    training_residual, held_out=test, **options
-                ).best
+                self.penalty = self._chosen_penalty(ratings, rank)
             else:  # biases only; any penalty will do if they are exact
                 self.penalty = nuclear_norm.largest_regularization(residual) or 1.0
             # Warm starts from larger penalties take less time than one fit from zero.
             grid = nuclear_norm.penalties_to(self.penalty, residual)
             path = nuclear_norm.soft_impute_path(
-                residual, grid, **options, tol=self.tol
+                residual,
+                grid,
+                max_rank=rank,
+                random_state=self.random_state,
+                tol=self.tol,
             )
             for number, solution in enumerate(path, start=1):
                 root = np.sqrt(solution.s)
                 self.user_factors = _with_a_column(solution.U * root)
                 self.item_factors = _with_a_column(solution.Vt.T * root)
-                if on_step is not None:
-                    objective, rmse = (
-                        solution.objectives[-1],
-                        validation_rmse(self, validation),
-                    )
-                    on_step(
-                        Step(number, len(grid), float(objective), solution.rmse, rmse)
-                    )
-            vars(self).update(self._solved("user", Histories.of(ratings), None))
+                objective = float(solution.objectives[-1])
+                progress.report(self, number, len(grid), objective, solution.rmse)
+            vars(self).update(self._solved("user", Histories.of(ratings)))
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+    def _bias(self) -> Bias:
+        return Bias(user_damping=self.user_damping, item_damping=self.item_damping)
+
+    def _chosen_penalty(self, ratings: Ratings, rank: int) -> float:
+        """Return the penalty with the smallest error on held-out ratings."""
+        from lowrank.completion import nuclear_norm
+        from lowrank.completion.observed import hold_out
+
+        training, test = hold_out(ratings.matrix, _TEST_FRACTION, self.random_state)
+        training_ratings = replace(
+            ratings,
+            indptr=training.indptr.astype(np.int64),
+            indices=training.indices.astype(np.int32),
+            data=training.data,
+            levels=None,
+            seconds=None,
+        )
+        bias = self._bias().fit(training_ratings)
+        errors = test.values - bias.predict(test.rows, test.columns)
+        return nuclear_norm.choose_regularization(
+            bias.residuals(training_ratings),
+            held_out=test._replace(values=errors),
+            max_rank=rank,
+            random_state=self.random_state,
+        ).best
+
+    def contributions(
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+    ) -> Explanation:
         """Return the scores of `items` as sums over the history.
 
         A rating contributes to the user's bias and, by its residual, to the user's factors.
         """
-        columns = check_indices(items, self.n_items, "item")
-        rated = check_indices(history.indices, self.n_items, "item")
+        columns, rated = self._checked_history(history, items)
         M = self.item_factors[rated].astype(np.float64)
         deviation = (
             history.values - np.float64(self.global_mean) - self.item_bias[rated]
@@ -169,15 +161,10 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return self._explanation(base, terms, columns)
 
-    def _solved(
-        self, side: str, histories: Histories, features: kernels.CsrArrays | None
-    ) -> dict[str, Any]:
+    def _solved(self, side: str, histories: Histories) -> dict[str, Any]:
         """Compute biases, then factors by ridge regression."""
-        other_bias, other_factors = self.item_bias, self.item_factors
-        damping = self.user_damping
-        if side == "item":
-            other_bias, other_factors = self.user_bias, self.user_factors
-            damping = self.item_damping
+        other_factors, other_bias = self._vectors_of(OTHER[side])
+        damping = self.user_damping if side == "user" else self.item_damping
         deviations, bias = damped_biases(
             histories, self.global_mean, other_bias, damping
         )

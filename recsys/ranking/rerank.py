@@ -146,7 +146,7 @@ def with_unknown_users(model: Model, popular: Popular, limits: SearchLimits) -> 
     """Return a search in which users of index ``model.n_users`` and above get popular items."""
 
     def search(users: Indices, n: int) -> Iterator[TopN]:
-        of_unknown = popular._with_arrays(n_users=users.max() + 1)
+        of_unknown = popular._with(n_users=int(users.max()) + 1)
         block_size = max(1, _RESULTS // n)
         for part in kernels.pieces(len(users), block_size):
             is_known = users[part] < model.n_users

@@ -34,9 +34,8 @@ class Limits:
         Time for a request to arrive, and for its answer.
     waiting : int
         Number of requests that wait for a thread; further ones are rejected as busy.
-    connections, connections_of_client : int
-        Number of open connections of a process, and of them from one address; an IPv6
-        network of 64 bits counts as one address.
+    connections : int
+        Number of open connections of a process.
     """
 
     body: int = 2**20
@@ -45,8 +44,7 @@ class Limits:
     batch: int = 1000
     seconds: float = 10.0
     waiting: int = 100
-    connections: int = 800
-    connections_of_client: int = 200
+    connections: int = 1000
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

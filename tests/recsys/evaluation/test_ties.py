@@ -43,7 +43,7 @@ class Nothing(Model):
     name, predicts_ratings = "nothing", False
     levels = 1
 
-    def _fit(self, ratings, on_step, validation):
+    def _fit(self, ratings, progress):
         self.n_users, self.n_items = ratings.shape
         counts = np.bincount(ratings.indices, minlength=ratings.n_items)
         ranks = np.argsort(np.argsort(counts, kind="stable"))

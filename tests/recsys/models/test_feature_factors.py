@@ -10,9 +10,10 @@ import scipy.sparse as sp
 
 from lowrank import kernels
 from recsys.data.ratings import Ratings
+from recsys.models.abilities import folded_in
 from recsys.models.als import ALS
 from recsys.models.bayes import Bayes
-from recsys.models.histories import Context, Histories
+from recsys.models.histories import Histories
 
 KINDS = {
     "als": lambda: ALS(factors=4, iterations=8),
@@ -85,14 +86,14 @@ def test_scores_equal_pairs_for_new_users_and_items_too(fitted, ratings):
 def test_a_user_of_the_fit_who_is_folded_in_gets_the_same_scores(fitted, ratings):
     for user in (0, 40):  # without and with ratings
         features = ratings.user_features.rows([user])
-        folded = fitted.with_users(history(ratings, user), features)
+        folded = folded_in(fitted, "user", history(ratings, user), features)
         np.testing.assert_array_equal(folded.scores([0]), fitted.scores([user]))
 
 
 def test_items_that_are_folded_in_know_their_features(fitted, ratings):
     columns = kernels.csr_arrays(ratings.matrix[:, :10].T.tocsr())
     features = ratings.item_features.rows(np.arange(10))
-    folded = fitted.with_items(Histories(*columns), features)
+    folded = folded_in(fitted, "item", Histories(*columns), features)
     users = np.arange(COLD, 20)
     cold = fitted.scores(users)[:, :COLD]
     np.testing.assert_allclose(folded.scores(users)[:, :COLD], cold, atol=1e-5)
@@ -102,12 +103,15 @@ def test_items_that_are_folded_in_know_their_features(fitted, ratings):
 @pytest.mark.parametrize("user", [0, 40])
 def test_contributions_of_ratings_and_features_add_up(fitted, ratings, user):
     items = np.array([2, 30, 59])
-    context = Context(
-        kernels.csr_arrays(ratings.user_features.matrix[[user]]),
-        kernels.csr_arrays(ratings.item_features.matrix[items]),
-        Histories(*kernels.csr_arrays(ratings.matrix[:, items].T.tocsr())),
+    own = replace(
+        history(ratings, user),
+        features=kernels.csr_arrays(ratings.user_features.matrix[[user]]),
     )
-    found = fitted.contributions(history(ratings, user), items, context)
+    raters = Histories(
+        *kernels.csr_arrays(ratings.matrix[:, items].T.tocsr()),
+        features=kernels.csr_arrays(ratings.item_features.matrix[items]),
+    )
+    found = fitted.contributions(own, items, raters)
     total = found.base + found.popularity + found.terms.sum(axis=1)
     total += found.item_features.sum(axis=1) + found.user_features.sum(axis=1)
     np.testing.assert_allclose(total, fitted.scores([user])[0, items], atol=2e-4)

@@ -12,7 +12,9 @@ from recsys import Recommender
 from recsys.data.feature_selection import with_features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.models.abilities import folded_in
 from recsys.models.blend import Blend
+from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 
 N_USERS, N_ITEMS, NEW = 90, 70, 5
@@ -139,10 +141,8 @@ def test_folding_in_a_known_user_changes_nothing(recommender, ratings):
 def test_items_folded_in_with_features_alone_score_as_new_ones(recommender, ratings):
     model, features = recommender.model, ratings.item_features
     none = [np.zeros(NEW + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)]
-    from recsys.models.histories import Histories
-
     rows = replace(features, matrix=features.matrix[:NEW])
-    folded = model.with_items(Histories(*none), rows)
+    folded = folded_in(model, "item", Histories(*none), rows)
     users = np.array([4, N_USERS - 1])
     np.testing.assert_allclose(
         folded.scores(users), model.scores(users)[:, :NEW], atol=1e-5

@@ -269,7 +269,7 @@ def test_als_folds_new_ratings_in_on_the_scale_of_the_old(ratings):
     stars = Ratings.from_matrix(matrix)
     model = make_model("implicit-als").fit(stars)
     folded = model.with_users(Histories.of(stars.take(stars.values < 3)))
-    again = model._with_arrays(interaction_weight=model.interaction_weight / 2)
+    again = model._with(interaction_weight=model.interaction_weight / 2)
     ones = Histories.of(stars.take(stars.values < 3))
     expected = again.with_users(
         replace(ones, values=np.full(len(ones.values), 4, np.float32))

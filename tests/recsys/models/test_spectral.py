@@ -287,5 +287,6 @@ def test_small_data_get_few_factors_and_none_more_than_there_are():
 )
 def test_rejects_arrays_with_indices_out_of_range(data, name, spoil, message):
     model = fitted(data[0])
+    arrays = model._arrays() | {name: spoil(model._arrays()[name])}
     with pytest.raises(ValueError, match=message):
-        model._with_arrays(**{name: spoil(model._arrays()[name])})
+        type(model)._from_arrays(model.get_params(), arrays)

@@ -76,6 +76,12 @@ class ByScores(FactorModel):
     def _factor_form(self, users):
         return None
 
+    def scores(self, users):
+        return super()._factor_form(users).scores()
+
+    def _score_error(self, users):
+        return super()._factor_form(users).error()
+
 
 def by_scores(model):
     return ByScores._from_arrays({}, model._arrays())
