@@ -33,11 +33,10 @@ from lowrank import kernels, truncated_svd
 from lowrank.kernels.retrieval import top_k
 from recsys import Recommender
 from recsys.data.ratings import Ratings
-from recsys.model_file import Saved
 from recsys.models.als import ALS
 from recsys.ranking.topn import CsrPairs, top_n
 from recsys.readers import read_ratings
-from recsys.storage import save_model
+from recsys.storage import Saved, save_model
 
 N = 20
 SGEMM_BLOCKS = (

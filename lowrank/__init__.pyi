@@ -23,10 +23,7 @@ from .rank import choose_rank as choose_rank
 from .rank import cumulative_energy as cumulative_energy
 from .rank import elbow as elbow
 from .rank import gavish_donoho as gavish_donoho
-from .rank import minka as minka
-from .rank import noise_threshold as noise_threshold
 from .rank import parallel_analysis as parallel_analysis
-from .rank import profile_likelihood as profile_likelihood
 from .rank import rank_for_energy as rank_for_energy
 from .robust import RobustPCA as RobustPCA
 from .robust import robust_pca as robust_pca

@@ -126,8 +126,8 @@ class PCA(
         constant up to rounding are divided by 1 and left out. Sparse data stay sparse.
     center_samples : bool, default False
         First subtract its mean from each row, as for image patches. On sparse data this is a
-        rank-one correction, and only the rules "elbow" and "profile" can choose the number of
-        components. `inverse_transform` does not add these means again.
+        rank-one correction, and only the rule "elbow" can choose the number of components.
+        `inverse_transform` does not add these means again.
     ddof : int, default 1
         Delta degrees of freedom: the divisor of variances is n_samples - ddof.
     whiten : bool, default False

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -28,8 +27,11 @@ if TYPE_CHECKING:
     from lowrank.arguments import OperatorLike, RandomStateLike
     from lowrank.operators import Float64Array, MatrixOperator
 
+RULES = ("elbow", "energy", "gavish-donoho", "parallel", "cv")
+"""Rules of `choose_rank`."""
+
 _LARGEST_GRAM = 5000  # largest min(shape) for the whole spectrum of a sparse matrix
-_MOST_RANKS = 50  # largest rank considered by "parallel", "cv", "elbow" and "profile"
+_MOST_RANKS = 50  # largest rank considered by "parallel", "cv" and "elbow"
 _PERMUTATIONS = 20  # permuted copies of parallel analysis
 _QUANTILE = 0.95  # quantile of their singular values to exceed
 _ELBOW = ": choose the rule 'elbow'"  # advice for a LinearOperator
@@ -138,56 +140,6 @@ def elbow(s: ArrayLike) -> int:
     return int(np.argmax(sag))
 
 
-def noise_threshold(s: ArrayLike, level: float) -> int:
-    """Count the singular values above a known noise level.
-
-    Parameters
-    ----------
-    s
-        As in `cumulative_energy`.
-    level : float
-        Largest singular value of the noise.
-
-    Raises
-    ------
-    ValueError
-        If `s` is not descending, finite and non-negative, or `level` is negative or NaN.
-    """
-    if not level >= 0.0:
-        raise ArgumentError(f"level must not be negative; got {level}.")
-    return int(np.sum(_checked_spectrum(s) > level))
-
-
-def profile_likelihood(s: ArrayLike) -> int:
-    """Return the k that maximises the profile likelihood of the scree curve.
-
-    The first k values and the other values are modelled as two normal samples with different means
-    and the same variance.
-
-    Parameters
-    ----------
-    s : array-like of shape (k,)
-        As for `elbow`. If it has fewer than 2 values, or all are equal, its length is returned.
-
-    References
-    ----------
-    Zhu & Ghodsi (2006), "Automatic dimensionality selection from the scree plot via the use of
-    profile likelihood", equations (1)-(4).
-    """
-    spectrum = _checked_spectrum(s)
-    if spectrum.size < 2 or spectrum[0] == spectrum[-1]:
-        return spectrum.size
-    scaled = spectrum / spectrum[0]
-    # For the best common variance, the likelihood decreases with the pooled sum of squares.
-    pooled = []
-    for k in range(1, scaled.size):
-        squares = 0.0
-        for group in scaled[:k], scaled[k:]:
-            squares += float(np.sum((group - group.mean()) ** 2))
-        pooled.append(squares)
-    return int(np.argmin(pooled)) + 1
-
-
 def _checked_spectrum(s: ArrayLike) -> Float64Array:
     spectrum = np.asarray(s, dtype=np.float64)
     if spectrum.ndim != 1:
@@ -214,12 +166,11 @@ def choose_rank(
     Parameters
     ----------
     A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
-        Rows are samples. Sparse input is never made dense. Only the rules "elbow" and "profile"
-        take a LinearOperator; "parallel" and "cv" take no RowBlocks.
-    rule : {"elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle"}
-        See `elbow` and `profile_likelihood` (applied to the 50 largest singular values),
-        `rank_for_energy`, `gavish_donoho`, `parallel_analysis`, `bi_cross_validation` (both up to
-        rank 50) and `minka`.
+        Rows are samples. Sparse input is never made dense. Only the rule "elbow" takes a
+        LinearOperator; "parallel" and "cv" take no RowBlocks.
+    rule : {"elbow", "energy", "gavish-donoho", "parallel", "cv"}
+        See `elbow` (applied to the 50 largest singular values), `rank_for_energy`,
+        `gavish_donoho`, `parallel_analysis` and `bi_cross_validation` (both up to rank 50).
     fraction : float
         Fraction of the energy for the rule "energy".
     center : bool, default True
@@ -230,9 +181,8 @@ def choose_rank(
     Raises
     ------
     TypeError, ValueError
-        If the rule is unknown or does not accept a LinearOperator, if "mle" is given fewer rows
-        than columns, or if the rule needs the whole spectrum of a sparse matrix with
-        min(n, m) > 5,000.
+        If the rule is unknown or does not accept a LinearOperator, or if it needs the whole
+        spectrum of a sparse matrix with min(n, m) > 5,000.
 
     Examples
     --------
@@ -242,15 +192,20 @@ def choose_rank(
     (2, 2)
     """
     check_choice(rule, RULES, "rule")
-    needs, choose = RULES[rule]
     matrix = as_operator(A)
-    if needs == "entries":
-        return choose(matrix, center=center, random_state=random_state)
-    if needs == "spectrum":
-        return choose(whole_spectrum(matrix, bool(center)), matrix.shape, fraction)
-    k = min(_MOST_RANKS, *matrix.shape)
-    leading = truncated_svd(matrix, k, center=center, random_state=random_state).s
-    return choose(leading, matrix.shape, fraction)
+    if rule == "elbow":
+        k = min(_MOST_RANKS, *matrix.shape)
+        return elbow(
+            truncated_svd(matrix, k, center=center, random_state=random_state).s
+        )
+    if rule == "parallel":
+        return parallel_analysis(matrix, center=center, random_state=random_state)
+    if rule == "cv":
+        return _best_predicting_rank(matrix, center=center, random_state=random_state)
+    spectrum = whole_spectrum(matrix, bool(center))
+    if rule == "energy":
+        return rank_for_energy(spectrum, fraction)
+    return gavish_donoho(spectrum, matrix.shape)
 
 
 def gavish_donoho(
@@ -335,53 +290,6 @@ def marchenko_pastur_median(beta: float) -> float:
         density[0] = 2 * density[1] - density[2]
     mass = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2)])
     return float(np.interp(mass[-1] / 2, mass, x))
-
-
-def minka(eigenvalues: ArrayLike, n_samples: int) -> int:
-    """Choose the rank with the largest evidence under probabilistic PCA (Laplace's approximation).
-
-    For data that are in a subspace up to rounding, the rank is its dimension, since the evidence is
-    infinite there.
-
-    Parameters
-    ----------
-    eigenvalues : array-like of shape (m,)
-        Eigenvalues of the covariance matrix in descending order. The rank is from 1 to m - 1 (0 for
-        m < 2).
-
-    References
-    ----------
-    Minka (2000), "Automatic choice of dimensionality for PCA", equation (30).
-    """
-    spectrum = np.asarray(eigenvalues, dtype=np.float64)
-    rounding = np.finfo(np.float64).eps * max(n_samples, spectrum.size)
-    tiny = spectrum.max(initial=0.0) * rounding
-    candidates = [k for k in range(1, spectrum.size) if spectrum[k - 1] > tiny]
-    if not candidates:
-        return min(1, max(spectrum.size - 1, 0))
-    if spectrum[candidates[-1]] <= tiny:
-        return candidates[-1]
-    return max(candidates, key=lambda k: _log_evidence(spectrum, k, n_samples))
-
-
-def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
-    m = spectrum.size
-    noise = float(spectrum[k:].mean())
-    angles = (m - np.arange(1, k + 1) + 1) / 2
-    subspace = math.fsum(math.lgamma(a) - a * math.log(math.pi) for a in angles)
-    subspace -= k * math.log(2)
-    fit = -n / 2 * float(np.log(spectrum[:k]).sum())
-    fit -= n * (m - k) / 2 * math.log(noise)
-    parameters = m * k - k * (k + 1) / 2
-    inverse = np.where(np.arange(m) < k, 1 / np.maximum(spectrum, 1e-300), 1 / noise)
-    volume = 0.0
-    for i in range(k):
-        gaps = (spectrum[i] - spectrum[i + 1 :]) * (inverse[i + 1 :] - inverse[i])
-        if np.any(gaps <= 0):
-            return -math.inf
-        volume += float(np.log(gaps).sum()) + math.log(n) * gaps.size
-    prior = (parameters + k) / 2 * math.log(2 * math.pi)
-    return subspace + fit + prior - volume / 2 - k / 2 * math.log(n)
 
 
 def parallel_analysis(
@@ -572,37 +480,9 @@ def _block_errors(
     return errors
 
 
-def _by_evidence(s: Float64Array, shape: tuple[int, int], _: float) -> int:
-    rows, columns = shape
-    if rows < columns:
-        raise ArgumentError(
-            f"rule 'mle' needs at least as many samples as features; got {rows} and {columns}."
-        )
-    eigenvalues = np.zeros(columns)
-    _, exponent = math.frexp(s.max(initial=0.0))
-    scaled = np.ldexp(s, -exponent)  # so that squares do not overflow
-    eigenvalues[: s.size] = scaled**2 / max(rows - 1, 1)
-    return minka(eigenvalues, rows)
-
-
-def _by_cross_validation(matrix: MatrixOperator, **options: Any) -> int:
+def _best_predicting_rank(matrix: MatrixOperator, **options: Any) -> int:
     scaled, _ = _rescaled(matrix)
     errors = bi_cross_validation(scaled, _MOST_RANKS, **options)
+    # The smallest rank up to rounding, as exact data have equal errors from their rank on.
     rounding = 1e3 * float(np.finfo(matrix.dtype).eps) * errors[0]
     return int(np.argmax(errors <= errors.min() + rounding))
-
-
-# Input of each rule: "leading" (the 50 largest singular values), "spectrum" (all of them) or
-# "entries". The arguments are (s, shape, fraction), or (A, center=..., random_state=...) for
-# "entries".
-RULES: dict[
-    str, tuple[Literal["leading", "spectrum", "entries"], Callable[..., int]]
-] = {
-    "elbow": ("leading", lambda s, shape, fraction: elbow(s)),
-    "profile": ("leading", lambda s, shape, fraction: profile_likelihood(s)),
-    "energy": ("spectrum", lambda s, shape, fraction: rank_for_energy(s, fraction)),
-    "gavish-donoho": ("spectrum", lambda s, shape, fraction: gavish_donoho(s, shape)),
-    "parallel": ("entries", parallel_analysis),
-    "cv": ("entries", _by_cross_validation),
-    "mle": ("spectrum", _by_evidence),
-}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
-from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.arguments import as_operator, checked_generator, checked_rank, entries_of
@@ -391,7 +390,10 @@ def _outside(Q: Float64Array, block: Float64Array) -> Float64Array:
 
 
 def _dense(block: Any) -> Float64Array:
-    return np.asarray(block.toarray() if sparse.issparse(block) else block)
+    if isinstance(block, np.ndarray):
+        return block
+    dense: Float64Array = block.toarray()
+    return dense
 
 
 def _best_middle(

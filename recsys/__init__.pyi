@@ -4,6 +4,8 @@ from .data.feature_selection import with_features as with_features
 from .data.features import Features as Features
 from .data.ids import Ids as Ids
 from .data.ratings import Ratings as Ratings
+from .data.read_options import FrameOptions as FrameOptions
+from .data.read_options import ReadOptions as ReadOptions
 from .errors import DataError as DataError
 from .errors import EngineError as EngineError
 from .errors import ModelFileError as ModelFileError
@@ -47,7 +49,7 @@ from .models.softimpute import SoftImpute as SoftImpute
 from .readers import read_ratings as read_ratings
 from .readers import sample_path as sample_path
 from .recommender import Recommender as Recommender
-from .storage import save_split as save_split
+from .saved_splits import save_split as save_split
 from .table_writer import write_table as write_table
 
 __version__: str

@@ -125,7 +125,7 @@ def _weighted_like(
     columns = to_polars(frame, names)
     if "user" not in names and usual_column(names, "user") is None:
         columns = columns.with_columns(pl.lit(NEW_USER).alias("user"))
-    ratings = ratings_of_frame(columns, {}, like, implicit=True)
+    ratings = ratings_of_frame(columns, {"implicit": True}, like)
     half_life = ratings.rule.half_life
     if half_life is None or ratings.seconds is None or known.seconds is None:
         return ratings

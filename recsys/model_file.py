@@ -1,7 +1,8 @@
-"""Schemas of saved models, indexes and splits, and checked loading of them.
+"""Files of saved models and indexes: schemas of model.json, and checked opening.
 
-Functions that check contents raise a `DamageError`. Functions that open a directory turn it into a
-`ModelFileError` with the path.
+Functions that check contents raise a `DamageError`. Functions that open a directory turn
+it into a `ModelFileError` with the path. Nothing here needs a data frame, so that a list
+for a known user is made without importing polars.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -25,30 +24,20 @@ from typing import (
     NamedTuple,
     TypeAlias,
     TypeVar,
-    cast,
 )
 
 import msgspec
 import numpy as np
-import polars as pl
 from msgspec import Meta, Struct
 from msgspec.structs import asdict as as_dict
 from numpy.typing import NDArray
-from polars.exceptions import PanicException, PolarsError
 
 from recsys.atomic import recover
-from recsys.data.csr import Values
-from recsys.data.events import EventRule, Events
-from recsys.data.features import FeatureKind, FeatureRequest, Features, ReadAs
 from recsys.data.feedback import Feedback, Kind
-from recsys.data.ids import Ids
-from recsys.data.ratings import Ratings
-from recsys.data.rows import Policy, check_scale
-from recsys.data.split_parts import SPLIT_FORMAT, PartReading
+from recsys.data.kinds import FeatureKind, FeatureRequest, Policy, ReadAs
 from recsys.errors import ModelFileError, RecsysError
-from recsys.models.base import Model
-from recsys.models.registry import MODELS
-from recsys.provenance import FitRequest, Provenance
+from recsys.models.registry import MODELS, model_class
+from recsys.provenance import FitRequest
 from recsys.saved_arrays import (
     FORMAT_VERSION,
     LONGEST,
@@ -59,13 +48,12 @@ from recsys.saved_arrays import (
     SavedDirectory,
     as_path,
     check_finite,
-    check_rows,
     mapped,
 )
 
 if TYPE_CHECKING:
-    from lowrank.completion.feature_ridge import GroupedFeatures
-
+    from recsys.data.events import EventRule
+    from recsys.models.base import Model
 
 INDEX_FORMAT = "recsys-lsi"
 SPARK_FORMAT = (
@@ -80,9 +68,10 @@ PAUSE = 0.02
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
 Side: TypeAlias = Literal["user", "item"]
-Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+"""Arrays of a saved directory by their names without suffix."""
 # Patterns end in \Z, since $ also matches before a final line feed.
 _TABLES = r"users|items|(item|user)_(table|levels)|terms|stop_words|documents"
 TableName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_TABLES})\Z")]
@@ -91,26 +80,11 @@ FOLDER = rf"(arrays|ratings|events|(item|user)_features|{_TABLES})"
 FileName: TypeAlias = Annotated[
     str, Meta(pattern=rf"\A{FOLDER}/[A-Za-z0-9_]{{1,100}}\.npy\Z")
 ]
-FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
-_PARTS = r"(train|test|history)\.(csv|parquet)|(items|users)\.parquet"
-PartName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_PARTS})\Z")]
-
-# Valid types of columns for each kind of features; "number" allows any numeric type.
-_FEATURES: dict[str, tuple[Any, ...]] = {
-    "boolean": (pl.Boolean,),
-    "date": (pl.Date, pl.Datetime),
-    "category": (pl.String, pl.Int64),
-    "list": (pl.List(pl.String),),
-    "text": (pl.String,),
-}
-
 _OTHER_FORMS = {
     MODEL_FORMAT: "it is a saved model of ratings; see `recsys info`",
     INDEX_FORMAT: "it is an index of texts; see `recsys lsi info` and `recsys lsi query`",
     SPARK_FORMAT: "it was fitted with --engine spark; see `recsys info`",
 }
-_ROWS = ("indptr", "indices", "data")
-
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -161,6 +135,8 @@ class RuleEntry(Struct, frozen=True):
         """
         if len(self.kinds) != len(self.weights) or not np.isfinite(self.weights).all():
             raise DamageError(f"the kinds of events in {MANIFEST} need a weight each")
+        from recsys.data.events import EventRule
+
         kinds, weights = tuple(self.kinds), tuple(self.weights)
         return EventRule(self.policy, self.half_life, kinds, weights, self.above)
 
@@ -175,11 +151,9 @@ class FeedbackEntry(Struct, frozen=True):
     @classmethod
     def from_feedback(cls, feedback: Feedback | None) -> FeedbackEntry | None:
         """Describe a decision, without the range of the values."""
-        return (
-            None
-            if feedback is None
-            else cls(feedback.kind, feedback.name, feedback.common)
-        )
+        if feedback is None:
+            return None
+        return cls(feedback.kind, feedback.name, feedback.common)
 
 
 class BlockEntry(Struct, frozen=True):
@@ -294,23 +268,6 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return sum(entry.bytes for entry in self.files.values())
 
 
-class SplitManifest(Struct, frozen=True, kw_only=True):
-    """Contents of split.json; `folds` are the subdirectories of a split into folds."""
-
-    format: Literal["recsys-split"] = SPLIT_FORMAT
-    format_version: Literal[4] = FORMAT_VERSION
-    package_version: str = ""
-    method: str = "k-fold"
-    parameters: dict[str, Number] = {}
-    repeats: Literal["drop", "keep"] = "drop"
-    description: str = ""
-    fingerprint: str = ""
-    counts: dict[str, int] = {}
-    files: list[PartName] = []
-    folds: list[FoldName] = []
-    reading: PartReading = PartReading()
-
-
 def read_document(file: Path) -> dict[str, Any]:
     """Read a JSON object of at most 64 MB from a file.
 
@@ -399,125 +356,6 @@ def listed(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     return arrays[name]
 
 
-def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> None:
-    """Check that a frame is a valid table of `Features`.
-
-    Raises
-    ------
-    DamageError
-    """
-    names = frame.columns
-    if names[:1] != [side] or names[1:] != [*kinds]:
-        raise DamageError(f"a table of {side}s needs kinds of the columns {names[1:]}")
-    ids = frame[side]
-    if (
-        ids.dtype not in (pl.Int64, pl.String)
-        or ids.null_count()
-        or len({*ids}) < len(ids)
-    ):
-        raise DamageError(f"a table of {side}s needs distinct ids, integers or strings")
-    for name, kind in kinds.items():
-        dtype = frame.schema[name]
-        fits = (
-            dtype.is_numeric() if kind == "number" else dtype in _FEATURES.get(kind, ())
-        )
-        if not fits:
-            raise DamageError(
-                f"column {name!r} has {dtype} values; they cannot be of {kind!r}"
-            )
-
-
-def decoded(
-    arrays: Mapping[str, NDArray[Any]], prefix: str, entry: ColumnEntry
-) -> pl.Series:
-    """Return a column from the arrays of `storage.encoded`, whose names begin with `prefix`."""
-    if entry.type in ("text", "list"):
-        values = _decoded_texts(arrays, prefix)
-        if entry.type == "list":
-            starts = np.append(0, listed(arrays, f"{prefix}_ends"))
-            check_rows(f"{prefix}_ends", starts, np.zeros(len(values)), 1)
-            lists = pl.lit(values.implode()).list
-            values = _slices(starts, lists.slice, pl.List(pl.String))
-    else:
-        array = listed(arrays, prefix)
-        if array.ndim != 1 or not array.dtype.isnative:
-            raise DamageError(f"{prefix} is not a column")
-        values = pl.Series(array)
-        if entry.type != "number":
-            values = values.cast(pl.Date if entry.type == "date" else pl.Datetime("us"))
-    if f"{prefix}_valid" in arrays:
-        missing = pl.Series([None], dtype=values.dtype)
-        values = values.zip_with(pl.Series(arrays[f"{prefix}_valid"]), missing)
-    return values.alias(entry.name)
-
-
-def _decoded_texts(arrays: Mapping[str, NDArray[Any]], prefix: str) -> pl.Series:
-    """Return the texts between offsets of bytes, which must be valid UTF-8."""
-    offsets = listed(arrays, f"{prefix}_offsets")
-    text = listed(arrays, f"{prefix}_bytes")
-    if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
-        raise DamageError(f"{prefix} is not text")
-    # An offset outside the bytes would be cut to an empty text in silence.
-    check_rows(f"{prefix}_offsets", offsets, text, 256)
-    return _slices(offsets, pl.lit(text.tobytes()).bin.slice, pl.Binary).cast(pl.String)
-
-
-def _slices(
-    starts: NDArray[Any], slice_of: Callable[[str, str], pl.Expr], dtype: Any
-) -> pl.Series:
-    """Return slices of one value, each from a start to the next one."""
-    spans = pl.DataFrame({"start": starts[:-1], "length": np.diff(starts)})
-    if not len(spans):  # a literal would be a column of one row
-        return pl.Series([], dtype=dtype)
-    return spans.select(slice_of("start", "length")).to_series()
-
-
-def _saved_ids(
-    arrays: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
-) -> Ids:
-    """Return the saved ids of users or items."""
-    table = saved_table(arrays, manifest, f"{kind}s")
-    if table.columns != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
-        raise DamageError(f"the {kind}s have no column of ids")
-    ids = Ids(table[kind], kind)
-    if not ids.values.equals(table[kind]):
-        raise DamageError(f"the {kind} ids are not in order")
-    return ids
-
-
-def _saved_features(
-    arrays: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
-) -> Features | None:
-    """Return the saved table of users or items, or None."""
-    name: Any = f"{kind}_table"
-    if name not in manifest.columns:
-        return None
-    entries = manifest.columns[name][1:]
-    kinds = {entry.name: entry.kind for entry in entries}
-    read_as = {
-        entry.name: entry.read_as for entry in entries if entry.read_as is not None
-    }
-    frame = saved_table(arrays, manifest, name)
-    check_features(frame, kind, kinds)
-    return Features(frame, cast("dict[str, FeatureKind]", kinds), read_as=read_as)
-
-
-def saved_table(
-    arrays: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any
-) -> pl.DataFrame:
-    """Return a saved table with the columns that the manifest lists.
-
-    Raises
-    ------
-    DamageError
-    """
-    entries = manifest.columns.get(name, [])
-    columns = [decoded(arrays, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
-    if len({len(column) for column in columns}) != 1:
-        raise DamageError(f"the columns of {name} are of different lengths, or missing")
-    return pl.DataFrame(columns)
-
-
 class Form(NamedTuple):
     """Kind of a saved directory, with its name in messages."""
 
@@ -529,16 +367,6 @@ class Form(NamedTuple):
 
 MODEL = Form(MODEL_FORMAT, "saved model", "recsys fit", RatingsTraining)
 INDEX = Form(INDEX_FORMAT, "saved index", "recsys lsi index", IndexTraining)
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A fitted model with its ratings, training summary and provenance."""
-
-    model: Model
-    ratings: Ratings
-    training: dict[str, Any]
-    provenance: Provenance = field(default_factory=Provenance)
 
 
 def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
@@ -682,30 +510,43 @@ def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
         raise ModelFileError(
             f"The {form.noun} {path} needs more memory than there is."
         ) from error
-    except (RecsysError, TypeError, ValueError, PolarsError, PanicException) as error:
+    except _errors_of_damage() as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ModelFileError(f"The {form.noun} {path} is damaged: {reason}.") from None
 
 
-def load_model(path: str | Path, *, verify: bool = False) -> Saved:
-    """Load a saved model; `verify` also checks the checksums of large files.
+def _errors_of_damage() -> tuple[type[BaseException], ...]:
+    """Return the errors that unexpected contents cause; called only after an error."""
+    from polars.exceptions import PanicException, PolarsError
+
+    return RecsysError, TypeError, ValueError, PolarsError, PanicException
+
+
+class OpenedModel(NamedTuple):
+    """A fitted model with the description and the arrays of its directory."""
+
+    manifest: Manifest
+    arrays: Arrays
+    model: Model
+
+
+def open_model(path: str | Path) -> OpenedModel:
+    """Open a saved model, without its ratings and tables.
 
     Raises
     ------
     ModelFileError
     """
-    return read_directory(path, MODEL, partial(_loaded_model, verify=verify))
+    return read_directory(path, MODEL, opened_model)
 
 
-def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
-    """Load the model in a saved directory.
+def opened_model(directory: SavedDirectory, *, verify: bool = False) -> OpenedModel:
+    """Return the model in a saved directory.
 
     Raises
     ------
     DamageError, ModelFileError
     """
-    if format_of(directory.real) == SPARK_FORMAT:
-        return _loaded_spark_model(directory)
     manifest = checked_manifest(directory, MODEL)
     if manifest.model not in MODELS:
         raise ModelFileError(
@@ -713,172 +554,25 @@ def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
             f"version of recsys does not know; it knows {', '.join(sorted(MODELS))}."
         )
     training = manifest.training
-    if not training["implicit"] and None in (
-        training["rating_min"],
-        training["rating_max"],
-    ):
+    grades = training["rating_min"], training["rating_max"]
+    if not training["implicit"] and None in grades:
         raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
     arrays = mapped_arrays(directory, manifest, verify=verify)
-    model = _saved_model(arrays, manifest)
-    users, items = (_saved_ids(arrays, manifest, kind) for kind in ("user", "item"))
-    if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
-        raise DamageError(
-            f"the model is of shape {shape}, not {(len(users), len(items))}"
-        )
-    ratings = _saved_ratings(arrays, manifest, users, items)
-    origin = {f.name: getattr(manifest, f.name) for f in fields(Provenance)}
-    return Saved(model, ratings, training, Provenance(**origin))
-
-
-def read_user_ids(path: str | Path) -> list[pl.Series]:
-    """Return the ids of users in a saved model, and in its table of users.
-
-    Raises
-    ------
-    ModelFileError
-    """
-
-    def read(directory: SavedDirectory) -> list[pl.Series]:
-        manifest = checked_manifest(directory, MODEL)
-        names = [
-            name
-            for name in manifest.files
-            if name.startswith(("users/0", "user_table/0"))
-        ]
-        arrays = {
-            name.removesuffix(".npy"): mapped(
-                directory, name, as_dict(manifest.files[name]), verify=False
-            )
-            for name in names
-        }
-        tables = [name for name in ("users", "user_table") if name in manifest.columns]
-        return [
-            decoded(arrays, f"{name}/0", manifest.columns[name][0]) for name in tables
-        ]
-
-    return read_directory(path, MODEL, read)
-
-
-def _loaded_spark_model(directory: SavedDirectory) -> Saved:
-    """Load a model of the Spark engine, whose Parquet files are read by their paths."""
-    saved = Saved(*resolve_name("recsys.spark.results:load_result")(directory.real))
-    if directory.was_replaced():
-        raise DamageError("it was replaced while it was read")
-    check_finite(saved.model._arrays())
-    return saved
-
-
-def _saved_model(arrays: Mapping[str, NDArray[Any]], manifest: Manifest) -> Model:
-    """Return the fitted model of the saved arrays."""
     folder = "arrays/"
     fitted = {
         name.removeprefix(folder): np.require(array, requirements="C")
         for name, array in arrays.items()
         if name.startswith(folder)
     }
-    model_class = resolve_name(MODELS[manifest.model])
-    model: Model = model_class._from_arrays(manifest.parameters, fitted)
-    return model
-
-
-def _saved_ratings(
-    arrays: Mapping[str, NDArray[Any]],
-    manifest: Manifest,
-    users: Ids,
-    items: Ids,
-) -> Ratings:
-    """Return the training ratings of a saved model, with its tables and features."""
-    indptr, indices, data = (listed(arrays, f"ratings/{name}") for name in _ROWS)
-    levels, seconds = arrays.get("ratings/levels"), arrays.get("ratings/seconds")
-    check_rows("ratings/indptr", indptr, indices, len(items))
-    ratings = Ratings(
-        users,
-        items,
-        indptr,
-        indices,
-        data,
-        seconds,
-        implicit=bool(manifest.training["implicit"]),
-        item_table=_saved_features(arrays, manifest, "item"),
-        user_table=_saved_features(arrays, manifest, "user"),
-        item_features=_blocks(arrays, manifest, items),
-        user_features=_blocks(arrays, manifest, users),
-        levels=levels,
-        events=_saved_events(arrays, manifest, len(users), len(items)),
-        rule=manifest.rule.to_rule(),
-        scale=_saved_scale(manifest),
-        feature_request=manifest.feature_request,
-        untyped=tuple(manifest.untyped),
-        in_time_order=arrays.get("ratings/in_time_order"),
-    )
-    if levels is not None and data.max(initial=0) >= len(levels):
-        raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
-    if (feedback := manifest.feedback) is None:
-        return ratings
-    low, high = ratings.value_range()
-    decision = Feedback(feedback.kind, low, high, feedback.name, common=feedback.common)
-    return replace(ratings, feedback=decision)
-
-
-def _saved_scale(manifest: Manifest) -> tuple[float, float] | None:
-    """Return the scale of the grades, if it was given."""
-    scale = manifest.reading.get("scale")
-    return None if scale is None else check_scale(scale)
-
-
-def _saved_events(
-    arrays: Mapping[str, NDArray[Any]],
-    manifest: Manifest,
-    n_users: int,
-    n_items: int,
-) -> Events | None:
-    """Return the saved events, or None if the ratings tell everything.
-
-    Raises
-    ------
-    DamageError
-    """
-    if "events/indptr" not in arrays:
-        return None
-    indptr, items = arrays["events/indptr"], listed(arrays, "events/items")
-    check_rows("events/indptr", indptr, items, n_items, n_users)
-    seconds, kinds, keys, data = (
-        arrays.get(f"events/{name}") for name in ("seconds", "kinds", "keys", "data")
-    )
-    levels = arrays.get("events/levels")
-    dtypes: dict[str, tuple[type, ...]] = {
-        "indptr": (np.int64,),
-        "items": (np.int32,),
-        "seconds": (np.int32, np.int64, np.float64),
-        "kinds": (np.uint8,),
-        "keys": (np.uint64,),
-        "data": (np.float32,) if levels is None else (np.uint8,),
-    }
-    for name, types in dtypes.items():
-        array = arrays.get(f"events/{name}")
-        if array is None:
-            continue
-        if array.dtype not in types or (
-            name != "indptr" and array.shape != items.shape
-        ):
-            raise DamageError(f"events/{name} is not an array of {len(items)} events")
-    if kinds is not None and kinds.max(initial=0) >= len(manifest.rule.kinds):
-        raise DamageError(
-            f"events/kinds has codes beyond {len(manifest.rule.kinds)} kinds"
-        )
-    values = None
-    if data is not None:
-        if levels is not None and data.max(initial=0) >= len(levels):
-            raise DamageError(f"events/data has codes beyond the {len(levels)} levels")
-        values = Values(cast(Any, data), levels)
-    return Events(indptr, items, values, cast(Any, seconds), kinds, keys)
+    model = model_class(manifest.model)._from_arrays(manifest.parameters, fitted)
+    return OpenedModel(manifest, arrays, model)
 
 
 def mapped_arrays(
     directory: SavedDirectory, manifest: Manifest, *, verify: bool
-) -> dict[str, NDArray[Any]]:
+) -> Arrays:
     """Map all arrays into memory, by names without suffix, after checking files and values."""
-    arrays = {}
+    arrays: Arrays = {}
     for file, entry in manifest.files.items():
         name = file.removesuffix(".npy")
         array = mapped(directory, file, as_dict(entry), verify=verify)
@@ -888,40 +582,3 @@ def mapped_arrays(
             check_finite({name.removeprefix("arrays/"): array})
         arrays[name] = array
     return arrays
-
-
-def _blocks(
-    arrays: Mapping[str, NDArray[Any]], manifest: Manifest, ids: Ids
-) -> GroupedFeatures | None:
-    """Return the features of users or items, if the model has any."""
-    side = cast("Side", ids.kind)
-    if side not in manifest.features:
-        return None
-    from scipy.sparse import csr_array
-
-    # Imported here, because it needs scikit-learn and few models have features.
-    from recsys.data.encoder import EncoderState, FeatureBlocks, FeatureEncoder
-
-    levels = saved_table(arrays, manifest, f"{side}_levels")
-    if (
-        levels.schema != {"level": pl.String, "weight": pl.Float64}
-        or levels["weight"].has_nulls()
-    ):
-        raise DamageError(f"{side}_levels are not levels and their weights")
-    folder = f"{side}_features/"
-    names = [name for name in arrays if name.startswith(folder)]
-    of_side = {name.removeprefix(folder): arrays[name] for name in names}
-    entries = [as_dict(entry) for entry in manifest.features[side]]
-    encoder = FeatureEncoder.from_state(side, EncoderState(entries, levels, of_side))
-    indptr, indices, data = (listed(arrays, f"{folder}{name}") for name in _ROWS)
-    check_rows(f"{folder}indptr", indptr, indices, len(encoder.names))
-    if (
-        len(indptr) != len(ids) + 1
-        or data.shape != indices.shape
-        or data.dtype != np.float32
-    ):
-        raise DamageError(f"the {side} features are not a matrix of {len(ids)} rows")
-    if not levels["weight"].is_finite().all():
-        raise DamageError(f"the {side} features are not all finite")
-    shape = len(ids), len(encoder.names)
-    return FeatureBlocks(csr_array((data, indices, indptr), shape=shape), encoder)

@@ -17,7 +17,6 @@ from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
-from recsys.model_file import Saved
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.baselines import Bias, Popular
@@ -25,6 +24,7 @@ from recsys.models.histories import Explanation, Histories
 from recsys.models.parts import Floats, Indices
 from recsys.models.registry import MODELS, model_class
 from recsys.ranking.topn import Cosine, CsrPairs, Scorer, TopN, check_n
+from recsys.storage import Saved
 
 if TYPE_CHECKING:
     from recsys.data.encoder import FeatureBlocks

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.addresses import Location, located
-
-REMEMBERED = (
-    *("user", "item", "rating", "timestamp", "event", "event_id", "weight"),
-    *("table", "item_table", "user_table", "encoding", "time_format", "missing"),
-    *("duplicates", "event_weights", "half_life", "scale", "feedback", "common"),
-)
-"""Options of `recsys.read_ratings` that are saved with a model, for updates."""
+from recsys.data.read_options import SAVED
 
 AS_OF = "as_of"
 """Saved option: the present time of a reading, which its repetition needs; updates have another."""
@@ -68,7 +62,7 @@ class Provenance:
     tag : str or None
         Free text.
     reading : dict
-        Reading options that updates reuse: those in `REMEMBERED`, and "window". The present time of
+        Reading options that updates reuse: those in `SAVED`, and "window". The present time of
         the reading is in `AS_OF`, and is not reused.
     request : FitRequest or None
         Model that was requested; None if it is not in `recsys.MODELS`.
@@ -107,7 +101,7 @@ def remembered(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     stored: dict[str, Any] = {
         name: value
-        for name in REMEMBERED
+        for name in SAVED
         if (value := options.get(name)) is not None
         and not (name.endswith("_table") and not isinstance(value, str))
         and not (isinstance(value, str) and isinstance(located(value), Location))

@@ -23,7 +23,6 @@ from recsys.data.times import Moment
 from recsys.errors import DataError, NotFittedError, check_choice
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
-from recsys.model_file import Saved, load_model
 from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
 from recsys.models.registry import make_model
@@ -35,7 +34,7 @@ from recsys.ranking.rerank import prepare_lists
 from recsys.ranking.topn import Cosine, CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import as_ratings
 from recsys.refit import fit_model
-from recsys.storage import save_model
+from recsys.storage import Saved, load_model, save_model
 from recsys.topics import Topics
 from recsys.update import reading_of, updated
 from recsys.user_columns import check_columns
@@ -291,7 +290,7 @@ class Recommender:
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
-        """Load a saved model; see `recsys.model_file.load_model`."""
+        """Load a saved model; see `recsys.storage.load_model`."""
         check_process()
         return cls._of(load_model(path, verify=verify), is_named=True)
 

@@ -17,9 +17,9 @@ import polars as pl
 from recsys.changes import described
 from recsys.data.csr import Values
 from recsys.data.events import collect
-from recsys.data.features import FeatureRequest
 from recsys.data.feedback import judge
 from recsys.data.ids import integers_if_whole
+from recsys.data.kinds import FeatureRequest, Policy
 from recsys.data.ratings import (
     Ratings,
     compact,
@@ -28,11 +28,11 @@ from recsys.data.ratings import (
     restricted,
     with_collected,
 )
-from recsys.data.rows import Policy, marks_unrated
-from recsys.model_file import Saved
+from recsys.data.rows import marks_unrated
 from recsys.models.base import Model, OnStep
 from recsys.models.registry import fitted_model, request_of, requested_model
 from recsys.provenance import Provenance
+from recsys.storage import Saved
 
 
 def fit_model(

@@ -1,4 +1,4 @@
-"""Saved models, indexes and splits: directories of JSON and arrays, without pickle.
+"""Saved models and indexes: directories of JSON and arrays, without pickle.
 
 ::
 
@@ -11,9 +11,6 @@
         user_table/..., item_table/...  tables of users and items, if any
         user_features/..., user_levels/... (item_...)  encoded features, and their levels
 
-    SPLIT/  train.csv  test.csv  [history.csv]  [items.parquet]  [users.parquet]  split.json
-        or fold-1/, fold-2/, ... and split.json
-
 ``metrics.json`` in a model directory has the results of `recsys evaluate`, see `recsys.versions`.
 
 Tables are columns 0, 1, ...: numbers and booleans in ``0.npy``, texts in ``0_offsets.npy`` and
@@ -21,8 +18,7 @@ Tables are columns 0, 1, ...: numbers and booleans in ``0.npy``, texts in ``0_of
 ``0_valid.npy``.
 
 Arrays are memory-mapped. On load, all sizes, types and shapes are checked, and the checksums of
-files up to 16 MB, or of all files if `verify` is set. Failures raise a `ModelFileError`, or a
-`DataError` for splits.
+files up to 16 MB, or of all files if `verify` is set. Failures raise a `ModelFileError`.
 """
 
 from __future__ import annotations
@@ -30,19 +26,19 @@ from __future__ import annotations
 import os
 import platform
 import re
-import stat
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from numbers import Real
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import polars as pl
+from msgspec.structs import asdict as as_dict
 from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
@@ -52,43 +48,53 @@ from recsys import model_file
 from recsys.addresses import Location, located
 from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
 from recsys.data.axis import Axis
+from recsys.data.csr import Values
+from recsys.data.events import Events
 from recsys.data.features import Features
+from recsys.data.feedback import Feedback
 from recsys.data.identity import fingerprint, period_of
-from recsys.data.ids import joined_texts
+from recsys.data.ids import Ids
+from recsys.data.kinds import FeatureKind
 from recsys.data.ratings import Ratings
-from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
+from recsys.data.rows import check_scale
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
-from recsys.model_file import MODEL, Form, Manifest, Saved, format_of
+from recsys.model_file import MODEL, Arrays, Form, Manifest, format_of, listed
+from recsys.models.base import Model
 from recsys.models.registry import MODELS, model_class
+from recsys.provenance import Provenance
 from recsys.saved_arrays import (
     FORMAT_VERSION,
     MANIFEST,
     DamageError,
+    SavedDirectory,
     as_path,
+    check_finite,
+    check_rows,
     sha256_of,
 )
-from recsys.user_columns import (
-    check_columns,
-    saved_columns,
-    useful_columns,
-    with_columns,
-)
+from recsys.saved_tables import check_features, encoded_tables, saved_table
+from recsys.user_columns import saved_columns, with_columns
 
 if TYPE_CHECKING:
-    from recsys.evaluation.splits import Split
+    from lowrank.completion.feature_ridge import GroupedFeatures
 
-T = TypeVar("T")
-
-_SIDES: tuple[model_file.Side, ...] = ("user", "item")
 _OWN = re.compile(
     rf"{re.escape(MANIFEST)}|{re.escape(model_file.MEASURED)}|{hidden_names(model_file.MEASURED)}|"
     rf"{model_file.FOLDER}"
 )
+_SIDES: tuple[model_file.Side, ...] = ("user", "item")
 _ROWS = ("indptr", "indices", "data")
-_PARTS = ("train", "test", "history")
-_TOO_LARGE = 2**63
-_SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A fitted model with its ratings, training summary and provenance."""
+
+    model: Model
+    ratings: Ratings
+    training: dict[str, Any]
+    provenance: Provenance = field(default_factory=Provenance)
 
 
 def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> None:
@@ -203,7 +209,9 @@ def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[
         form.noun.rpartition(" ")[2],
     )
     try:
-        with _complete(path, noun, ModelFileError, overwrite=overwrite) as directory:
+        with complete_directory(
+            path, noun, ModelFileError, overwrite=overwrite
+        ) as directory:
             yield directory
     except TypeError as error:
         raise DataError(f"The {noun} cannot be saved: {error}.") from error
@@ -225,13 +233,13 @@ def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
     target = Path(os.path.realpath(path))
     recover(target)
     is_ours = target.is_dir() and format_of(target) == form.format
-    if problem := _obstacle(target, form.noun, is_ours, _OWN, overwrite):
+    if problem := obstacle(target, form.noun, is_ours, _OWN, overwrite):
         raise ModelFileError(f"The {noun} cannot be saved in {path}: {problem}")
     return path
 
 
 @contextmanager
-def _complete(
+def complete_directory(
     path: str | Path, noun: str, failure: type[RecsysError], *, overwrite: bool
 ) -> Iterator[Path]:
     """Yield a new directory that is moved to `path` at the end."""
@@ -252,7 +260,7 @@ def _complete(
         raise failure(f"The {noun} cannot be saved in {path}: {reason}.") from error
 
 
-def _obstacle(
+def obstacle(
     target: Path, noun: str, is_ours: bool, own: re.Pattern[str], overwrite: bool
 ) -> str | None:
     """Return the reason why a directory must not be written at `target`, or None."""
@@ -284,7 +292,7 @@ def write_directory(
     **fields: Any,
 ) -> None:
     """Write arrays and tables, then model.json with the fingerprint of `ratings`."""
-    columns, of_tables = _columns(tables, of_features)
+    columns, of_tables = encoded_tables(tables, of_features)
     everything = {**arrays, **of_tables}
     for folder in {name.partition("/")[0] for name in everything}:
         (directory / folder).mkdir()
@@ -322,260 +330,190 @@ def _written(path: Path, array: NDArray[Any]) -> model_file.FileEntry:
     return model_file.FileEntry(sha256_of(path), n_bytes, array.dtype.str, array.shape)
 
 
-def _columns(
-    tables: Mapping[str, pl.DataFrame], of_features: Mapping[str, Features]
-) -> tuple[dict[str, list[model_file.ColumnEntry]], dict[str, Any]]:
-    """Return the columns of tables and their arrays."""
-    columns: dict[str, list[model_file.ColumnEntry]] = {}
-    arrays: dict[str, Any] = {}
-    for table, frame in tables.items():
-        columns[table] = []
-        for number, series in enumerate(frame.get_columns()):
-            kind, parts = encoded(series)
-            entry = model_file.ColumnEntry(series.name, kind)
-            if (features := of_features.get(table)) is not None:
-                name = series.name
-                of_values, read_as = (
-                    features.kinds.get(name),
-                    features.read_as.get(name),
-                )
-                entry = model_file.ColumnEntry(name, kind, of_values, read_as)
-            columns[table].append(entry)
-            arrays |= {
-                f"{table}/{number}{suffix}": array for suffix, array in parts.items()
-            }
-    return columns, arrays
-
-
-def encoded(series: pl.Series) -> tuple[model_file.ColumnType, dict[str, NDArray[Any]]]:
-    """Return the type of a column, and its arrays by name suffix.
+def load_model(path: str | Path, *, verify: bool = False) -> Saved:
+    """Load a saved model; `verify` also checks the checksums of large files.
 
     Raises
     ------
     ModelFileError
-        If values of its type cannot be saved.
     """
-    kind: model_file.ColumnType = "number"
-    arrays: dict[str, NDArray[Any]] = {}
-    if series.null_count():
-        arrays["_valid"] = series.is_not_null().to_numpy()
-    if series.dtype == pl.List(pl.String):
-        counts = series.list.len().fill_null(0).cast(pl.Int64)
-        arrays["_ends"] = counts.cum_sum().to_numpy()
-        kind, series = "list", series.filter(counts > 0).explode()
-    if isinstance(series.dtype, pl.String | pl.Categorical | pl.Enum):
-        kind = "list" if kind == "list" else "text"
-        texts = series.cast(pl.String).fill_null("")
-        arrays["_bytes"], arrays["_offsets"] = joined_texts(texts)
-        return kind, arrays
-    if series.dtype == pl.Date:
-        kind, series = "date", series.cast(pl.Int32)
-    elif isinstance(series.dtype, pl.Datetime):
-        kind, series = "datetime", series.dt.cast_time_unit("us").cast(pl.Int64)
-    if (
-        not (series.dtype.is_numeric() or series.dtype == pl.Boolean)
-        or series.dtype.is_decimal()
-    ):
-        raise ModelFileError(
-            f"The column {series.name!r} of the metadata cannot be saved: it has {series.dtype} "
-            "values; texts, lists of texts, numbers, booleans and dates can be."
-        )
-    filled = series.fill_null(0 if series.dtype != pl.Boolean else False)
-    return kind, arrays | {"": filled.to_numpy()}
+    read = partial(_loaded_model, verify=verify)
+    return model_file.read_directory(path, MODEL, read)
 
 
-def save_split(
-    splits: Split | Sequence[Split],
-    path: str | Path,
-    *,
-    form: Literal["csv", "parquet"] = "csv",
-    overwrite: bool = False,
-    features: Sequence[str] | None = None,
-    keep_columns: Sequence[str] = (),
-) -> None:
-    """Save a split, or several folds, in a new directory; see `save_model`.
-
-    Tables of items and users are saved as items.parquet and users.parquet, where `read_ratings`
-    finds them. Of the table of users, the columns that can be features are saved (of `features`, by
-    default of all), and those of `keep_columns`.
-    """
-    check_split_target(path, overwrite=overwrite)
-    with _complete(path, "split", DataError, overwrite=overwrite) as folder:
-        if hasattr(splits, "train"):
-            _write_split(splits, folder, form, features, keep_columns)
-            return
-        names = [f"fold-{number}" for number in range(1, len(splits) + 1)]
-        for name, split in zip(names, splits, strict=True):
-            (folder / name).mkdir()
-            _write_split(split, folder / name, form, features, keep_columns)
-        manifest = model_file.SplitManifest(
-            package_version=recsys.__version__, folds=names
-        )
-        (folder / SPLIT_MANIFEST).write_bytes(model_file.to_json(manifest))
-
-
-def _write_split(
-    split: Any,
-    folder: Path,
-    form: str,
-    features: Sequence[str] | None,
-    keep_columns: Sequence[str],
-) -> None:
-    split.check()
-    for name, value in split.parameters.items():  # as split.json can hold them
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        if not (is_number and abs(value) < _TOO_LARGE):
-            raise DataError(
-                f"The split cannot be saved: its parameter {name} must be a number below 2**63; "
-                f"got {value!r}."
-            )
-    names = [f"{name}.{form}" for name in _PARTS[: len(split.parts)]]
-    reading = PartReading.of(split.train, split.parts)
-    for name, ratings in zip(names, split.parts, strict=True):
-        frame = ratings.to_frame()
-        if ratings.implicit:
-            column = COUNTS if reading.weight is None else reading.weight
-            frame = frame.rename({"rating": column}, strict=False)
-        frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(
-            folder / name
-        )
-    check_columns(split.train, keep_columns)
-    train = with_columns(
-        split.train, useful_columns(split.train, features, keep_columns)
-    )
-    for side in _SIDES:  # under names that `read_ratings` looks for next to ratings
-        table = train.axis(side).table
-        if table is not None:
-            names.append(f"{side}s.parquet")
-            table.frame.write_parquet(folder / names[-1])
-    counts = {
-        name: getattr(split, name) for name in ("new_users", "new_items", "new_ratings")
-    }
-    counts |= {
-        f"{name}_ratings": p.n_ratings
-        for name, p in zip(_PARTS, split.parts, strict=False)
-    }
-    manifest = model_file.SplitManifest(
-        package_version=recsys.__version__,
-        method=split.method,
-        parameters=split.parameters,
-        repeats=split.repeats,
-        description=split.description,
-        fingerprint=fingerprint(*split.parts),
-        counts=counts,
-        files=names,
-        reading=reading,
-    )
-    (folder / SPLIT_MANIFEST).write_bytes(model_file.to_json(manifest))
-
-
-def check_split_target(path: str | Path, *, overwrite: bool) -> None:
-    """Check that a split may be saved at a path.
+def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
+    """Load the model in a saved directory.
 
     Raises
     ------
-    DataError
+    DamageError, ModelFileError
     """
-    target = Path(os.path.realpath(path))
-    manifest = read_split_manifest(target) if target.is_dir() else None
-    names = (
-        [] if manifest is None else [SPLIT_MANIFEST, *manifest.files, *manifest.folds]
+    if format_of(directory.real) == model_file.SPARK_FORMAT:
+        # Its Parquet files are read by their paths, so they may be of two models.
+        load_result = resolve_name("recsys.spark.results:load_result")
+        saved = Saved(*load_result(directory.real))
+        if directory.was_replaced():
+            raise DamageError("it was replaced while it was read")
+        check_finite(saved.model._arrays())
+        return saved
+    manifest, arrays, model = model_file.opened_model(directory, verify=verify)
+    users = _saved_ids(arrays, manifest, "user")
+    items = _saved_ids(arrays, manifest, "item")
+    shape = model.n_users, model.n_items
+    if shape != (len(users), len(items)):
+        raise DamageError(
+            f"the model is of shape {shape}, not {(len(users), len(items))}"
+        )
+    ratings = _saved_ratings(arrays, manifest, users, items)
+    origin = {entry.name: getattr(manifest, entry.name) for entry in fields(Provenance)}
+    return Saved(model, ratings, manifest.training, Provenance(**origin))
+
+
+def _saved_ids(arrays: Arrays, manifest: Manifest, kind: str) -> Ids:
+    """Return the saved ids of users or items."""
+    table = saved_table(arrays, manifest, f"{kind}s")
+    if table.columns != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
+        raise DamageError(f"the {kind}s have no column of ids")
+    ids = Ids(table[kind], kind)
+    if not ids.values.equals(table[kind]):
+        raise DamageError(f"the {kind} ids are not in order")
+    return ids
+
+
+def _saved_ratings(
+    arrays: Arrays, manifest: Manifest, users: Ids, items: Ids
+) -> Ratings:
+    """Return the training ratings of a saved model, with its tables and features."""
+    indptr, indices, data = (listed(arrays, f"ratings/{name}") for name in _ROWS)
+    check_rows("ratings/indptr", indptr, indices, len(items))
+    levels = arrays.get("ratings/levels")
+    if levels is not None and data.max(initial=0) >= len(levels):
+        raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
+    implicit = bool(manifest.training["implicit"])
+    scale = manifest.reading.get("scale")
+    ratings = Ratings(
+        users,
+        items,
+        indptr,
+        indices,
+        data,
+        arrays.get("ratings/seconds"),
+        implicit=implicit,
+        item_table=_saved_features(arrays, manifest, "item"),
+        user_table=_saved_features(arrays, manifest, "user"),
+        item_features=_saved_blocks(arrays, manifest, items),
+        user_features=_saved_blocks(arrays, manifest, users),
+        levels=levels,
+        events=_saved_events(arrays, manifest, len(users), len(items)),
+        rule=manifest.rule.to_rule(),
+        scale=None if scale is None else check_scale(scale),
+        feature_request=manifest.feature_request,
+        untyped=tuple(manifest.untyped),
+        in_time_order=arrays.get("ratings/in_time_order"),
     )
-    own = re.compile("|".join(map(re.escape, names)))
-    if problem := _obstacle(
-        target, "saved split", manifest is not None, own, overwrite
-    ):
-        raise DataError(f"The split cannot be saved in {path}: {problem}")
+    decision = manifest.feedback
+    if decision is None:
+        return ratings
+    low, high = ratings.value_range()  # not saved, since the values are
+    feedback = Feedback(decision.kind, low, high, decision.name, common=decision.common)
+    return replace(ratings, feedback=feedback)
 
 
-def split_files(path: str | Path) -> dict[str, Path] | None:
-    """Return the train, test and history files of a directory, or None if it is not a split.
-
-    Any directory with a train and a test file is a split, such as LightGCN's.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
+def _saved_features(arrays: Arrays, manifest: Manifest, kind: str) -> Features | None:
+    """Return the saved table of users or items, or None."""
+    name: Any = f"{kind}_table"
+    if name not in manifest.columns:
         return None
-    files: dict[str, Path] = {}
-    for entry in sorted(folder.iterdir()):
-        stem, _, suffix = entry.name.partition(".")
-        plain = suffix.removesuffix(".gz").removesuffix(".zst")
-        if (
-            stem in _PARTS
-            and plain in _SUFFIXES
-            and stem not in files
-            and entry.is_file()
+    entries = manifest.columns[name][1:]
+    kinds = {entry.name: entry.kind for entry in entries}
+    read_as = {
+        entry.name: entry.read_as for entry in entries if entry.read_as is not None
+    }
+    frame = saved_table(arrays, manifest, name)
+    check_features(frame, kind, kinds)
+    return Features(frame, cast("dict[str, FeatureKind]", kinds), read_as=read_as)
+
+
+def _saved_events(
+    arrays: Mapping[str, NDArray[Any]],
+    manifest: Manifest,
+    n_users: int,
+    n_items: int,
+) -> Events | None:
+    """Return the saved events, or None if the ratings tell everything.
+
+    Raises
+    ------
+    DamageError
+    """
+    if "events/indptr" not in arrays:
+        return None
+    indptr, items = arrays["events/indptr"], listed(arrays, "events/items")
+    check_rows("events/indptr", indptr, items, n_items, n_users)
+    seconds, kinds, keys, data = (
+        arrays.get(f"events/{name}") for name in ("seconds", "kinds", "keys", "data")
+    )
+    levels = arrays.get("events/levels")
+    dtypes: dict[str, tuple[type, ...]] = {
+        "indptr": (np.int64,),
+        "items": (np.int32,),
+        "seconds": (np.int32, np.int64, np.float64),
+        "kinds": (np.uint8,),
+        "keys": (np.uint64,),
+        "data": (np.float32,) if levels is None else (np.uint8,),
+    }
+    for name, types in dtypes.items():
+        array = arrays.get(f"events/{name}")
+        if array is None:
+            continue
+        if array.dtype not in types or (
+            name != "indptr" and array.shape != items.shape
         ):
-            files[stem] = entry
-    return files if {"train", "test"} <= set(files) else None
+            raise DamageError(f"events/{name} is not an array of {len(items)} events")
+    if kinds is not None and kinds.max(initial=0) >= len(manifest.rule.kinds):
+        raise DamageError(
+            f"events/kinds has codes beyond {len(manifest.rule.kinds)} kinds"
+        )
+    values = None
+    if data is not None:
+        if levels is not None and data.max(initial=0) >= len(levels):
+            raise DamageError(f"events/data has codes beyond the {len(levels)} levels")
+        values = Values(cast(Any, data), levels)
+    return Events(indptr, items, values, cast(Any, seconds), kinds, keys)
 
 
-def is_split(path: str | Path) -> bool:
-    """Return whether `path` is a directory with a split or with folds."""
-    return split_files(path) is not None or bool(
-        (m := read_split_manifest(path)) and m.folds
-    )
-
-
-def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:
-    """Return what `read` reads in a directory; call it again if another one takes its place.
-
-    `read` gets the directory itself, not a link to it that may move.
-
-    Raises
-    ------
-    DataError, OSError
-    """
-    for attempt in range(1, model_file.ATTEMPTS + 1):
-        real = Path(os.path.realpath(folder))
-        place = folder if real == folder.absolute() else real
-        state = _state(place)
-        try:
-            result = read(place)
-        except (DataError, OSError):
-            if (
-                attempt == model_file.ATTEMPTS
-                or _state(Path(os.path.realpath(folder))) == state
-            ):
-                raise
-        else:
-            if attempt == model_file.ATTEMPTS or _state(place) == state:
-                return result
-        time.sleep(attempt * model_file.PAUSE)
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _state(folder: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return what changes if another split takes the place of one."""
-    entries = []
-    for path in (folder, folder / SPLIT_MANIFEST):
-        with suppress(OSError):
-            status = path.stat()
-            is_directory = stat.S_ISDIR(status.st_mode)
-            changed = 0 if is_directory else status.st_mtime_ns
-            entries.append((status.st_dev, status.st_ino, changed))
-    return tuple(entries)
-
-
-def read_split_manifest(path: str | Path) -> model_file.SplitManifest | None:
-    """Return the contents of split.json, or None if this package has not written one.
-
-    Raises
-    ------
-    DataError
-    """
-    file = Path(path) / SPLIT_MANIFEST
-    if not file.is_file() or SPLIT_FORMAT.encode() not in file.read_bytes():
+def _saved_blocks(
+    arrays: Arrays, manifest: Manifest, ids: Ids
+) -> GroupedFeatures | None:
+    """Return the features of users or items, if the model has any."""
+    side = cast(model_file.Side, ids.kind)
+    if side not in manifest.features:
         return None
-    links = sorted(entry.name for entry in Path(path).iterdir() if entry.is_symlink())
-    if links:
-        raise DataError(
-            f"{path} is a saved split with a link, {links[0]}; links in it are not followed, so "
-            "put the file itself there."
-        )
-    try:
-        return model_file.checked(
-            model_file.read_document(file), model_file.SplitManifest, file.name
-        )
-    except DamageError as error:
-        raise DataError(f"{file} is damaged: {error}.") from None
+    from scipy.sparse import csr_array
+
+    # Imported here, because it needs scikit-learn and few models have features.
+    from recsys.data.encoder import EncoderState, FeatureBlocks, FeatureEncoder
+
+    levels = saved_table(arrays, manifest, f"{side}_levels")
+    if (
+        levels.schema != {"level": pl.String, "weight": pl.Float64}
+        or levels["weight"].has_nulls()
+    ):
+        raise DamageError(f"{side}_levels are not levels and their weights")
+    folder = f"{side}_features/"
+    names = [name for name in arrays if name.startswith(folder)]
+    of_side = {name.removeprefix(folder): arrays[name] for name in names}
+    entries = [as_dict(entry) for entry in manifest.features[side]]
+    encoder = FeatureEncoder.from_state(side, EncoderState(entries, levels, of_side))
+    indptr, indices, data = (listed(arrays, f"{folder}{name}") for name in _ROWS)
+    check_rows(f"{folder}indptr", indptr, indices, len(encoder.names))
+    if (
+        len(indptr) != len(ids) + 1
+        or data.shape != indices.shape
+        or data.dtype != np.float32
+    ):
+        raise DamageError(f"the {side} features are not a matrix of {len(ids)} rows")
+    if not levels["weight"].is_finite().all():
+        raise DamageError(f"the {side} features are not all finite")
+    shape = len(ids), len(encoder.names)
+    return FeatureBlocks(csr_array((data, indices, indptr), shape=shape), encoder)

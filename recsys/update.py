@@ -22,7 +22,6 @@ from recsys.data.times import Moment
 from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.model_file import Saved
 from recsys.models.abilities import folded_in
 from recsys.models.base import FactorModel, FoldingModel, Model, OnStep
 from recsys.models.blend import Blend
@@ -31,6 +30,7 @@ from recsys.models.item_item import HistoryModel
 from recsys.models.parts import Indices
 from recsys.provenance import AS_OF, Provenance
 from recsys.refit import refitted
+from recsys.storage import Saved
 
 _SHARE = 0.2  # of the ratings of a fit, after as many new ones all are fitted again
 _NOT_VALIDATED = (

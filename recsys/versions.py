@@ -19,20 +19,24 @@ from typing import Any, Literal
 
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import asdict as as_dict
 
 from recsys import model_file
 from recsys.atomic import exclusive, flush, move_link, unfinished_file
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
-from recsys.model_file import load_model, read_manifest
+from recsys.model_file import read_manifest
 from recsys.saved_arrays import (
     MANIFEST,
     MODEL_FORMAT,
     DamageError,
     SavedDirectory,
     as_path,
+    mapped,
 )
+from recsys.saved_tables import decoded
+from recsys.storage import load_model
 
 LATEST = "latest"
 """Name of the link."""
@@ -298,7 +302,22 @@ def _user_ids(path: Path) -> list[pl.Series]:
     ModelFileError
     """
     if model_file.format_of(path) != MODEL_FORMAT:
+        # A model of the Spark engine, or an error.
+        return [load_model(path).ratings.users.values]
+
+    def read(directory: SavedDirectory) -> list[pl.Series]:
+        manifest = model_file.checked_manifest(directory, model_file.MODEL)
+        arrays = {
+            file.removesuffix(".npy"): mapped(
+                directory, file, as_dict(entry), verify=False
+            )
+            for file, entry in manifest.files.items()
+            if file.startswith(("users/0", "user_table/0"))
+        }
         return [
-            load_model(path).ratings.users.values
-        ]  # of the Spark engine, or an error
-    return model_file.read_user_ids(path)
+            decoded(arrays, f"{table}/0", manifest.columns[table][0])
+            for table in ("users", "user_table")
+            if table in manifest.columns
+        ]
+
+    return model_file.read_directory(path, model_file.MODEL, read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 Observed: TypeAlias = "csr_array | CodedMatrix"
 """Matrix whose stored entries are the known ones."""
 
-_BIAS_DAMPING = (
-    5.0  # a row with this many entries gets half of its mean deviation as bias
-)
+# A row with this many entries gets half of its mean deviation as bias.
+_BIAS_DAMPING = 5.0
 _BIAS_ROUNDS = 20
 _START_ROUNDS = 2  # rounds of alternating bias fits before the first sweep
 # Steps and extra directions of the subspace iteration for the starting factors, which takes about
 # the time of one sweep. Extra directions help as much as another step, and cost less.
-_START_STEPS, _START_EXTRA = 2, 16
+_START_STEPS = 2
+_START_EXTRA = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,39 +80,22 @@ class Biases(NamedTuple):
         rounds: int = _BIAS_ROUNDS,
         by_column: Stored | None = None,
         weights: Floats | None = None,
-    ) -> Biases:
+    ) -> Self:
         """Fit a mean and damped biases by alternating exact solutions; zeros unless `wanted`."""
-        (n, m), dtype = X.shape, X.dtype
+        n, m = X.shape
         if not wanted:
-            return cls(0.0, np.zeros(n, dtype), np.zeros(m, dtype))
-        by_row, (mean, _) = stored(X), moments(X, weights)
-        column_weights = None
-        if weights is not None:
-            column_weights = _transposed_weights(by_row, weights, m)
-        sides = (
-            (by_row, m, weights),
-            (by_column or transposed(by_row, m), n, column_weights),
+            return cls(0.0, np.zeros(n, X.dtype), np.zeros(m, X.dtype))
+        by_row = stored(X)
+        by_column = by_column or transposed(by_row, m)
+        mean, _ = moments(X, weights)
+        rows = _Deviations.of(by_row, m, mean, weights)
+        columns = _Deviations.of(
+            by_column, n, mean, _transposed_weights(by_row, weights, m)
         )
-        sums, totals, patterns = [], [], []
-        for side, length, side_weights in sides:
-            ones = np.ones((length, 1), dtype)
-            shifted = _with_values(side, lambda values: values - dtype.type(mean))
-            ones_at_entries = _with_values(side, np.ones_like)
-            if side_weights is not None:
-                shifted = _multiplied(shifted, side_weights)
-                ones_at_entries = _multiplied(ones_at_entries, side_weights)
-            sums.append(kernels.csr_matmat(shifted, ones))
-            patterns.append(ones_at_entries)
-            counts = _row_weights(side, side_weights)
-            totals.append((counts + _BIAS_DAMPING).astype(dtype)[:, None])
-        row_bias = np.zeros_like(sums[0])
+        row_bias = np.zeros((n, 1), X.dtype)
         for _ in range(rounds):
-            column_bias = (
-                sums[1] - kernels.csr_matmat(patterns[1], row_bias)
-            ) / totals[1]
-            row_bias = (
-                sums[0] - kernels.csr_matmat(patterns[0], column_bias)
-            ) / totals[0]
+            column_bias = columns.damped_means(row_bias)
+            row_bias = rows.damped_means(column_bias)
         return cls(mean, row_bias[:, 0], column_bias[:, 0])
 
     def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> Floats:
@@ -130,6 +113,48 @@ class Biases(NamedTuple):
         return sparse.csr_array((residual, X.indices, X.indptr), shape=X.shape)
 
 
+class _Deviations(NamedTuple):
+    """Sums of the deviations of entries from their mean in each row, shape (n, 1)."""
+
+    sums: Floats
+    pattern: Stored  # the weights of the entries
+    totals: Floats  # weight of each row, damping included
+
+    @classmethod
+    def of(
+        cls, entries: Stored, n_columns: int, mean: float, weights: Floats | None
+    ) -> Self:
+        dtype = entries.dtype
+        deviations = _with_values(entries, lambda values: values - dtype.type(mean))
+        pattern = _with_values(entries, np.ones_like)
+        if weights is not None:
+            deviations = _multiplied(deviations, weights)
+            pattern = _multiplied(pattern, weights)
+        totals = _row_weights(entries, weights) + _BIAS_DAMPING
+        return cls(
+            sums=kernels.csr_matmat(deviations, np.ones((n_columns, 1), dtype)),
+            pattern=pattern,
+            totals=totals.astype(dtype)[:, None],
+        )
+
+    def damped_means(self, other_bias: Floats) -> Floats:
+        """Return the biases that minimise the damped squares, given the other side's."""
+        means: Floats = self.sums - kernels.csr_matmat(self.pattern, other_bias)
+        means /= self.totals
+        return means
+
+
+class _Model(NamedTuple):
+    """The form of the factors, and their penalties."""
+
+    k: int
+    regularization: float
+    scale: float
+    count_power: float
+    biases: bool
+    nonnegative: bool
+
+
 @dataclass(eq=False)
 class _Side:
     """Factors and biases of the rows (or, transposed, the columns), and the entries to fit."""
@@ -143,32 +168,22 @@ class _Side:
     nonnegative: bool = False
 
     @classmethod
-    def of(
-        cls,
-        entries: Stored,
-        k: int,
-        regularization: float,
-        scale: float,
-        power: float,
-        *,
-        weights: Floats | None = None,
-        nonnegative: bool = False,
-    ) -> _Side:
+    def of(cls, entries: Stored, model: _Model, weights: Floats | None) -> Self:
         """Return a side with factors and biases of zero."""
         dtype = entries.dtype
         counts = _row_weights(entries, weights)
         # Rows without entries count as rows with one, so that no penalty is zero.
-        power_of_count = np.where(counts > 0, counts, 1).astype(dtype) ** dtype.type(
-            power
-        )
+        counts = np.where(counts > 0, counts, 1)
+        powers = counts.astype(dtype) ** dtype.type(model.count_power)
+        penalty = dtype.type(model.regularization)
         return cls(
             entries=entries,
-            factors=kernels.aligned_zeros((len(counts), k), dtype),
+            factors=kernels.aligned_zeros((len(counts), model.k), dtype),
             bias=np.zeros(len(counts), dtype),
-            penalty=dtype.type(regularization * scale) * power_of_count,
-            bias_penalty=dtype.type(regularization) * power_of_count,
+            penalty=dtype.type(model.regularization * model.scale) * powers,
+            bias_penalty=penalty * powers if model.biases else None,
             weights=weights,
-            nonnegative=nonnegative,
+            nonnegative=model.nonnegative,
         )
 
     def solve(self, other_factors: Floats, other_bias: Floats, mean: float) -> float:
@@ -192,9 +207,8 @@ class _Side:
         squares = np.einsum("ij,ij->i", self.factors, self.factors, dtype=np.float64)
         total = float((squares * self.penalty).sum())
         if self.bias_penalty is not None:
-            total += float(
-                (self.bias.astype(np.float64) ** 2 * self.bias_penalty).sum()
-            )
+            bias = self.bias.astype(np.float64)
+            total += float((bias**2 * self.bias_penalty).sum())
         return total
 
     def mean_residual(self) -> float:
@@ -286,8 +300,8 @@ def als_sweeps(
             f"start must have column factors of shape {(X.shape[1], k)}; "
             f"got {start.column_factors.shape}."
         )
+    entries = stored(X)
     with kernels.at_most(threads):
-        entries, seed = stored(X), random_state
         by_column = transposed(entries, X.shape[1])
         if start is None:
             start = biased_start(
@@ -296,39 +310,32 @@ def als_sweeps(
                 biases=biases,
                 weights=weights,
                 nonnegative=nonnegative,
-                random_state=seed,
+                random_state=random_state,
                 by_column=by_column,
             )
     mean, deviation = moments(X, weights)
     scale = (deviation if biases else math.hypot(mean, deviation)) or 1.0
-    column_weights = None
-    if weights is not None:
-        column_weights = _transposed_weights(entries, weights, X.shape[1])
-    rows, columns = (
-        _Side.of(
-            side,
-            k,
-            regularization,
-            scale,
-            count_power,
-            weights=side_weights,
-            nonnegative=nonnegative,
-        )
-        for side, side_weights in ((entries, weights), (by_column, column_weights))
-    )
+    model = _Model(k, regularization, scale, count_power, biases, nonnegative)
+    column_weights = _transposed_weights(entries, weights, X.shape[1])
+    rows = _Side.of(entries, model, weights)
+    columns = _Side.of(by_column, model, column_weights)
     total_weight = _total_weight(entries, weights)
-    columns.factors[:], mean = start.column_factors, 0.0
+    columns.factors[:] = start.column_factors
+    mean = 0.0
     if biases:
-        columns.bias[:], mean = start.column_bias, start.mean
-    else:
-        rows.bias_penalty = columns.bias_penalty = None
+        columns.bias[:] = start.column_bias
+        mean = start.mean
     while True:
         with kernels.at_most(threads):
-            half = rows.solve(columns.factors, columns.bias, mean) + columns.penalties()
-            half -= total_weight * (shift := rows.mean_residual()) ** 2
+            half = rows.solve(columns.factors, columns.bias, mean)
+            half += columns.penalties()
+            shift = rows.mean_residual()
+            # The best mean lowers the sum of squares by the square of its change.
+            half -= total_weight * shift**2
             mean += shift
             fitted = columns.solve(rows.factors, rows.bias, mean)
-            fitted -= total_weight * (shift := columns.mean_residual()) ** 2
+            shift = columns.mean_residual()
+            fitted -= total_weight * shift**2
             mean += shift
         squares = fitted - columns.penalties()
         replaced = yield AlsSweep(
@@ -346,19 +353,14 @@ def als_sweeps(
 
 def moments(X: Observed, weights: Floats | None = None) -> tuple[float, float]:
     """Return the mean and the standard deviation of the known entries."""
-    if weights is not None:
-        values = (X.arrays.data if isinstance(X, CodedMatrix) else X.data).astype(
-            np.float64
-        )
-        mean = float(np.average(values, weights=weights.astype(np.float64)))
-        squares = np.average((values - mean) ** 2, weights=weights.astype(np.float64))
-        return mean, math.sqrt(squares)
-    if isinstance(X, CodedMatrix):
-        counts, levels = level_counts(X.codes), X.levels.astype(np.float64)
-        mean = float(np.average(levels, weights=counts))
-        return mean, math.sqrt(np.average((levels - mean) ** 2, weights=counts))
-    mean = float(X.data.mean(dtype=np.float64))
-    return mean, math.sqrt(np.mean((X.data - np.float64(mean)) ** 2))
+    if isinstance(X, CodedMatrix) and weights is None:
+        # Levels and their counts take no memory for the values of all entries.
+        values = X.levels.astype(np.float64)
+        weights = level_counts(X.codes).astype(np.float64)
+    else:
+        values = _values(stored(X)).astype(np.float64)
+    mean = float(np.average(values, weights=weights))
+    return mean, math.sqrt(np.average((values - mean) ** 2, weights=weights))
 
 
 def stored(X: Observed) -> Stored:
@@ -386,17 +388,24 @@ def _total_weight(entries: Stored, weights: Floats | None) -> float:
     return float(weights.sum(dtype=np.float64))
 
 
-def _transposed_weights(entries: Stored, weights: Floats, n_columns: int) -> Floats:
+def _transposed_weights(
+    entries: Stored, weights: Floats | None, n_columns: int
+) -> Floats | None:
     """Return the weights of entries in the order of the transposed matrix."""
-    matrix = transposed(CsrArrays(entries.indptr, entries.indices, weights), n_columns)
-    assert isinstance(matrix, CsrArrays)
-    return matrix.data
+    if weights is None:
+        return None
+    matrix = CsrArrays(entries.indptr, entries.indices, weights)
+    return _values(transposed(matrix, n_columns))
+
+
+def _values(entries: Stored) -> Floats:
+    return (entries.arrays if isinstance(entries, CodedMatrix) else entries).data
 
 
 def _multiplied(entries: Stored, weights: Floats) -> CsrArrays:
     """Return a matrix with its values multiplied by weights."""
-    arrays = entries.arrays if isinstance(entries, CodedMatrix) else entries
-    return arrays._replace(data=arrays.data * weights)
+    products = _values(entries) * weights
+    return CsrArrays(entries.indptr, entries.indices, products)
 
 
 def _checked_weights(weights: Floats, X: Observed) -> Floats:
@@ -463,30 +472,34 @@ def biased_start(
     columns of V are replaced by their `dominant_parts`. `by_column` is the transpose of X; passing
     it saves time.
     """
-    (n, m), dtype = X.shape, X.dtype
+    n, m = X.shape
     fitted = Biases.of(X, biases, _START_ROUNDS, by_column, weights)
-    mean, row_bias, column_bias = fitted
-    R: Stored
-    turned: Stored | None = None
-    if weights is not None:
-        weights = weights / weights.mean()
+    transpose: Stored | None = None
+    residual: Stored
     if isinstance(X, CodedMatrix):
-        shift = row_bias + dtype.type(mean)
-        R = X._replace(row_shift=shift, column_shift=column_bias)
+        shift = fitted.row_bias + X.dtype.type(fitted.mean)
+        residual = X._replace(row_shift=shift, column_shift=fitted.column_bias)
         if weights is None and isinstance(by_column, CodedMatrix):
-            turned = by_column._replace(row_shift=column_bias, column_shift=shift)
+            transpose = by_column._replace(
+                row_shift=fitted.column_bias, column_shift=shift
+            )
     else:
-        R = kernels.csr_arrays(fitted.subtracted(X))
+        residual = kernels.csr_arrays(fitted.subtracted(X))
     if weights is not None:
-        R = _multiplied(R, weights)
-    options: dict[str, Any] = {"steps": _START_STEPS, "extra": _START_EXTRA}
+        residual = _multiplied(residual, weights / weights.mean())
     V, s = leading_directions(
-        R, m, k, transpose=turned, random_state=random_state, **options
+        residual,
+        m,
+        k,
+        steps=_START_STEPS,
+        extra=_START_EXTRA,
+        transpose=transpose,
+        random_state=random_state,
     )
     V *= np.sqrt(s)
     if nonnegative:
         V = dominant_parts(V)
-    return BiasedFactors(mean, row_bias, column_bias, np.zeros((n, k), dtype), V)
+    return BiasedFactors(*fitted, np.zeros((n, k), X.dtype), V)
 
 
 def dominant_parts(V: Floats) -> Floats:
@@ -513,7 +526,6 @@ def solve_rows(
     scale: float,
     count_power: float,
     biases: bool = True,
-    weights: Floats | None = None,
     nonnegative: bool = False,
     threads: int | None = None,
 ) -> tuple[Floats, Floats]:
@@ -521,24 +533,16 @@ def solve_rows(
 
     For a row with n entries, minimises
 
-    .. math:: \sum_i w_i (x_i - \mu - c_i - b - a \cdot m_i)^2 + \lambda n^g (s |a|^2 + b^2)
+    .. math:: \sum_i (x_i - \mu - c_i - b - a \cdot m_i)^2 + \lambda n^g (s |a|^2 + b^2)
 
     and returns the factors and biases of all rows, shapes (n_rows, k) and (n_rows,). The result of
     a row is the same to the bit whichever rows are solved with it, on any number of threads. The
     factors and biases of the columns have shapes (m, k) and (m,). `scale` is the standard deviation
     s of the entries that the columns were fitted to; for the other parameters see `als_sweeps`.
     """
-    rows = _Side.of(
-        entries,
-        column_factors.shape[1],
-        regularization,
-        scale,
-        count_power,
-        weights=weights,
-        nonnegative=nonnegative,
-    )
-    if not biases:
-        rows.bias_penalty = None
+    k = column_factors.shape[1]
+    model = _Model(k, regularization, scale, count_power, biases, nonnegative)
+    rows = _Side.of(entries, model, None)
     with kernels.at_most(threads):
         rows.solve(
             np.ascontiguousarray(column_factors),

@@ -33,7 +33,6 @@ def posterior_half_sweep(
     shift: float = 0.0,
     noise_variance: float = 1.0,
     covariance: Floats | None = None,
-    draws: Floats | None = None,
     invert: bool = True,
     threads: int | None = None,
 ) -> RowPosteriors:
@@ -58,7 +57,7 @@ def posterior_half_sweep(
     prior_right : ndarray of shape (n_rows, k + 1)
         The right-hand side r0 of the prior: weight times P times the prior mean.
     vectors : ndarray of shape (n_rows, k + 1)
-        Output: the posterior means w, or draws.
+        Output: the posterior means w.
     noise_variance : float
         Factor of the covariances.
     covariance : ndarray of shape (n_rows, (k + 1)(k + 2) / 2), optional
@@ -66,10 +65,6 @@ def posterior_half_sweep(
         same way. Without it C is zero and no inverse is computed.
     invert : bool
         If False, no inverse is computed, and `covariance` is not changed.
-    draws : ndarray of shape (n_rows, k + 1), optional
-        Standard normal numbers times the standard deviation of the noise. The kernel adds R^-1
-        times these to w, where A = R'R is the Cholesky factorisation, which makes w a draw from the
-        posterior.
     """
     dtype, none = (
         other.dtype,
@@ -84,7 +79,6 @@ def posterior_half_sweep(
         np.ascontiguousarray(weight, dtype),
         np.ascontiguousarray(prior_right, dtype),
         float(noise_variance),
-        none if draws is None else np.ascontiguousarray(draws, dtype),
         none if covariance is None else covariance,
         vectors,
         *result,

@@ -23,6 +23,13 @@ _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 _DECIMAL = re.compile(r"-?(?=[\d.]{1,16}$)\d+(\.\d+)?")
 
 
+def _csr(indptr: Ints, indices: Ints, data: Floats, n_columns: int) -> Any:
+    from scipy import sparse  # slow to import
+
+    shape = len(indptr) - 1, n_columns
+    return sparse.csr_array((data, indices, indptr), shape=shape)
+
+
 def als_half_sweep(
     indptr: Ints,
     indices: Ints,
@@ -74,20 +81,17 @@ def _nonnegative_solution(system: Floats, right: Floats, k: int) -> Floats:
     """Minimise x'Ax - 2b'x over x with the first k unknowns not negative, the others free."""
     from scipy.optimize import nnls  # slow to import
 
-    A = system.astype(np.float64)
-    b = right.astype(np.float64)
-    from_free = np.linalg.solve(A[k:, k:], np.column_stack([A[k:, :k], b[k:]]))
-    reduced = A[:k, :k] - A[:k, k:] @ from_free[:, :k]
-    values, axes = np.linalg.eigh(reduced)
-    positive = values > k * np.finfo(np.float64).eps * values[-1]
+    # With A = R'R it is the least squares problem of R x = R'^-1 b.
+    values, axes = np.linalg.eigh(system.astype(np.float64))
+    positive = values > len(values) * np.finfo(np.float64).eps * values[-1]
     roots = np.sqrt(values[positive])
-    along = axes[:, positive].T
-    bound, _ = nnls(
-        roots[:, None] * along, along @ (b[:k] - A[:k, k:] @ from_free[:, k]) / roots
-    )
-    return np.append(bound, from_free[:, k] - from_free[:, :k] @ bound).astype(
-        right.dtype
-    )
+    axes = axes[:, positive].T
+    design = roots[:, None] * axes
+    # A free unknown is the difference of two that are not negative.
+    split, _ = nnls(np.hstack([design, -design[:, k:]]), axes @ right / roots)
+    solution = split[: len(right)]
+    solution[k:] -= split[len(right) :]
+    return solution.astype(right.dtype)
 
 
 def implicit_half_sweep(
@@ -148,7 +152,6 @@ def posterior_half_sweep(
     weight: Floats,
     prior_right: Floats,
     noise_variance: float,
-    draws: Floats,
     covariance: Floats,
     vectors: Floats,
     objective: NDArray[np.float64],
@@ -170,18 +173,14 @@ def posterior_half_sweep(
         squares = target.astype(np.float64) @ target
         if covariance.size:
             summed = np.zeros((d, d), vectors.dtype)
-            summed[triangle] = covariance[row]
-            system[:-1, :-1] += (
-                np.triu(summed[:-1, :-1]) + np.triu(summed[:-1, :-1], 1).T
-            )
+            summed[triangle] = summed.T[triangle] = covariance[row]
+            system[:-1, :-1] += summed[:-1, :-1]
             right[:-1] -= summed[:-1, -1]
             squares += summed[-1, -1]
         inverse = np.linalg.inv(system)
         vectors[row] = solution = np.linalg.solve(system, right)
         objective[row] = squares - solution.astype(np.float64) @ right
         log_det[row] = np.linalg.slogdet(system)[1]
-        if draws.size:
-            vectors[row] += np.linalg.solve(np.linalg.cholesky(system).T, draws[row])
         if covariance.size and invert:
             covariance[row] = noise_variance * inverse[triangle]
 
@@ -234,19 +233,14 @@ def csr_matmat(
     indptr: Ints, indices: Ints, data: Floats, X: Floats, Y: Floats, threads: int
 ) -> None:
     """Write A @ X into Y."""
-    for row in range(len(Y)):
-        stored = slice(indptr[row], indptr[row + 1])
-        Y[row] = data[stored] @ X[indices[stored]]
+    Y[:] = _csr(indptr, indices, data, len(X)) @ X
 
 
 def csr_rmatmat(
     indptr: Ints, indices: Ints, data: Floats, X: Floats, Y: Floats, threads: int
 ) -> None:
     """Write A.T @ X into Y."""
-    Y[:] = 0
-    for row in range(len(X)):
-        stored = slice(indptr[row], indptr[row + 1])
-        np.add.at(Y, indices[stored], data[stored, None] * X[row])
+    Y[:] = _csr(indptr, indices, data, len(Y)).T @ X
 
 
 def coefficients(V: Floats, W: Floats, P: Floats, threads: int) -> None:
@@ -311,37 +305,37 @@ def best_items(
     """Write the best of the items in `order` for each user; all are scored, bounds are ignored."""
     sums = None
     if sparse is not None:
-        sums = np.empty((len(users), len(order.items)), np.float32)
         history, weights = sparse
+        sums = np.empty((len(users), len(order.items)), np.float32)
         sparse_rows(*history, *weights, sums, threads)
     columns = np.argsort(order.items)
     candidates = order.items[columns].astype(np.int64)
-    n = found.items.shape[1]
+    found.items[:] = -1
+    found.scores[:] = -np.inf
     for query in range(len(users)):
         rows = np.full(len(candidates), query)
         dots = np.empty(len(candidates), np.float32)
         pair_dots(users, items, rows, candidates, dots, threads)
         if weight is None:
-            values = (offset[query] + bias[candidates]) + dots
+            scores = (offset[query] + bias[candidates]) + dots
             if sums is not None:
-                values += sums[query, columns]
+                scores += sums[query, columns]
         else:
             cosines = np.clip(dots * (offset[query] * bias[candidates]), -1, 1)
-            values = cosines * weight[candidates]
-        good = values > -np.inf
+            scores = cosines * weight[candidates]
+        is_valid = scores > -np.inf
         if seen is not None:
             row = seen.rows[query]
             rated = seen.indices[seen.indptr[row] : seen.indptr[row + 1]]
-            good &= ~np.isin(candidates, rated)
-        values = values[good] + np.float32(0)
-        unseen = candidates[good]
-        places = unseen if ties is None else ties.places(rows[good], unseen)
-        best = np.lexsort((places, -values))[:n]
-        count = found.counts[query] = len(best)
-        found.items[query, :count] = unseen[best]
-        found.items[query, count:] = -1
-        found.scores[query, :count] = values[best]
-        found.scores[query, count:] = -np.inf
+            is_valid &= ~np.isin(candidates, rated)
+        valid = candidates[is_valid]
+        scores = scores[is_valid] + np.float32(0)  # no minus zero
+        places = valid if ties is None else ties.places(rows[is_valid], valid)
+        best = np.lexsort((places, -scores))[: found.items.shape[1]]
+        count = len(best)
+        found.counts[query] = count
+        found.items[query, :count] = valid[best]
+        found.scores[query, :count] = scores[best]
 
 
 def sparse_pairs(
@@ -357,13 +351,12 @@ def sparse_pairs(
     threads: int,
 ) -> None:
     """Write entries of the product of history and weights into found."""
-    for at, (row, column) in enumerate(zip(rows, columns, strict=True)):
-        total = np.float32(0)
-        for entry in range(history_indptr[row], history_indptr[row + 1]):
-            stored = slice(*indptr[history_indices[entry] :][:2])
-            for weight in data[stored][indices[stored] == column]:
-                total += history_data[entry] * weight
-        found[at] = total
+    n_columns = int(indices.max(initial=0)) + 1
+    history = _csr(history_indptr, history_indices, history_data, len(indptr) - 1)
+    product = history @ _csr(indptr, indices, data, n_columns)
+    is_inside = columns < n_columns
+    found[:] = 0
+    found[is_inside] = product[rows[is_inside], columns[is_inside]]
 
 
 def sparse_rows(
@@ -377,11 +370,9 @@ def sparse_rows(
     threads: int,
 ) -> None:
     """Write the product of history and weights into Y."""
-    Y[:] = 0
-    for row in range(len(Y)):
-        for entry in range(history_indptr[row], history_indptr[row + 1]):
-            stored = slice(*indptr[history_indices[entry] :][:2])
-            Y[row, indices[stored]] += history_data[entry] * data[stored]
+    n_columns = Y.shape[1]
+    history = _csr(history_indptr, history_indices, history_data, len(indptr) - 1)
+    Y[:] = (history @ _csr(indptr, indices, data, n_columns)).toarray()
 
 
 def gram_rows(
@@ -401,18 +392,19 @@ def gram_rows(
     threads: int,
 ) -> None:
     """Write the largest entries of rows of diag(scale) C.T diag(weight) X diag(out)."""
-    X = indptr, indices, data
     for row in range(len(counts)):
-        mine = slice(*column_indptr[first + row :][:2])
-        users = column_indices[mine]
-        history = np.array([0, len(users)]), users, column_data[mine] * weight[users]
+        entries = slice(*column_indptr[first + row :][:2])
+        users = column_indices[entries]
+        history = column_data[entries] * weight[users]
         sums = np.empty((1, len(out)), np.float32)
-        sparse_rows(*history, *X, sums, threads)
-        sums = sums[0] * (scale[first + row] * out)
-        best = np.argsort(-np.abs(sums), kind="stable")[: columns.shape[1]]
-        kept = np.sort(best[sums[best] != 0])
-        counts[row] = len(kept)
-        columns[row, : len(kept)], values[row, : len(kept)] = kept, sums[kept]
+        one_row = np.array([0, len(users)])
+        sparse_rows(one_row, users, history, indptr, indices, data, sums, threads)
+        values_of_row = sums[0] * (scale[first + row] * out)
+        best = np.argsort(-np.abs(values_of_row), kind="stable")[: columns.shape[1]]
+        largest_columns = np.sort(best[values_of_row[best] != 0])
+        counts[row] = count = len(largest_columns)
+        columns[row, :count] = largest_columns
+        values[row, :count] = values_of_row[largest_columns]
 
 
 def pair_dots(
@@ -456,9 +448,10 @@ def largest(scores: Floats, found: Ints) -> int:
 
 def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
     """Write the code of each value, and new levels; return the number of levels, -1 if too many."""
-    bits, known = values.view(np.uint32), levels[:count].view(np.uint32)
+    bits = values.view(np.uint32)
     _, first = np.unique(bits, return_index=True)
-    new = [place for place in np.sort(first) if bits[place] not in known]
+    is_new = ~np.isin(bits, levels[:count].view(np.uint32))
+    new = [position for position in np.sort(first) if is_new[position]]
     if count + len(new) > len(levels):
         return -1
     levels[count : count + len(new)] = values[new]
@@ -472,15 +465,13 @@ def code_keys(
     keys: Ints, codes: Ints, distinct: Ints, count: int, slots: Ints
 ) -> tuple[int, int]:
     """Write the code of each key, and new keys; return how many are coded and how many distinct."""
-    values, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    places = dict(zip(distinct[:count].tolist(), range(count), strict=True))
-    for key in keys[np.sort(first)].tolist():
-        places.setdefault(key, len(places))
-    if len(places) > len(distinct):
+    code_of = {key: code for code, key in enumerate(distinct[:count].tolist())}
+    all_codes = [code_of.setdefault(key, len(code_of)) for key in keys.tolist()]
+    if len(code_of) > len(distinct):
         return 0, count
-    distinct[: len(places)] = list(places)
-    codes[:] = np.array([places[value] for value in values.tolist()], np.int32)[inverse]
-    return len(keys), len(places)
+    codes[:] = all_codes
+    distinct[: len(code_of)] = list(code_of)
+    return len(keys), len(code_of)
 
 
 def look_up(keys: Ints, table: Ints, found: Ints, threads: int) -> None:
@@ -539,10 +530,10 @@ def transpose(
     threads: int,
 ) -> None:
     """Write the transpose of a CSR matrix."""
-    row_offsets(indices, to_indptr)
-    order = np.argsort(indices, kind="stable")
-    to_indices[:] = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))[order]
-    to_data[:] = data[order]
+    transposed = _csr(indptr, indices, data, len(to_indptr) - 1).tocsc()
+    to_indptr[:] = transposed.indptr
+    to_indices[:] = transposed.indices
+    to_data[:] = transposed.data
 
 
 def sort_rows(

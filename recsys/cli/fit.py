@@ -144,8 +144,8 @@ def _columns_to_keep(
 
     check_columns(ratings, named)
     columns = [*named]
-    if reader.features is not None and ratings.user_table is not None:
-        requested = [name.strip() for name in reader.features.split(",")]
+    requested = reader.feature_names
+    if requested and ratings.user_table is not None:
         columns += [name for name in requested if name in ratings.user_table.kinds]
     for condition in configured(click.get_current_context(), "where_user"):
         columns += named_in(condition, ratings)
@@ -282,7 +282,7 @@ def _say_plan(
         window=changes.window,
         forget=forgotten.in_model or None,
         refit=changes.refit or None,
-        as_of=reader.as_of,
+        as_of=reader.options.get("as_of"),
     )
     note(plan.description)
     note(
@@ -325,7 +325,7 @@ def _update(
             window=changes.window,
             forget=forgotten.in_model or None,
             refit=changes.refit or None,
-            as_of=reader.as_of,
+            as_of=reader.options.get("as_of"),
             on_step=activity.step,
         )
         keep_columns = _columns_to_keep(updated.ratings, changes.keep_col, reader)

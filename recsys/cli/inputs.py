@@ -73,7 +73,7 @@ def load_ratings(
 
     with Activity(f"Reading {', '.join(sources)}") as activity:
         ratings = read_ratings(
-            sources, **reader.keywords(), like=like, on_rows=activity.count
+            sources, like=like, on_rows=activity.count, **reader.options
         )
     note(str(ratings.source))
     for problem in ratings.source.skipped if ratings.source else ():
@@ -96,10 +96,11 @@ def load_pairs(
     require_columns(
         reader, ("user", "item", "timestamp"), f"{path} is read for pairs only"
     )
-    request = _request(reader, like, timestamp=reader.timestamp_col, implicit=True)
-    with open_data(path, request.encoding) as data:
+    roles = ("user", "item", "timestamp")
+    request = _request(reader, like, roles).changed(implicit=True)
+    with open_data(path, request.options) as data:
         columns = read_raw(data, request).plain().columns
-    form = reader.time_format or (like or {}).get("time_format")
+    form = reader.options.get("time_format") or (like or {}).get("time_format")
     if "timestamp" in columns and form is not None:
         columns["timestamp"] = unix_seconds(columns["timestamp"], form=form)
     return {
@@ -110,25 +111,27 @@ def load_pairs(
 
 
 def _request(
-    reader: ReaderOptions, like: Mapping[str, Any] | None = None, **others: Any
+    reader: ReaderOptions,
+    earlier: Mapping[str, Any] | None = None,
+    roles: Collection[str] = ("user", "item"),
 ) -> Request:
-    """Return the columns to read of a file that is not of ratings; of `like`, those not given."""
+    """Return the request for columns of a file that is not of ratings.
+
+    Columns and the encoding that `reader` lacks are those of an `earlier` reading.
+    """
     from recsys.data.columns import Request
 
-    named = {
-        "user": reader.user_col,
-        "item": reader.item_col,
-        "encoding": reader.encoding,
-    }
-    named |= others
-    earlier = {
+    given = {
         name: value
-        for name, value in (like or {}).items()
-        if named.get(name, "") is None
+        for name, value in reader.options.items()
+        if name in (*roles, "sep", "encoding")
     }
-    return Request(
-        **(named | earlier), sep=reader.sep, optional=frozenset(earlier) - {"encoding"}
-    )
+    remembered = {
+        name: value
+        for name, value in (earlier or {}).items()
+        if name in (*roles, "encoding") and value is not None
+    }
+    return Request.from_options({**remembered, **given}, given)
 
 
 def require_columns(reader: ReaderOptions, used: Collection[str], reason: str) -> None:
@@ -141,8 +144,9 @@ def require_columns(reader: ReaderOptions, used: Collection[str], reason: str) -
     """
     context = click.get_current_context()
     for role in ("user", "item", "rating", "timestamp", "event", "weight"):
-        name, option = getattr(reader, f"{role}_col"), f"{role}_col"
-        is_typed = context.get_parameter_source(option) is ParameterSource.COMMANDLINE
+        source = context.get_parameter_source(f"{role}_col")
+        name = reader.options.get(role)
+        is_typed = source is ParameterSource.COMMANDLINE
         if name is not None and role not in used and is_typed:
             raise click.UsageError(
                 f"--{role}-col {name} has no effect: {reason}; leave it out."
@@ -175,22 +179,10 @@ def open_recommender(
         if fitting.model not in (None, name) and source is ParameterSource.COMMANDLINE:
             other = f"--model {fitting.model} needs a file of ratings; leave it out"
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
-        if reader.item_table is not None or reader.user_table is not None:
+        if not {"item_table", "user_table"}.isdisjoint(reader.options):
             roles = {*roles, "user", "item"}
         require_columns(reader, roles, f"{path} is a saved model")
-        from recsys.readers import read_table
-
-        request, tables = _request(reader, recommender.provenance.reading), {}
-        for ids in (recommender.ratings.items, recommender.ratings.users):
-            table_source = getattr(reader, f"{ids.kind}_table")
-            if table_source is not None:  # replaces the table stored in the model
-                table, remark = read_table(table_source, ids, request, of_new=True)
-                tables[f"{ids.kind}_table"] = table
-                note(remark)
-                _note_unknown_levels(
-                    table, ids, getattr(recommender.ratings, f"{ids.kind}_features")
-                )
-        return recommender.with_tables(**tables) if tables else recommender
+        return _with_new_tables(recommender, reader)
     ratings = load_ratings(path, reader)
     is_given = source is not ParameterSource.DEFAULT
     planned, used, reason = plan_fit(fitting, ratings, reader, compare=is_given)
@@ -203,6 +195,28 @@ def open_recommender(
         f"fitted {fitted.model.name} to {where} (not saved; use `recsys fit` to keep the model)"
     )
     return fitted
+
+
+def _with_new_tables(recommender: Recommender, reader: ReaderOptions) -> Recommender:
+    """Return the model with the tables that are named in place of its own."""
+    from recsys.readers import read_table
+
+    request = _request(reader, recommender.provenance.reading)
+    ratings = recommender.ratings
+    tables = {}
+    sides: list[tuple[Ids, Any]] = [
+        (ratings.items, ratings.item_features),
+        (ratings.users, ratings.user_features),
+    ]
+    for ids, features in sides:
+        name = f"{ids.kind}_table"
+        table_source: Any = reader.options.get(name)
+        if table_source is not None:
+            table, remark = read_table(table_source, ids, request, of_new=True)
+            tables[name] = table
+            note(remark)
+            _note_unknown_levels(table, ids, features)
+    return recommender.with_tables(**tables) if tables else recommender
 
 
 def _note_unknown_levels(
@@ -274,11 +288,7 @@ def featured(
     CommandError
         If features are requested but there are no tables.
     """
-    named = (
-        None
-        if reader.features is None
-        else [*map(str.strip, reader.features.split(","))]
-    )
+    named = reader.feature_names or None
     if ratings.item_table is ratings.user_table is None:
         if named is not None:
             tables = "name one with --item-table or --user-table"
@@ -304,17 +314,6 @@ def featured(
                 sentence += f"; {unrated_ids} without ratings known by features only"
             note(sentence)
     return with_tables
-
-
-def requested_features(reader: ReaderOptions) -> list[str] | None:
-    """Return the columns to use as features, or None for all that can be."""
-    if reader.no_features:
-        return []
-    return (
-        None
-        if reader.features is None
-        else [*map(str.strip, reader.features.split(","))]
-    )
 
 
 def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
@@ -674,20 +673,15 @@ def load_history(
     import polars as pl
 
     from recsys.changes import plausible_range
-    from recsys.data.rows import RowOptions, RowRules
+    from recsys.data.read_options import ROLES
+    from recsys.data.rows import RowRules
     from recsys.folding import NEW_USER
     from recsys.readers.id_lists import read_history
 
     items = recommender.ratings.items
-    names = {
-        role: getattr(reader, f"{role}_col")
-        for role in ("rating", "timestamp", "event", "event_id", "weight")
-    }
-    options = {name: getattr(reader, name) for name in RowOptions.__annotations__}
-    rules = RowRules.of(**options)
-    rules = replace(rules, weights=reader.weight_col is not None)
-    like = recommender.provenance.reading
-    request = _request(reader, like, **names, implicit=reader.implicit, rules=rules)
+    request = _request(reader, recommender.provenance.reading, ROLES)
+    request = request.changed(implicit=reader.options.get("implicit"))
+    request = replace(request, rules=RowRules.from_options(reader.options))
     frame = read_history(path, request, items)
     if "user" not in frame.columns:
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))

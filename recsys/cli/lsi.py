@@ -92,8 +92,8 @@ def index(
     force: bool = cli.declared("", "Replace an existing index.", is_flag=True),
     dimensions: int | str | None = cli.declared(
         "K|RULE",
-        "Number of dimensions, or a rule to choose it: elbow, profile, energy, gavish-donoho, "
-        "parallel, cv or mle.",
+        "Number of dimensions, or a rule to choose it: elbow, energy, gavish-donoho, parallel "
+        "or cv.",
         "--dimensions",
         "-k",
         type=lambda value: int(value) if str(value).isdecimal() else value,

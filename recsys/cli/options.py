@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -17,9 +17,12 @@ from recsys.addresses import Location
 from recsys.cli.errors import State
 from recsys.cli.group import EVERYWHERE, Command, Option, Place
 from recsys.cli.output import FORMATS, SUFFIXES, Output
+from recsys.data import read_options
+from recsys.data.read_options import ReadOptions
+from recsys.declarations import Declaration
 from recsys.messages import did_you_mean
 from recsys.models.registry import MODELS, similar_names
-from recsys.ranking.lists import Declaration, ListOptions
+from recsys.ranking.lists import ListOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Any]
@@ -107,9 +110,17 @@ def common_options(function: F) -> F:
     return add("--quiet", "-q", help="Print only data and errors.")(debug(function))
 
 
-def bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Return a decorator that adds `options` and passes what `make` returns as `keyword`."""
-    names = [*inspect.signature(make).parameters]
+def bundle(
+    keyword: str,
+    make: Callable[..., Any],
+    *options: Decorator,
+    names: Sequence[str] = (),
+) -> Decorator:
+    """Return a decorator that adds `options` and passes what `make` returns as `keyword`.
+
+    `make` takes the values of `names`, by default of its parameters.
+    """
+    names = names or [*inspect.signature(make).parameters]
 
     def decorate(function: Verb) -> Verb:
         @functools.wraps(function)
@@ -215,80 +226,53 @@ class _Scale(click.ParamType[tuple[float, float]]):
             )
 
 
+def _merged_weights(
+    context: click.Context, parameter: click.Parameter, values: Any
+) -> dict[str, float] | None:
+    """Return the weights of an option that is repeated, as one mapping."""
+    return {kind: weight for pairs in values for kind, weight in pairs.items()} or None
+
+
+_TYPES: dict[str, Any] = {
+    "number": click.FLOAT,
+    "share": click.FloatRange(0, 1),
+    "count": COUNT,
+    "ids": PLACE,  # a file of ids
+    "place": PLACE,
+    "scale": _Scale(),
+}
+
+
+def _click_option(
+    name: str, declaration: Declaration, default: Any = None, **settings: Any
+) -> Decorator:
+    """Return the option of the command that a declaration describes."""
+    settings |= {"help": declaration.help, "default": default}
+    if declaration.metavar:
+        settings["metavar"] = declaration.metavar
+    if declaration.shown_default:
+        settings["show_default"] = declaration.shown_default
+    if declaration.kind == "flag":
+        settings |= {"is_flag": True, "default": False}
+        if default is True:
+            settings["setting"] = declaration.flag
+            settings["callback"] = lambda context, parameter, value: not value
+    elif declaration.kind == "weights":
+        settings |= {"type": _Weights(), "multiple": True, "callback": _merged_weights}
+    elif declaration.kind == "choice":
+        settings["type"] = click.Choice(declaration.choices)
+    elif declaration.kind == "share":
+        settings["show_default"] = False
+    if declaration.kind in _TYPES:
+        settings["type"] = _TYPES[declaration.kind]
+    return option(declaration.flag_of(name), name, **settings)
+
+
 @dataclass(frozen=True)
 class ReaderOptions:
-    """Options for reading ratings; with None, the reader decides."""
+    """Options for reading ratings that are set, and which features models use."""
 
-    user_col: str | None = declared("NAME", "Column of the users.")
-    item_col: str | None = declared("NAME", "Column of the items.")
-    rating_col: str | None = declared("NAME", "Column of the ratings.")
-    timestamp_col: str | None = declared("NAME", "Column of the timestamps.")
-    sep: str | None = declared("TEXT", "Separator of the columns.")
-    encoding: str | None = declared("NAME", "Text encoding.")
-    duplicates: str | None = declared(
-        "",
-        "Rating to keep for a repeated user-item pair; last and first by timestamp, if known.",
-        type=click.Choice(("last", "first", "mean", "sum", "error")),
-        show_default="last; sum of weights",
-    )
-    implicit: bool = declared(
-        "",
-        "Ignore the rating column and treat every row as implicit feedback.",
-        is_flag=True,
-    )
-    weight_col: str | None = declared(
-        "NAME",
-        "Column of quantities, which weight interactions; a negative one is a return.",
-    )
-    scale: tuple[float, float] | None = declared(
-        "LOW,HIGH",
-        "Lowest and highest grade, such as 1,5; by default those of the data.",
-        type=_Scale(),
-        default=None,
-    )
-    event_col: str | None = declared("NAME", "Column of the kinds of events.")
-    event_id_col: str | None = declared("NAME", "Column of the ids of events.")
-    event_weights: Mapping[str, float] | None = declared(
-        "KIND=W,...",
-        "Weights by kind of event, such as purchase=5,view=1; 0 drops a kind, * is any other.",
-        "--event-weight",
-        setting="event_weight",
-        type=_Weights(),
-        default=None,
-        multiple=True,
-        callback=lambda ctx, param, given: (
-            {k: w for each in given for k, w in each.items()} or None
-        ),
-    )
-    half_life: str | None = declared(
-        "TIME", "Age at which a weight is halved, such as 30d (s, h, d, w, y)."
-    )
-    since: str | None = declared("DATE", "First date or time to use.")
-    until: str | None = declared("DATE", "Date or time before which to use rows.")
-    time_format: str | None = declared(
-        "FORMAT",
-        "Format of the timestamps: s, ms, us, ns, d, excel, ticks, filetime, or a pattern such as "
-        "%m/%d/%Y.",
-    )
-    as_of: str | None = declared(
-        "DATE", "Present time, by default of the clock; later rows are left out."
-    )
-    missing: float | None = declared(
-        "N", "Value that marks a missing rating, such as 0 or 99.", type=float
-    )
-    bad_rows: str = declared(
-        "error|skip|N%",
-        "Treatment of bad rows: an error, or skipping up to 1% (skip) or N% of the rows.",
-        default="error",
-    )
-    table: str | None = declared("NAME", "Table of a database, or sheet of a workbook.")
-    query: str | None = declared("SQL", "SQL query to read from a database.")
-    item_table: str | None = declared(
-        "TABLE", "Table of items with titles, prices, genres, ..."
-    )
-    user_table: str | None = declared(
-        "TABLE", "Table of users with ages, countries, ..."
-    )
+    options: ReadOptions = field(default_factory=ReadOptions)
     features: str | None = declared(
         "NAMES", "Columns of these tables to use in models, comma-separated."
     )
@@ -302,16 +286,40 @@ class ReaderOptions:
                 "--features and --no-features contradict each other."
             )
 
-    def keywords(self) -> dict[str, Any]:
-        """Return the keywords of `recsys.readers.read_ratings`."""
-        return {
-            name.removesuffix("_col"): value
-            for name, value in vars(self).items()
-            if not name.endswith("features")
+    @property
+    def feature_names(self) -> list[str] | None:
+        """Columns to use as features; None for all that can be."""
+        if self.no_features:
+            return []
+        if self.features is None:
+            return None
+        return [*map(str.strip, self.features.split(","))]
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Options that are set, as on the command line."""
+        declarations = read_options.declarations()
+        flags = {
+            declarations[name].flag_of(name): value
+            for name, value in self.options.items()
         }
+        return {**flags, **given_in(self)}
 
 
-_COLUMNS = ("user_col", "item_col", "rating_col", "timestamp_col")
+def _reader(**values: Any) -> ReaderOptions:
+    """Return the options of a reading from the values of all options by parameter."""
+    options = {
+        name: values[declaration.flag or name]
+        for name, declaration in read_options.declarations().items()
+    }
+    return ReaderOptions(
+        cast(ReadOptions, read_options.set_options(options)),
+        values["features"],
+        values["no_features"],
+    )
+
+
+_COLUMNS = ("user", "item", "rating", "timestamp")
 
 
 def reader_options(
@@ -319,14 +327,26 @@ def reader_options(
 ) -> Decorator:
     """Add the options for reading as `reader`; the help describes some and names the others."""
     elsewhere = "More options for reading, as in `recsys data inspect --help`"
-    described_names = {"all": None, "columns": _COLUMNS, "none": ()}[described]
-    named = [
-        n
-        for n in ReaderOptions.__annotations__
-        if described_names is not None and n not in described_names
-    ]
-    options = declared_in(ReaderOptions, "Reading", elsewhere, named)
-    return bundle("reader", ReaderOptions, *options)
+    options = []
+    parameters = []
+    for name, declaration in read_options.declarations().items():
+        is_described = described == "all" or (
+            described == "columns" and name in _COLUMNS
+        )
+        parameter = declaration.flag or name
+        parameters.append(parameter)
+        options.append(
+            _click_option(
+                parameter,
+                declaration,
+                section="Reading",
+                details="" if is_described else elsewhere,
+            )
+        )
+    named = () if described == "all" else ("features", "no_features")
+    options += declared_in(ReaderOptions, "Reading", elsewhere, named)
+    parameters += ["features", "no_features"]
+    return bundle("reader", _reader, *options, names=parameters)
 
 
 @dataclass(frozen=True)
@@ -363,29 +383,6 @@ def engine_options(details: str = "") -> Decorator:
         EngineOptions, "Cluster", details, EngineOptions.__annotations__
     )
     return bundle("engine", EngineOptions, *options)
-
-
-def _click_option(name: str, declaration: Declaration, default: Any) -> Decorator:
-    """Return the option of the command for an option of lists."""
-    settings: dict[str, Any] = {"help": declaration.help, "default": default}
-    if declaration.metavar:
-        settings["metavar"] = declaration.metavar
-    if declaration.kind == "flag":
-        settings["is_flag"] = True
-        settings["default"] = False
-        settings["setting"] = declaration.flag
-        settings["callback"] = lambda context, parameter, value: not value
-    elif declaration.kind == "choice":
-        settings["type"] = click.Choice(declaration.choices)
-    elif declaration.kind == "share":
-        settings["type"] = click.FloatRange(0, 1)
-        settings["show_default"] = False
-    elif declaration.kind == "count":
-        settings["type"] = COUNT
-    elif declaration.kind == "ids":  # in a file
-        settings["type"] = PLACE
-    flag = f"--{(declaration.flag or name).replace('_', '-')}"
-    return option(flag, name, **settings)
 
 
 list_options = bundle(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from recsys.database import Address
     from recsys.evaluation.results import Gate, Verdict
     from recsys.models.base import Step
-    from recsys.shortlists import Shortlist
+    from recsys.ranking.known_users import ListColumns
     from recsys.table_writer import IfExists, TableWriter
 
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
@@ -140,7 +140,7 @@ class Output:
 
     def write(
         self,
-        frames: pl.DataFrame | Shortlist | Iterable[pl.DataFrame],
+        frames: pl.DataFrame | ListColumns | Iterable[pl.DataFrame],
         *,
         remark: str = "",
         **head: Any,
@@ -209,14 +209,14 @@ class Sink:
     held: ExitStack
     is_first: bool = True
 
-    def write(self, frame: pl.DataFrame | Shortlist) -> None:
+    def write(self, frame: pl.DataFrame | ListColumns) -> None:
         """Write a batch; the first one defines the columns, even without rows."""
         if self.is_first or len(frame):
             self.stream.write(self.encoded(frame))
         self.is_first = False
         self.stream.flush()
 
-    def encoded(self, frame: pl.DataFrame | Shortlist) -> bytes:
+    def encoded(self, frame: pl.DataFrame | ListColumns) -> bytes:
         """Return the bytes of a batch."""
         if self.format == "table":
             return render(frame).encode(errors="replace")
@@ -329,7 +329,7 @@ _PLAIN = dict.fromkeys(_CONTROLS, "\ufffd")
 _WRAPPED = ("description", "use", "value", "items")  # columns that are read in full
 
 
-def render(frame: pl.DataFrame | Shortlist) -> str:
+def render(frame: pl.DataFrame | ListColumns) -> str:
     """Draw `frame` to the width of the terminal: numbers to the right, long texts cut with "…"."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console

@@ -172,13 +172,12 @@ def recommend(
         and source.is_alone
         and output.resolved_format not in ("database", "parquet")
     ):
-        from recsys.shortlists import shortlist
+        from recsys.ranking.known_users import lists_of_known_users
 
-        if (best := shortlist(source.path, user, n)) is not None:
-            output.write(best, command="recommend", model=best.model, n=n)
+        lists = lists_of_known_users(source.path, user, n)
+        if lists is not None:
+            output.write(lists, command="recommend", model=lists.model, n=n)
             return
-    from recsys.readers.id_lists import read_ids
-
     roles: tuple[str, ...] = ()
     if history is not None:
         roles = ("user", "item", "rating", "timestamp", "event", "weight")
@@ -193,6 +192,8 @@ def recommend(
     known_users = recommender.ratings.users
     chosen: Sequence[int | str] = inputs.listed_ids(user, known_users)
     if users is not None:
+        from recsys.readers.id_lists import read_ids
+
         column = recommender.provenance.reading.get("user")
         chosen = [*dict.fromkeys([*read_ids(users, "user", column)])]
     _check_known(chosen, known_users, options.cold_start)

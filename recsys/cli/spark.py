@@ -8,25 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.cli import inputs
 from recsys.cli.errors import CommandError
-from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions, given_in
+from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions
 from recsys.cli.output import Activity, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.cli.output import Output
+    from recsys.data.columns import Request
     from recsys.ranking.lists import ListOptions
 
-_READ = (
-    *(
+_READ = frozenset(
+    {
         "--user-col",
         "--item-col",
         "--rating-col",
         "--timestamp-col",
+        "--weight-col",
         "--sep",
         "--encoding",
-    ),
-    *("--implicit", "--duplicates", "--no-features", "--time-format", "--as-of"),
-    *("--scale", "--weight-col"),
+        "--implicit",
+        "--duplicates",
+        "--scale",
+        "--time-format",
+        "--as-of",
+        "--no-features",
+    }
 )
 """Options for reading that also apply to Spark."""
 _TABLES = ("--features", "--item-table", "--user-table")
@@ -54,7 +60,7 @@ def fit_on_spark(
         raise CommandError(f"--threads does not apply to --engine spark; {instead}.")
     from recsys import spark
 
-    columns = _columns(reader)
+    request = _request(reader)
 
     # Without a name, the model is one of these two, depending on the data.
     models = [fitting.model] if fitting.model else ["als", "implicit-als"]
@@ -67,8 +73,8 @@ def fit_on_spark(
             ratings,
             out,
             model=fitting.model,
-            columns=columns,
-            duplicates=reader.duplicates,
+            columns=request,
+            duplicates=reader.options.get("duplicates"),
             test_fraction=holdout,
             overwrite=force,
             random_state=fitting.seed,
@@ -138,9 +144,9 @@ def evaluate_on_spark(
     from recsys import __version__, spark
     from recsys.evaluation import METRICS
 
-    columns = _columns(reader)
+    request = _request(reader)
     with _on_cluster("Evaluating on Spark", engine) as cluster:
-        result = spark.evaluate(model, test, n, columns=columns, **cluster)
+        result = spark.evaluate(model, test, n, columns=request, **cluster)
     counts = result.counts
     for remark in result.remarks:
         note(remark)
@@ -189,12 +195,11 @@ def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
         yield {"master": engine.master, "conf": conf, "say": activity.say}
 
 
-def _columns(reader: ReaderOptions) -> Any:
+def _request(reader: ReaderOptions) -> Request:
     """Return the columns to read; raise for options for reading that Spark lacks."""
     from recsys.data.columns import Request
-    from recsys.data.rows import RowRules
 
-    for flag in given_in(reader):
+    for flag in reader.flags:
         if flag not in _READ:
             is_table = flag in _TABLES
             advice = (
@@ -203,14 +208,4 @@ def _columns(reader: ReaderOptions) -> Any:
                 else "prepare the data before"
             )
             raise CommandError(f"{flag} does not apply to --engine spark; {advice}.")
-    roles = ("user", "item", "rating", "timestamp", "weight")
-    names = {role: getattr(reader, f"{role}_col") for role in roles}
-    return Request(
-        **names,
-        sep=reader.sep,
-        encoding=reader.encoding,
-        implicit=reader.implicit,
-        rules=RowRules.of(
-            time_format=reader.time_format, as_of=reader.as_of, scale=reader.scale
-        ),
-    )
+    return Request.from_options(reader.options)

@@ -141,7 +141,7 @@ def load_splits(
         If the sources contradict each other, or the options of a split do not apply.
     """
     from recsys.evaluation.split_files import read_pair, read_split
-    from recsys.storage import is_split, split_files
+    from recsys.saved_splits import is_split, split_files
 
     def read(path: str | Path, *, like: Mapping[str, Any] | None = None) -> Ratings:
         return inputs.load_ratings(str(path), reader, like)
@@ -242,14 +242,14 @@ def split(
     directory for each fold. DIR is written to a temporary directory and moved into place when
     complete. To evaluate models on it, run `recsys evaluate DIR`.
     """
-    from recsys.storage import check_split_target, save_split
+    from recsys.saved_splits import check_split_target, save_split
     from recsys.user_columns import check_columns, useful_columns
 
     splitting.check()
     check_split_target(out, overwrite=force)
     loaded = inputs.load_ratings(ratings, reader)
     check_columns(loaded, keep_col)
-    features = inputs.requested_features(reader)
+    features = reader.feature_names
     columns = useful_columns(loaded, features, keep_col)
     if columns is not None:
         note(str(columns))

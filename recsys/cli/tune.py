@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -132,8 +133,8 @@ def tune(
         inner = replace(inner, test_fraction=validation_fraction)
     if fitting.model is None:
         model, fixed_values, data = _chosen(data, fitting, reader)
-        has_values = reader.rating_col is not None or reader.weight_col is not None
-        reader = replace(reader, implicit=data.implicit and not has_values)
+        if data.implicit and not {"rating", "weight"} & reader.options.keys():
+            reader = replace(reader, options={**reader.options, "implicit": True})
     else:
         model, fixed_values = fitting.model, {}
     data = inputs.featured(data, reader, [make_model(model)])
@@ -327,10 +328,11 @@ def _commands(
     found: Tuning,
     data: tuple[tuple[str, ...], str | None],
     fitting: cli.FitOptions,
-    *options: Any,
+    splitting: SplitOptions,
+    reader: cli.ReaderOptions,
 ) -> dict[str, str]:
     """Return shell commands that fit a model with the best parameters and evaluate it."""
-    from recsys.storage import split_files
+    from recsys.saved_splits import split_files
 
     model = ["--model", found.model]
     for name, value in found.parameters.items():
@@ -343,12 +345,16 @@ def _commands(
     ratings, train = data
     files = split_files(ratings[0]) if len(ratings) == 1 and ratings[0] != "-" else None
     source = [str(files["train"])] if files else [train] if train else [*ratings]
-    seed, (splitting, reading) = ["--seed", str(fitting.seed)], map(_words, options)
+    seed = ["--seed", str(fitting.seed)]
+    splitting_words = _words(cli.given_in(splitting))
+    reading_words = _words(reader.flags)
     own_seed = seed if "random_state" in found.defaults else []
     stem = f"{found.model}-tuned"
     names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
     target = ["--out", next(name for name in names if not Path(name).exists())]
-    lines = {"fit": ["recsys", "fit", *source, *model, *own_seed, *reading, *target]}
+    lines = {
+        "fit": ["recsys", "fit", *source, *model, *own_seed, *reading_words, *target]
+    }
     if ratings:
         lines["evaluate"] = [
             "recsys",
@@ -356,16 +362,16 @@ def _commands(
             *ratings,
             *model,
             *seed,
-            *splitting,
-            *reading,
+            *splitting_words,
+            *reading_words,
         ]
     return {name: shlex.join(words) for name, words in lines.items()}
 
 
-def _words(options: cli.ReaderOptions | SplitOptions) -> list[str]:
-    """Return the options that differ from their defaults, as on the command line."""
+def _words(flags: Mapping[str, Any]) -> list[str]:
+    """Return options as words of the command line."""
     words = []
-    for flag, value in cli.given_in(options).items():
+    for flag, value in flags.items():
         if isinstance(value, dict):  # weights of events
             value = ",".join(f"{kind}={weight}" for kind, weight in value.items())
         elif isinstance(value, tuple):  # the scale

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import polars as pl
 from scipy import sparse
 
-from recsys.data.features import FeatureKind
 from recsys.data.ids import Ids
+from recsys.data.kinds import FeatureKind
 from recsys.lsi.space import Space, Weighting, decompose, default_rank
 from recsys.lsi.vectorizer import Encoded, word_frame
 

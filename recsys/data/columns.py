@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
-from recsys.data.rows import RowOptions, RowRules, is_truth
+from recsys.data.read_options import ROLES, declarations
+from recsys.data.rows import RowRules, is_truth
 from recsys.data.times import is_time, may_be_time, time_problem
 from recsys.errors import DataError
 from recsys.messages import enumerated, shortened
@@ -42,8 +43,6 @@ _LISTED = 20
 _UNIT = re.compile(r"\(.*\)|\[.*\]")  # as in "Rating (1-5)"
 _DIGITS = re.compile(r"\s*\d{1,18}\s*")
 _NAMED = 5  # maximum number of unused columns in a description
-_OPTIONS = {role: f"--{role}-col" for role in (*BY_PLACE, "event", "weight")}
-_OPTIONS["event_id"] = "--event-id-col"
 
 # Names in tiers: an earlier tier takes precedence, and two names of the same tier are ambiguous.
 # Names are compared in lower case, reduced to letters and digits, and with "id" in place of other
@@ -101,28 +100,51 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Options of the caller: columns, separator, encoding, rules for rows.
+    """Options of a reading, passed whole, and the rules for rows that are made of them.
 
     If a column requested for one of the `optional` roles is missing, the usual names are tried.
     """
 
-    user: str | None = None
-    item: str | None = None
-    rating: str | None = None
-    timestamp: str | None = None
-    event: str | None = None
-    event_id: str | None = None
-    sep: str | None = None
-    encoding: str | None = None
-    implicit: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
     rules: RowRules = field(default_factory=RowRules)
     optional: frozenset[str] = frozenset()
-    weight: str | None = None
+
+    @classmethod
+    def from_options(
+        cls,
+        options: Mapping[str, Any],
+        given: Collection[str] | None = None,
+        earlier: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """Return the request for options that are `given` or of an `earlier` reading.
+
+        Columns that are not given may be missing.
+        """
+        options = dict(options)
+        if earlier is not None and options.get("feedback") is None:
+            # Grades or interactions, as before.
+            options["feedback"] = "grades"
+            options["implicit"] = options.get("implicit") or earlier.get("implicit")
+        rules = RowRules.from_options(options, adds=earlier is not None)
+        request = cls(options, rules)
+        if given is not None:
+            request = replace(request, optional=frozenset(request.columns) - set(given))
+        return request
+
+    def changed(self, **options: Any) -> Request:
+        """Return the request with some options changed; None removes one."""
+        return replace(self, options={**self.options, **options})
 
     @property
     def columns(self) -> dict[str, str]:
         """Requested columns by role."""
-        return {r: name for r in _OPTIONS if (name := getattr(self, r)) is not None}
+        columns = {role: self.options.get(role) for role in ROLES}
+        return {role: str(name) for role, name in columns.items() if name is not None}
+
+    @property
+    def implicit(self) -> bool:
+        """Whether the rating column is ignored."""
+        return bool(self.options.get("implicit"))
 
     @property
     def needed(self) -> dict[str, str]:
@@ -161,59 +183,6 @@ class Request:
                 f"{_option_for('rating', where, rating)} names ratings; leave out one of them. "
                 f"Quantities are weights of interactions: {_option_for('weight', where, rating)}."
             )
-
-
-def completed(options: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options for reading, completed by earlier options that still apply."""
-    superseded: set[str] = set()
-    if "rating" in options:  # ratings are not weighted, and a named column counts
-        superseded = {"weight", "feedback"}
-        if "event" not in options:
-            superseded.add("event_weights")
-    if "weight" in options:
-        superseded.add("feedback")
-    remaining = {
-        name: value for name, value in earlier.items() if name not in superseded
-    }
-    return {**remaining, **options}
-
-
-def request_of(
-    options: Mapping[str, Any],
-    given: Collection[str],
-    like: Mapping[str, Any] | None,
-    names_of_rules: Collection[str],
-    *,
-    implicit: bool,
-    sep: str | None = None,
-) -> Request:
-    """Return the request for the options of a reading.
-
-    Options that are not `given` come from an earlier reading, `like`. The columns that they name
-    may be missing. Any `names_of_rules` without an option in `RowOptions` raise.
-    """
-    of_rows = {*RowOptions.__annotations__, *names_of_rules}
-    rules = RowRules.of(
-        **{name: value for name, value in options.items() if name in of_rows}
-    )
-    columns = {role: str(options[role]) for role in _OPTIONS if role in options}
-    feedback = options.get("feedback")
-    if like is not None and feedback is None:  # grades or interactions, as before
-        feedback = "grades"
-        implicit = implicit or bool(like.get("implicit"))
-    return Request(
-        **columns,
-        sep=sep,
-        encoding=options.get("encoding"),
-        implicit=implicit,
-        rules=replace(
-            rules,
-            weights="weight" in columns,
-            feedback=feedback,
-            adds=like is not None,
-        ),
-        optional=frozenset(columns) - set(given),
-    )
 
 
 def choose_columns(
@@ -262,7 +231,7 @@ def choose_columns(
     if weight is not None or ignores_values:
         chosen.pop("rating", None)
     if "rating" in chosen and "event" in request.needed:
-        event = _option_for("event", where, request.event)
+        event = _option_for("event", where, request.columns["event"])
         raise DataError(
             f"{where}: kinds of events have no effect on ratings; leave out {event}, "
             f"or give the kinds weights with {_option_for('event_weights', where)}."
@@ -338,18 +307,17 @@ def _missing_columns(
 
 def _option(role: str, where: str) -> str:
     """Return the option (for a frame, the argument) for the column of a role."""
-    return f"{role}=" if where == FRAME else _OPTIONS.get(role, "")
+    if where == FRAME:
+        return f"{role}="
+    return declarations()[role].flag_of(role) if role in ROLES else ""
 
 
 def _option_for(name: str, where: str, column: str | None = None) -> str:
     """Return an option (for a frame, an argument), perhaps with its column."""
-    if column is not None:
-        return f"{name}={column!r}" if where == FRAME else f"{_OPTIONS[name]} {column}"
     if where == FRAME:
-        return name
-    return (
-        "--event-weight" if name == "event_weights" else f"--{name.replace('_', '-')}"
-    )
+        return name if column is None else f"{name}={column!r}"
+    flag = declarations()[name].flag_of(name)
+    return flag if column is None else f"{flag} {column}"
 
 
 def wide_hint(width: int) -> str:
@@ -497,7 +465,8 @@ def assign_roles(
         As `choose_columns`, or if the column of ratings contains words.
     """
     roles = choose_columns(names, request, where, required)
-    if request.rating is not None and "rating" in roles:
+    rating = request.columns.get("rating")
+    if rating is not None and "rating" in roles:
         kinds = sorted(
             {text for cell in sample(roles["rating"]) if (text := str(cell).strip())}
         )
@@ -505,8 +474,8 @@ def assign_roles(
             k.isalpha() and not is_truth(k) for k in kinds
         ):
             raise DataError(
-                f"{where}: column {request.rating!r} has words, not numbers: {quoted(kinds)}. To "
-                f"use them as kinds of events, give weights: --event-col {request.rating} "
+                f"{where}: column {rating!r} has words, not numbers: {quoted(kinds)}. To "
+                f"use them as kinds of events, give weights: --event-col {rating} "
                 f"--event-weight {','.join(f'{kind}=1' for kind in kinds[:2])} (event=, "
                 "event_weights=); 0 leaves a kind out."
             )
@@ -516,7 +485,7 @@ def assign_roles(
     ):
         parts["rating"] = f"weight = {names[position]}"
     used, form = set(roles.values()), request.rules.time_format
-    if "timestamp" in roles and request.timestamp is None:
+    if "timestamp" in roles and "timestamp" not in request.columns:
         times = sample(roles["timestamp"])
         is_number = form is None and any(_DIGITS.fullmatch(str(cell)) for cell in times)
         if not is_number and not any(may_be_time(value, form) for value in times):
@@ -541,7 +510,7 @@ def assign_roles(
 
 def _holds_weights(place: int, names: Sequence[str], request: Request) -> bool:
     """Return whether the column of ratings is the one requested for weights."""
-    weight, name = request.weight, plain_name(names[place])
+    weight, name = request.columns.get("weight"), plain_name(names[place])
     return weight is not None and name in (plain_name(weight), _JOURNAL_WEIGHT)
 
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from lowrank.kernels import N_CODES, backends, default_threads, level_counts
 from recsys.data.ids import MISSING_IDS, Ids, id_problem, is_bad_id
-from recsys.data.rows import Policy, Rows
+from recsys.data.kinds import Policy
+from recsys.data.rows import Rows
 from recsys.data.times import epoch_seconds
 from recsys.errors import DataError
 

@@ -24,8 +24,9 @@ from recsys.data.blocks import (
     NumberBlock,
     TextBlock,
 )
-from recsys.data.features import FeatureKind, Features
+from recsys.data.features import Features
 from recsys.data.ids import Ids
+from recsys.data.kinds import FeatureKind
 from recsys.errors import DataError
 from recsys.lsi.space import decompose, default_rank
 from recsys.messages import close_matches, did_you_mean

@@ -24,7 +24,8 @@ from recsys.data.csr import (
     sort_rows_by,
     to_csr,
 )
-from recsys.data.rows import ANY_EVENT, NO_EVENT, Policy, with_few_kinds
+from recsys.data.kinds import Policy
+from recsys.data.rows import ANY_EVENT, NO_EVENT, with_few_kinds
 
 _CHUNK = 1 << 18  # events compared at once, to limit temporary memory
 _LEAST_WEIGHT = np.float32(

@@ -14,8 +14,9 @@ from lowrank.kernels import csr_arrays
 from lowrank.subspace import leading_directions
 from recsys.data.blocks import TextBlock
 from recsys.data.encoder import FeatureEncoder, Floats, Texts
-from recsys.data.features import FeatureRequest, Features
+from recsys.data.features import Features
 from recsys.data.ids import Ids
+from recsys.data.kinds import FeatureRequest
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.messages import close_matches, did_you_mean

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +14,10 @@ import polars as pl
 from recsys.data.columns import id_column, plain_name, title_column
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
+from recsys.data.kinds import FeatureKind, ReadAs
 from recsys.data.times import seconds_or_null
 from recsys.errors import DataError
 from recsys.messages import counted, enumerated
-
-FeatureKind: TypeAlias = Literal[
-    "number", "boolean", "date", "category", "list", "text"
-]
-"""Kind of a column: the meaning of its values, independent of the type that stores them."""
-
-ReadAs: TypeAlias = Literal["string", "text"]
-"""Form of a column in its source: strings, or the texts of a file without types."""
 
 _NAMED = 8  # maximum number of columns named in a summary
 _SAMPLE = 500
@@ -65,16 +58,6 @@ _LONGEST_PART = 3  # maximum mean number of words in an element of a list
 _WORDS = 5  # minimum mean number of words in a text, if most values are distinct
 _MANY_WORDS = 12
 _NOTHING = "(no genres listed)"  # empty list in MovieLens
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureRequest:
-    """Request to encode the tables of ratings, with the arguments of `with_features`."""
-
-    columns: tuple[str, ...] | None = None
-    texts: Literal["auto", "terms", "vectors"] = "auto"
-    unrated: bool = False
-    random_state: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

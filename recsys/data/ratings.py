@@ -15,7 +15,7 @@ import polars as pl
 from lowrank.kernels import CodedMatrix, level_counts, padded
 from recsys.data.age import iso_time
 from recsys.data.axis import Axis
-from recsys.data.columns import FRAME, SAMPLE, assign_roles, completed, request_of
+from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
 from recsys.data.csr import (
     CSR,
     Entries,
@@ -34,7 +34,7 @@ from recsys.data.events import (
     implied_events,
     with_used_kinds,
 )
-from recsys.data.features import FeatureRequest, Features, TableLike
+from recsys.data.features import Features, TableLike
 from recsys.data.feedback import Feedback
 from recsys.data.frames import (
     FrameLike,
@@ -45,10 +45,15 @@ from recsys.data.frames import (
     to_polars,
 )
 from recsys.data.ids import MISSING_IDS, Ids, IdsLike, Place, as_id_series, id_problem
+from recsys.data.kinds import FeatureRequest, Policy
+from recsys.data.read_options import (
+    OF_FILES,
+    FrameOptions,
+    completed,
+    set_options,
+)
 from recsys.data.rows import (
     BadRows,
-    Policy,
-    RowOptions,
     RowRules,
     Rows,
     Source,
@@ -57,7 +62,7 @@ from recsys.data.rows import (
 )
 from recsys.errors import DataError, RecsysError
 from recsys.messages import counted
-from recsys.provenance import AS_OF, REMEMBERED, remembered
+from recsys.provenance import AS_OF, remembered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,12 +71,6 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike
     from lowrank.completion.feature_ridge import GroupedFeatures
 
-_OF_FILES = (
-    "table",
-    "encoding",
-    "item_table",
-    "user_table",
-)  # options that frames do not have
 _polars_process: dict[str, int] = {}  # process id of the first recommender
 _DTYPES = {
     "indptr": (np.int64,),
@@ -200,75 +199,20 @@ class Ratings:
         cls,
         frame: FrameLike,
         *,
-        user: str | None = None,
-        item: str | None = None,
-        rating: str | None = None,
-        timestamp: str | None = None,
-        event: str | None = None,
-        event_id: str | None = None,
-        weight: str | None = None,
-        duplicates: str | None = None,
-        implicit: bool = False,
         item_table: TableLike | None = None,
         user_table: TableLike | None = None,
-        **options: Unpack[RowOptions],
+        **options: Unpack[FrameOptions],
     ) -> Ratings:
         """Build ratings from a long frame with one row per rating or event.
 
         Parameters
         ----------
         frame : polars or pandas frame, or any object with the Arrow C stream interface
-        user, item : str, optional
-            Columns of ids: integers or strings. By default, these and the columns below are found
-            by their usual names (user_id, movieId, stars, time, ...); see `Ratings.source`.
-        rating : str, optional
-            Column of numbers; without one the rows are implicit feedback. In a Boolean column, true
-            rows are interactions and false rows are left out. So are counts: each pair with a
-            positive count is an interaction. `recsys.data.feedback.judge` tells counts from grades
-            by the name of the column and the bulk of the values; `scale` and `weight` decide it.
-        timestamp : str, optional
-            Column of times, in a form that `recsys.data.times.unix_seconds` reads.
-        event : str, optional
-            Column of the kinds of events, for `event_weights`.
-        event_id : str, optional
-            Column of the ids of events. Of several rows with the same id, the first one counts.
-            Rows without an id are known by their user, item, time, kind and value.
-        weight : str, optional
-            Column of quantities, the weights of interactions. A negative one, such as a return, is
-            subtracted; pairs whose sum is 0 or less are left out.
-        duplicates : {"last", "first", "mean", "sum", "error"}, optional
-            Treatment of repeated (user, item) pairs. First and last refer to the time if known, and
-            otherwise (and on ties) to the order of rows. By default the last row is kept, but
-            weights of interactions are summed.
-        implicit : bool
-            Treat the data as implicit feedback and do not read the rating column.
         item_table, user_table : frame or Features, optional
             Tables of items and users. The column of ids has its usual name or the same name as in
             `frame`; see `Features`.
-        event_weights : mapping of str to float, optional
-            Weight of each kind of event, such as ``{"purchase": 5, "view": 1}``. Rows with weight 0
-            are left out, and "*" matches all other kinds. The rating column is not read.
-        half_life : str or float, optional
-            Age at which the weight of an interaction is halved, relative to the last interaction:
-            a string such as "30d" (units s, h, d, w, y), or a number of seconds.
-        since, until : str, date, datetime or int, optional
-            Use only rows at or after `since`, and before `until`.
-        time_format : str, optional
-            Format of the times, such as "%m/%d/%Y", or the unit of numbers: s, ms, us, ns, d (days
-            since 1970), excel, ticks (of .NET) or filetime (of Windows). By default the size of
-            each number tells it; two units are an error.
-        as_of : str, date, datetime or int, optional
-            Present time. Rows later than a day after it are left out, and ages count from the
-            newest of the others.
-        missing : float, optional
-            Rating that marks a missing value, such as 0 or 99; its rows are left out.
-        scale : tuple of float, optional
-            Lowest and highest grade, such as (1, 5); by default of the data. Other ratings
-            are bad rows.
-        bad_rows : {"error", "skip"} or float
-            Treatment of rows with a missing id or an unreadable rating or time. "error" raises at
-            the first one. "skip" leaves them out, and raises if they are more than 1% of all rows;
-            a float replaces this share.
+        **options
+            Columns (``user="customer"``), and what is read of them; see `recsys.FrameOptions`.
 
         Raises
         ------
@@ -278,24 +222,11 @@ class Ratings:
             with `duplicates="error"`, or an option does not suit the data.
         """
         check_process()
-        every = {
-            "user": user,
-            "item": item,
-            "rating": rating,
-            "timestamp": timestamp,
-            "event": event,
-            "event_id": event_id,
-            "weight": weight,
-            "duplicates": duplicates,
-            **options,
-        }
-        named = {name: value for name, value in every.items() if value is not None}
-        ratings = ratings_of_frame(frame, named, None, implicit=implicit)
-        return replace(
-            ratings,
-            item_table=table_of(item_table, ratings.items, item),
-            user_table=table_of(user_table, ratings.users, user),
-        )
+        given = set_options(options, FrameOptions)
+        ratings = ratings_of_frame(frame, given)
+        items = table_of(item_table, ratings.items, given.get("item"))
+        users = table_of(user_table, ratings.users, given.get("user"))
+        return replace(ratings, item_table=items, user_table=users)
 
     @classmethod
     def from_matrix(
@@ -797,11 +728,7 @@ class Ratings:
 
 
 def ratings_of_frame(
-    frame: FrameLike,
-    given: Mapping[str, Any],
-    like: Mapping[str, Any] | None,
-    *,
-    implicit: bool,
+    frame: FrameLike, given: Mapping[str, Any], like: Mapping[str, Any] | None = None
 ) -> Ratings:
     """Build ratings of a frame, without tables.
 
@@ -813,14 +740,11 @@ def ratings_of_frame(
         As `Ratings.from_frame`.
     """
     earlier = {
-        name: (like or {}).get(name) for name in REMEMBERED if name not in _OF_FILES
+        name: value for name, value in (like or {}).items() if name not in OF_FILES
     }
-    options = completed(
-        given, {name: v for name, v in earlier.items() if v is not None}
-    )
+    options = completed(given, earlier)
     policy = check_policy(options.get("duplicates"))
-    row_options = given.keys() - {*REMEMBERED}
-    request = request_of(options, given, like, row_options, implicit=implicit)
+    request = Request.from_options(options, given, like)
     frame = as_frame(frame)
     names = column_names(frame)
 

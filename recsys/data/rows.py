@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypedDict, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import polars as pl
@@ -34,8 +34,9 @@ from recsys.data.ids import (
     is_bad_id,
     row_place,
 )
+from recsys.data.kinds import Policy
+from recsys.data.read_options import EventWeights
 from recsys.data.times import (
-    Moment,
     check_time_format,
     duration,
     moment,
@@ -46,23 +47,15 @@ from recsys.data.times import (
     timed,
 )
 from recsys.errors import DataError, check_choice
-from recsys.messages import close_matches, counted, did_you_mean, enumerated, shortened
+from recsys.messages import counted, enumerated, shortened
 
-EventWeights = Mapping[str, float]
 SHOWN = 3
 """Maximum number of causes of bad rows to describe."""
-Policy = Literal["last", "first", "mean", "sum", "error"]
-"""Treatment of repeated pairs of user and item."""
-
 _FEW_LEVELS = 4  # minimum number of levels that are more than yes, no and unknown
 
 OPTIONAL_ROLES = ("event", "event_id")
 """Columns whose values may be missing."""
 
-_COLUMNS = (
-    *("user", "item", "rating", "timestamp", "weight"),
-    *(*OPTIONAL_ROLES, "item_table", "user_table"),
-)
 ANY_EVENT = "*"  # stands for all kinds of events that are not named
 NO_EVENT = "(none)"  # stands for a missing kind
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
@@ -84,23 +77,9 @@ _MOST_CODES = 256
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")
 
 
-class RowOptions(TypedDict, total=False):
-    """Options that select and weight rows; see `Ratings.from_frame`."""
-
-    event_weights: EventWeights | None
-    half_life: str | float | None
-    since: Moment | None
-    until: Moment | None
-    time_format: str | None
-    as_of: Moment | None
-    missing: float | None
-    scale: tuple[float, float] | None
-    bad_rows: str | float
-
-
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Checked `RowOptions`: times in seconds, the maximum share of bad rows or None.
+    """Checked options for rows: times in seconds, the maximum share of bad rows or None.
 
     `weights` tells that the column in the role of ratings has weights, and `feedback`
     what an earlier reading has decided on it. `now` is the present time, and
@@ -128,69 +107,67 @@ class RowRules:
         return "weight" if self.weights else "rating"
 
     @classmethod
-    def of(
-        cls,
-        *,
-        event_weights: EventWeights | None = None,
-        half_life: str | float | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        time_format: str | None = None,
-        as_of: Moment | None = None,
-        missing: float | None = None,
-        scale: tuple[float, float] | None = None,
-        bad_rows: str | float = "error",
-        **unknown: Any,
-    ) -> Self:
-        """Check the options.
+    def from_options(cls, options: Mapping[str, Any], *, adds: bool = False) -> Self:
+        """Check the options of a reading that apply to rows.
 
         Raises
         ------
-        TypeError
-            If an option does not exist.
         DataError
             If an option cannot be read or is out of range.
         """
-        for name in unknown:
-            close = close_matches(name, (*RowOptions.__annotations__, *_COLUMNS), 1)
-            raise TypeError(
-                f"There is no option {name!r} for rows.{did_you_mean(close)}"
-            )
-        for kind, weight in (event_weights or {}).items():
-            is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-            if not (is_number and 0 <= weight < float("inf")):
-                raise DataError(
-                    f"The weight of the event {kind!r} must be a number from 0; got {weight!r}."
-                )
-        limit: Any = {"error": None, "skip": SKIPPED}.get(str(bad_rows), bad_rows)
-        if (percent := re.fullmatch(r"(\d+\.?\d*)%", str(bad_rows))) is not None:
-            limit = float(percent[1]) / 100
-        if limit is not None and (isinstance(limit, str | bool) or not 0 <= limit < 1):
-            raise DataError(
-                "bad_rows must be error, skip, or a share below 1, such as 0.05 or 5%; "
-                f"got {bad_rows!r}."
-            )
-        if not isinstance(missing, int | float | None) or isinstance(missing, bool):
-            raise DataError(f"missing must be a number; got {missing!r}.")
+        since = options.get("since")
+        until = options.get("until")
         first = None if since is None else moment(since, "since")
         last = None if until is None else moment(until, "until")
         if first is not None and last is not None and first >= last:
             raise DataError(f"since must be before until; got {since} and {until}.")
-        half = None if half_life is None else duration(half_life, "half_life")
-        form = None if time_format is None else check_time_format(time_format)
-        ends = None if scale is None else check_scale(scale)
+        missing = options.get("missing")
+        if not isinstance(missing, int | float | None) or isinstance(missing, bool):
+            raise DataError(f"missing must be a number; got {missing!r}.")
+        half_life = options.get("half_life")
+        time_format = options.get("time_format")
+        scale = options.get("scale")
+        as_of = options.get("as_of")
         return cls(
-            event_weights,
-            half,
-            first,
-            last,
-            form,
-            missing,
-            limit,
-            ends,
+            event_weights=_checked_weights(options.get("event_weights")),
+            half_life=None if half_life is None else duration(half_life, "half_life"),
+            since=first,
+            until=last,
+            time_format=None if time_format is None else check_time_format(time_format),
+            missing=missing,
+            bad_rows=_largest_share(options.get("bad_rows")),
+            scale=None if scale is None else check_scale(scale),
+            weights=options.get("weight") is not None,
+            feedback=options.get("feedback"),
             now=present(as_of),
             has_as_of=as_of is not None,
+            adds=adds,
         )
+
+
+def _checked_weights(weights: EventWeights | None) -> EventWeights | None:
+    """Return weights of events, none of which is negative or infinite."""
+    for kind, weight in (weights or {}).items():
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not (is_number and 0 <= weight < float("inf")):
+            raise DataError(
+                f"The weight of the event {kind!r} must be a number from 0; got {weight!r}."
+            )
+    return weights
+
+
+def _largest_share(bad_rows: Any) -> float | None:
+    """Return the share of rows that may be bad; None to raise at the first one."""
+    limit = {"None": None, "error": None, "skip": SKIPPED}.get(str(bad_rows), bad_rows)
+    percent = re.fullmatch(r"(\d+\.?\d*)%", str(bad_rows))
+    if percent is not None:
+        limit = float(percent[1]) / 100
+    if limit is not None and (isinstance(limit, str | bool) or not 0 <= limit < 1):
+        raise DataError(
+            "bad_rows must be error, skip, or a share below 1, such as 0.05 or 5%; "
+            f"got {bad_rows!r}."
+        )
+    return limit
 
 
 def check_scale(scale: Any) -> tuple[float, float]:

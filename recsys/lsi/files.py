@@ -17,7 +17,6 @@ from recsys.model_file import (
     listed,
     mapped_arrays,
     read_directory,
-    saved_table,
 )
 from recsys.saved_arrays import (
     MANIFEST,
@@ -25,6 +24,7 @@ from recsys.saved_arrays import (
     SavedDirectory,
     check_rows,
 )
+from recsys.saved_tables import saved_table
 from recsys.storage import target_directory, write_directory
 
 _SPACE_ARRAYS = {
@@ -89,7 +89,7 @@ def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) 
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
-    """Load a saved index; see `recsys.model_file.load_model`.
+    """Load a saved index; see `recsys.storage.load_model`.
 
     Raises
     ------

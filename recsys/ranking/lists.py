@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from recsys.declarations import Declaration, Kind
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -17,24 +19,6 @@ if TYPE_CHECKING:
     from recsys.ranking.filters import BlockLike
 
 ColdUser = Literal["error", "popular"]
-Kind = Literal["flag", "text", "share", "count", "choice", "ids"]
-
-
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """Description of an option for the command and the service.
-
-    A flag turns its default off, under another name. `service` is the name in requests; it
-    is empty for an option that the service lacks.
-    """
-
-    kind: Kind
-    help: str
-    metavar: str = ""
-    flag: str = ""
-    service: str = ""
-    choices: tuple[str, ...] = ()
-    max_length: int | None = None
 
 
 def _declared(default: Any, kind: Kind, help: str, **details: Any) -> Any:

@@ -19,23 +19,22 @@ from recsys.data.columns import (
     Request,
     Roles,
     choose_columns,
-    completed,
     id_column,
     is_known_name,
     quoted,
-    request_of,
     title_column,
     usual_column,
 )
 from recsys.data.csr import Column
-from recsys.data.features import FeatureKind, Features, TableLike
+from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, integers_if_whole
+from recsys.data.kinds import FeatureKind
 from recsys.data.ratings import Ratings, build_ratings, ratings_of_frame, with_options
+from recsys.data.read_options import ReadOptions, completed, set_options
 from recsys.data.rows import (
     SKIPPED,
     BadRowsError,
-    RowOptions,
     Rows,
     check_policy,
     prepared,
@@ -45,7 +44,6 @@ from recsys.data.times import Moment, seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.provenance import REMEMBERED
 from recsys.readers.delimited import (
     Layout,
     detect,
@@ -135,24 +133,9 @@ _OCCUPATIONS = dict(zip(map(str, range(len(_JOBS))), _JOBS, strict=True))
 def read_ratings(
     source: SourceLike,
     *,
-    table: str | None = None,
-    query: str | None = None,
-    user: str | int | None = None,
-    item: str | int | None = None,
-    rating: str | int | None = None,
-    timestamp: str | int | None = None,
-    event: str | int | None = None,
-    event_id: str | int | None = None,
-    weight: str | int | None = None,
-    sep: str | None = None,
-    encoding: str | None = None,
-    duplicates: str | None = None,
-    implicit: bool = False,
-    item_table: TableSource | None = None,
-    user_table: TableSource | None = None,
     like: Mapping[str, Any] | None = None,
     on_rows: OnRows | None = None,
-    **options: Unpack[RowOptions],
+    **options: Unpack[ReadOptions],
 ) -> Ratings:
     """Read ratings from files, databases, the web or standard input.
 
@@ -175,30 +158,14 @@ def read_ratings(
         partitions); a pattern ("events/2025-*/*.parquet"); a URL ("https://..."); a database
         ("postgresql://user@host/db", "orders.db::events", "warehouse.duckdb::events"); "-" for
         standard input; or several of these, whose rows are concatenated.
-    table, query : str, optional
-        Table (or sheet of a workbook) to read, or a query in SQL. Only the needed columns of a
-        table are read.
-    user, item, rating, timestamp, event, event_id, weight : str or int, optional
-        Names of columns, needed if the usual names (userId, movieId, asin, stars, timestamp, ...)
-        are missing or ambiguous. In a file without header, column numbers from 1. Weights are used
-        only if they are named, or the file is a part of a split of weighted interactions.
-    sep : str, optional
-        Separator of the columns: one character, "tab" or "::".
-    encoding : str, optional
-        Encoding of a text file; UTF-8 if not given.
-    duplicates, implicit, event_weights, half_life, since, until, time_format, as_of
-        As in `Ratings.from_frame`; `as_of` is kept for a repetition of the fit.
-    missing, scale, bad_rows
-        As in `Ratings.from_frame`. `Ratings.source.skipped` describes the first bad rows.
-    item_table, user_table : path, frame or Features, optional
-        Tables of items and users, from any of these sources. The column of ids has its usual name
-        or the same name as in the ratings. For a database, also the name of another table in it.
     like : mapping, optional
         Options of an earlier reading, as `Provenance.reading` of a saved model has them: they count
         where none are given, and columns where the data have them. No tables but those that are
         named are read then; their ids may also be among the Ids "users" and "items" of the mapping.
     on_rows : callable, optional
         Called with the number of rows read so far and the expected number (None if unknown).
+    **options
+        Columns (``user="customer"``), the format, and what is read; see `recsys.ReadOptions`.
 
     Raises
     ------
@@ -206,38 +173,23 @@ def read_ratings(
         If the file is missing, empty, damaged or binary; columns are missing or ambiguous; a row is
         ragged; or an id, rating or timestamp is missing or cannot be read (the message has its line
         and text). Also if a database cannot be reached, or lacks the table or a column.
+    TypeError
+        If an option does not exist.
     """
-    every: dict[str, Any] = {
-        "table": table,
-        "encoding": encoding,
-        "duplicates": duplicates,
-        "item_table": item_table,
-        "user_table": user_table,
-        "user": user,
-        "item": item,
-        "rating": rating,
-        "timestamp": timestamp,
-        "event": event,
-        "event_id": event_id,
-        "weight": weight,
-        **options,
-    }
-    options_given = {name: value for name, value in every.items() if value is not None}
+    given = set_options(options)
     sources = _listed(source)
-    of_parts = _of_parts(sources, options_given, like, implicit=implicit)
-    known_options = dict(like or {})
+    of_parts = _of_parts(sources, given, like)
+    earlier = dict(like or {})
     if "weight" in of_parts:  # the weights of kinds are in it
-        known_options.pop("event_weights", None)
+        earlier.pop("event_weights", None)
     for name in _KEPT_OF_PARTS:
         if name in of_parts:
-            options_given[name] = of_parts.pop(name)
-    chosen = _with_earlier(options_given, known_options, sources, query)
+            given[name] = of_parts.pop(name)
+    chosen = completed(given, _applicable(earlier, sources, given.get("query")))
     policy = check_policy(chosen.get("duplicates"))
-    requested = {**chosen, **of_parts}
-    request = request_of(
-        requested, options_given, like, {*options}, implicit=implicit, sep=sep
-    )
+    request = Request.from_options({**chosen, **of_parts}, given, like)
     rules = request.rules
+    of_tables = request.changed(table=None, query=None)
 
     def pick(names: Sequence[str], where: str) -> Roles:
         return choose_columns(names, request, where)
@@ -248,19 +200,13 @@ def read_ratings(
             earlier_ids = (like or {}).get(f"{ids.kind}s")
             if earlier_ids is not None:
                 ids = earlier_ids.union(ids.values)
-            return read_table(_in_database(table_source, sources), ids, request)
+            return read_table(_in_database(table_source, sources), ids, of_tables)
         if like is not None:  # tables next to other data are not for an update
             return None, ""
-        return _neighbouring_table(data, ids, request)
+        return _neighbouring_table(data, ids, of_tables)
 
     with open_data(
-        sources,
-        chosen.get("encoding"),
-        table=chosen.get("table"),
-        query=query,
-        pick=pick,
-        on_rows=on_rows,
-        stream=True,
+        sources, request.options, pick=pick, on_rows=on_rows, stream=True
     ) as data:
         try:
             rows = read_raw(data, request)
@@ -309,22 +255,16 @@ def _listed(source: SourceLike) -> list[str]:
     return [located(os.fspath(address)) for address in several]
 
 
-def _with_earlier(
-    given: dict[str, Any],
-    like: Mapping[str, Any],
-    sources: Sequence[str],
-    query: str | None,
+def _applicable(
+    like: Mapping[str, Any], sources: Sequence[str], query: str | None
 ) -> dict[str, Any]:
-    """Return the given options, completed by an earlier reading where it applies."""
-    if not like:
-        return given
-    earlier = {name: like[name] for name in REMEMBERED if like.get(name) is not None}
-    addresses = list(map(parse_address, sources))
-    if query or not all(
-        address is not None and not address.table for address in addresses
-    ):
+    """Return the options of an earlier reading that apply to other sources."""
+    earlier = dict(like)
+    addresses = [parse_address(source) for source in sources]
+    has_tables = all(address is not None and not address.table for address in addresses)
+    if query or not has_tables:
         earlier.pop("table", None)
-    for name in ("item_table", "user_table"):
+    for name in _SIDE_TABLES:
         table_source = earlier.get(name)
         is_file = (
             addresses[:1] == [None]
@@ -333,31 +273,26 @@ def _with_earlier(
         )
         if is_file and not Path(str(table_source)).exists():
             del earlier[name]  # the model has its own copy of the table
-    return completed(given, earlier)
+    return earlier
 
 
 def _of_parts(
     sources: Sequence[str],
     given: Mapping[str, Any],
     like: Mapping[str, Any] | None,
-    *,
-    implicit: bool,
 ) -> dict[str, Any]:
     """Return the options for parts of a saved split that no others decide."""
-    options = reading_of_parts(sources)
-    if implicit or not given.keys().isdisjoint(
-        ("rating", "weight", "scale", "event_weights")
+    decided = set(given)
+    if not decided.isdisjoint(
+        ("implicit", "rating", "weight", "scale", "event_weights")
     ):
-        decided = {"weight", "feedback"}
+        decided |= {"weight", "feedback"}
     elif like is not None:  # grades or interactions, as the earlier reading decided
-        decided = {"feedback", "scale"}
-    else:
-        decided = set()
-    if implicit:
+        decided |= {"feedback", "scale"}
+    if "implicit" in given:
         decided.add("scale")
-    return {
-        name: value for name, value in options.items() if name not in {*decided, *given}
-    }
+    options = reading_of_parts(sources)
+    return {name: value for name, value in options.items() if name not in decided}
 
 
 def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:
@@ -437,9 +372,7 @@ def as_ratings(
     if listed and all(isinstance(part, str | os.PathLike) for part in listed):
         return read_ratings(cast(SourceLike, data), like=like, as_of=as_of)
     reading_options = {} if as_of is None else {"as_of": as_of}
-    return ratings_of_frame(
-        cast(FrameLike, data), reading_options, like, implicit=False
-    )
+    return ratings_of_frame(cast(FrameLike, data), reading_options, like)
 
 
 def read_raw(
@@ -465,7 +398,7 @@ def read_raw(
     if data.table is not None:
         return read_table_rows(data, data.table, request, required)
     folders = _of_folders(data.name, request) if "=" in data.name else {}
-    request = replace(request, **cast(Any, dict.fromkeys(folders)))
+    request = request.changed(**dict.fromkeys(folders))
     required = [role for role in required if role not in folders]
     layout = detect(data, request)
     if layout.kind in ("netflix", "lightgcn", "counted") and request.needed:
@@ -501,9 +434,9 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
     values: dict[str, tuple[str, pl.Series]] = {}
     for role in ("user", "item", "event", "timestamp"):
         position = usual_column([*folders], role, path)
-        name = getattr(request, role) or (
-            None if position is None else [*folders][position]
-        )
+        name = request.columns.get(role)
+        if name is None and position is not None:
+            name = [*folders][position]
         if role == "timestamp" and name is None:
             name = next(
                 (folder for folder in ("day", "dt", "ds") if folder in folders), None
@@ -540,7 +473,7 @@ def read_table(
     elif not isinstance(source, str | os.PathLike):
         features = _features(to_polars(source), ids, request, where, untyped=False)
     else:
-        with open_data(source, request.encoding, guess=True) as data:
+        with open_data(source, request.options, guess=True) as data:
             features, where = _read(data, ids, request), data.name
     return _described(features, ids, where, of_new)
 
@@ -550,13 +483,12 @@ def _neighbouring_table(
 ) -> tuple[Features | None, str]:
     """Read a table next to the ratings; the remark tells why one is not used."""
     names = [] if data.folder is None else table_files(data.folder.names(), ids.kind)
-    name = next((neighbour for neighbour in names if "/" not in neighbour), None)
+    name = next((file for file in names if "/" not in file), None)
     if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
         return None, ""
     try:
-        with open_data(
-            data.folder.fetch(name), request.encoding, guess=True
-        ) as table_file:
+        neighbour = data.folder.fetch(name)
+        with open_data(neighbour, request.options, guess=True) as table_file:
             features = _read(replace(table_file, name=name), ids, request)
         if not (features.rows_of(ids) >= 0).any():
             return None, f"{name} not used (other ids)"
@@ -573,7 +505,9 @@ def _neighbouring_table(
 
 def _read(data: DataFile, ids: Ids, request: Request) -> Features:
     """Return the typed table in a file, with a column of the years in titles."""
-    read = [_frame(part, getattr(request, ids.kind)) for part in data.parts or (data,)]
+    read = [
+        _frame(part, request.columns.get(ids.kind)) for part in data.parts or (data,)
+    ]
     frame = pl.concat([part for part, _ in read], how="diagonal_relaxed")
     untyped = all(is_text for _, is_text in read)
     features = _features(frame, ids, request, data.name, untyped=untyped)
@@ -606,7 +540,7 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
         return pl.DataFrame(
             table_rows, dict.fromkeys(names, pl.String), orient="row"
         ), True
-    layout = detect(data, Request(item=column))
+    layout = detect(data, Request({"item": column}))
     if layout.kind == "parquet":
         with reading_parquet(data.name):
             return pl.read_parquet(data.path, glob=False), False
@@ -670,7 +604,9 @@ def _features(
         f"Name it as in the ratings, or give the name that it has in both with {option}."
     )
     try:
-        column = id_column(frame.columns, ids.kind, getattr(request, ids.kind), where)
+        column = id_column(
+            frame.columns, ids.kind, request.columns.get(ids.kind), where
+        )
     except DataError as error:  # several columns have usual names
         column, problem = None, error
     if column is None:

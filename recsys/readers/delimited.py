@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -124,7 +124,7 @@ def detect(data: DataFile, request: Request) -> Layout:
     lines = lines[blank:]
     if not lines:
         raise NoRowsError(f"{data.name} is empty.")
-    if request.sep is None:
+    if request.options.get("sep") is None:
         kind = _kind_without_columns(lines, data)
         if kind is not None:
             return Layout(kind)
@@ -175,11 +175,12 @@ def _delimited(
     request: Request,
 ) -> Layout:
     """Return the layout of delimited lines, which follow after `blank` others."""
-    separator = None if request.sep is None else _separator_of(request.sep)
+    sep = request.options.get("sep")
+    separator = None if sep is None else _separator_of(sep)
     begin = lines[0].strip()
     excel = re.fullmatch(r'"?sep=(.)"?', begin)
     if excel and len(lines) > 1:
-        request = replace(request, sep=separator or excel[1])
+        request = request.changed(sep=separator or excel[1])
         return _delimited(lines[1:], blank + 1, data, request)
     n_comments = _n_comments(lines, separator)
     if n_comments:
@@ -188,8 +189,8 @@ def _delimited(
     rows = split_rows(lines, separator) if separator else []
     if separator is None or not rows or len(rows[0]) < 2:
         tried = "tab, semicolon, comma, bar or space"
-        if request.sep:
-            tried = f"separator {request.sep!r}"
+        if sep:
+            tried = f"separator {sep!r}"
         raise DataError(
             f"{data.name} has only one column ({begin[:40]!r}): found no {tried}; "
             "name the separator with --sep."
@@ -346,9 +347,11 @@ def read_delimited(
     """
     if request.rules.bad_rows is None:
         _check_encoding(data, layout)
-    is_labelled = layout.types and _LABEL in layout.names and request.rating is None
+    is_labelled = (
+        layout.types and _LABEL in layout.names and "rating" not in request.columns
+    )
     if is_labelled and usual_column(layout.names, "rating", data.name) is None:
-        request = replace(request, rating=_LABEL)
+        request = request.changed(rating=_LABEL)
     try:
         roles, description = assign_roles(
             layout.names,

@@ -145,8 +145,7 @@ class Documents:
         self.path = located(fspath(path))
         self.decision = ""
         self._columns = _Columns(text_col, id_col, title_col)
-        self._where = table, query
-        self._encoding = encoding
+        self._options = {"table": table, "query": query, "encoding": encoding}
         self._after = after
 
     def __iter__(self) -> Iterator[DocumentBatch]:
@@ -190,10 +189,7 @@ class Documents:
                 if name is not None
             }
 
-        table, query = self._where
-        with open_data(
-            self.path, self._encoding, table=table, query=query, pick=pick
-        ) as data:
+        with open_data(self.path, self._options, pick=pick) as data:
             after = last = self._after
             for part in data.parts or (data,):
                 for number, document in self._file(part, after):
@@ -261,7 +257,7 @@ class Documents:
         ]
         collection = _collection(folder, paths)
         if collection is not None:
-            with open_data(collection, self._encoding) as data:
+            with open_data(collection, self._options) as data:
                 named = replace(
                     data, name=f"{name}{collection.relative_to(folder).as_posix()}"
                 )
@@ -281,7 +277,7 @@ class Documents:
             ):
                 binary_files.append(label)
                 continue
-            with open_data(path, self._encoding) as data:
+            with open_data(path, self._options) as data:
                 head = head_of(data.path, _HEAD)
                 if b"\0" in head or data.is_parquet:
                     binary_files.append(label)

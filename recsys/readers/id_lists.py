@@ -7,8 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import polars as pl
 
@@ -53,16 +52,16 @@ def read_ids(
 
 def read_block(path: str, request: Request) -> pl.DataFrame:
     """Read items to block for all users, or pairs if there is a column of users."""
-    with suppress(NoRowsError), open_data(path, request.encoding) as data:
+    with suppress(NoRowsError), open_data(path, request.options) as data:
         first_file = data.parts[0] if data.parts else data
         names = _first_row(first_file)[0].names
-        user = _column_of(names, "user", request.user)
-        item = _column_of(names, "item", request.item)
+        user = _column_of(names, "user", request.columns.get("user"))
+        item = _column_of(names, "item", request.columns.get("item"))
         if len(names) > 1 and user and item:
-            request = replace(request, user=user, item=item, implicit=True)
+            request = request.changed(user=user, item=item, implicit=True)
             columns = read_raw(data, request).plain().columns
             return pl.DataFrame({"user": columns["user"], "item": columns["item"]})
-        ids = _listed_ids(data, "item", request.item)
+        ids = _listed_ids(data, "item", request.columns.get("item"))
         return pl.DataFrame([pl.Series("item", ids)])
     return pl.DataFrame(schema={"item": pl.String})
 
@@ -170,29 +169,33 @@ def read_history(
     A list of items, or a table without a column of users, is the history of one user, and the
     result has no column user. A first line that is one of the known `items` is not a header.
     """
-    with open_data(path, request.encoding) as data:
+    with open_data(path, request.options) as data:
         files = data.parts or (data,)
         layout, line = _first_row(files[0])
         names = layout.names
         if line.startswith("{"):
             with suppress(ValueError, RecursionError):
                 names = tuple(json.loads(line))
-        absent = [r for r in request.optional if getattr(request, r) not in names]
-        request = replace(request, **cast(Any, dict.fromkeys(absent)))
-        item = request.item or _column_of(names, "item")
+        columns_by_role = request.columns
+        absent = [r for r in request.optional if columns_by_role[r] not in names]
+        request = request.changed(**dict.fromkeys(absent))
+        requested = request.columns
+        item = requested.get("item") or _column_of(names, "item")
         is_table = item in names and _column_of(names, "user") is None
-        if request.user is not None or not (is_table or _is_list(names, line, items)):
+        if "user" in requested or not (is_table or _is_list(names, line, items)):
             raw = read_raw(data, request).plain()
         elif is_table and len(names) > 1:
             raw = read_raw(data, request, ("item",)).plain()
             raw.columns.pop("user", None)
         else:
             check_as_of(request.rules, ())
-            return pl.DataFrame({"item": _listed_ids(data, "item", request.item)})
+            return pl.DataFrame(
+                {"item": _listed_ids(data, "item", requested.get("item"))}
+            )
         columns = raw.columns
         if request.rules.has_as_of or request.rules != RowRules():
             columns = _merged(raw, request.rules, data.name)
-        elif request.weight is not None and "rating" in columns:
+        elif "weight" in requested and "rating" in columns:
             columns["value"] = columns.pop("rating")
     columns.pop("event_id", None)
     return pl.DataFrame([column.alias(role) for role, column in columns.items()])

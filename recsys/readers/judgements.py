@@ -230,7 +230,7 @@ def read_judgements(
         If the lines have different numbers of fields, or a relevance is not a number, or if
         no document is relevant.
     """
-    with open_data(path, encoding) as data:
+    with open_data(path, {"encoding": encoding}) as data:
         lines = [(number, line.strip()) for number, line in enumerate(data.lines(), 1)]
         name = data.name
     lines = [(number, line) for number, line in lines if line]

@@ -8,13 +8,13 @@ import glob
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 
@@ -243,11 +243,9 @@ def is_address(text: str) -> bool:
 @contextmanager
 def open_data(
     source: SourceLike,
-    encoding: str | None = None,
+    options: Mapping[str, Any] | None = None,
     *,
     guess: bool = False,
-    table: str | None = None,
-    query: str | None = None,
     pick: Pick | None = None,
     on_rows: OnRows | None = None,
     stream: bool = False,
@@ -258,7 +256,8 @@ def open_data(
     are in a temporary directory that is removed at the end. Only the needed members of a zip are
     unpacked, under generated names.
 
-    `source`, `table`, `query` and `on_rows` are as in `recsys.read_ratings`. With `guess`, the
+    `source`, `on_rows` and the options "encoding", "table" and "query" are as in
+    `recsys.read_ratings`; the other options are ignored. With `guess`, the
     encoding is detected: UTF-8 or UTF-16, else the given one, or Latin-1. `pick` chooses the
     columns to read from a database. With `stream`, tables of databases are yielded open instead of
     as files.
@@ -275,10 +274,10 @@ def open_data(
     if not sources:
         raise DataError("Name a file, a folder or a database to read.")
     with ExitStack() as stack:
-        opener = _Opener(stack, encoding, guess, table, query, pick, on_rows, stream)
+        opener = _Opener(stack, options or {}, guess, pick, on_rows, stream)
         files = [file for address in sources for file in opener.files(address)]
-        if (table or query) and not opener.has_tables:
-            option = "--table" if table else "--query"
+        if (opener.table or opener.query) and not opener.has_tables:
+            option = "--table" if opener.table else "--query"
             raise DataError(
                 f"{option} applies to databases, and {files[0].name} is a file."
             )
@@ -300,14 +299,22 @@ class _Opener:
     """Settings and temporary files of one call of `open_data`."""
 
     stack: ExitStack
-    encoding: str | None
+    options: Mapping[str, Any]
     guess: bool
-    table: str | None
-    query: str | None
     pick: Pick | None
     on_rows: OnRows | None
     stream: bool
     has_tables: bool = False
+
+    @property
+    def table(self) -> str | None:
+        """Table of a database, or sheet of a workbook."""
+        return self.options.get("table")
+
+    @property
+    def query(self) -> str | None:
+        """Query of a database."""
+        return self.options.get("query")
 
     @cached_property
     def scratch(self) -> Scratch:
@@ -435,7 +442,7 @@ class _Opener:
             raise DataError(
                 f"{name} is not a Parquet file, or damaged: it does not begin with PAR1."
             )
-        encoding = self.encoding
+        encoding = self.options.get("encoding")
         if head.startswith(_UTF_16):
             encoding = "utf-16"
         elif self.guess:

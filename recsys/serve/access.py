@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Collection, Mapping, Sequence
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -150,22 +150,21 @@ class Access:
         return False
 
 
-def is_loopback(address: str) -> bool:
-    """Return whether an address, or the name localhost, is of this computer only.
-
-    Examples
-    --------
-    >>> [is_loopback(each) for each in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "shop.example")]
-    [True, True, True, False, False]
-    """
-    if address.lower() == "localhost":
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this computer: localhost or a loopback address."""
+    if host.lower() == "localhost":
         return True
+    address = address_of(host)
+    return address is not None and address.is_loopback
+
+
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the IP address in a text, of IPv4 if it is mapped into IPv6; else None."""
     try:
-        parsed = ip_address(address)
+        address = ip_address(host)
     except ValueError:
-        return False
-    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
-    return (mapped or parsed).is_loopback
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _digest(key: bytes) -> bytes:

@@ -59,6 +59,9 @@ class Middleware:
         connection.request_started()
         try:
             await self._answer(scope, receive, send)
+        except RuntimeError:
+            if not connection.is_closing:  # uvloop raises if the client has gone
+                raise
         finally:
             connection.request_finished()
 

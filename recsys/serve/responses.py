@@ -62,6 +62,8 @@ class Responses:
         self.catalogue = Catalogue(recommender, name)
         self.ratings = recommender.ratings
         self._liked_value = recommender.training["rating_max"] or 1.0
+        # A pass over all ratings.
+        self._uses_values = self.ratings.weighted or not self.ratings.implicit
         self._seen = CsrPairs(self.ratings.indptr, self.ratings.indices)
         self._is_new: NDArray[np.bool_] | None = None
         if recommender.model.uses_features:  # items without ratings have scores, too
@@ -126,7 +128,7 @@ class Responses:
             return None
         indices = np.array(sorted(values), np.int32)
         weights = np.ones(len(indices), np.float32)
-        if self.ratings.weighted or not self.ratings.implicit:
+        if self._uses_values:
             weights[:] = [values[index] for index in indices]
         return indices, weights
 

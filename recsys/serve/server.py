@@ -121,8 +121,10 @@ def application() -> Any:
     """Return the application of this process, with the settings of the service."""
     logging.basicConfig(format=_LOG_FORMAT, level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("recsys.serve").setLevel(logging.INFO)
-    # Requests that are not HTTP would fill the log.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    # Requests that are not HTTP, and clients that leave, would fill the log.
+    of_uvicorn = logging.getLogger("uvicorn.error")
+    of_uvicorn.setLevel(logging.ERROR)
+    of_uvicorn.addFilter(lambda record: "without completing" not in str(record.msg))
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

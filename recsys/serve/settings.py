@@ -34,8 +34,9 @@ class Limits:
         Time for a request to arrive, and for its answer.
     waiting : int
         Number of requests that wait for a thread; further ones are rejected as busy.
-    connections : int
-        Number of open connections of a process.
+    connections, connections_of_client : int
+        Number of open connections of a process, and of them from one address; an IPv6
+        network of 64 bits counts as one address.
     """
 
     body: int = 2**20
@@ -44,7 +45,8 @@ class Limits:
     batch: int = 1000
     seconds: float = 10.0
     waiting: int = 100
-    connections: int = 1000
+    connections: int = 800
+    connections_of_client: int = 200
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

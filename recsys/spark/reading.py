@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -60,8 +59,9 @@ def read_ratings(
     """
     if not isinstance(path, str):
         return checked_ratings(path, request, "the table")
-    if request.weight is None and request.rating is None and not request.implicit:
-        request = replace(request, weight=reading_of_parts([path]).get("weight"))
+    decided = {"weight", "rating"} & request.columns.keys()
+    if not decided and not request.implicit:
+        request = request.changed(weight=reading_of_parts([path]).get("weight"))
     place = SparkPath(spark, path)
     if not place.exists():
         raise DataError(f"There is no file or folder {path} that Spark can see.")
@@ -71,8 +71,8 @@ def read_ratings(
     if kind is None:
         return checked_ratings(spark.read.parquet(place.uri), request, path)
     reader = spark.read.options(
-        sep=request.sep or ("\t" if kind == "tsv" else ","),
-        encoding=request.encoding or "UTF-8",
+        sep=request.options.get("sep") or ("\t" if kind == "tsv" else ","),
+        encoding=request.options.get("encoding") or "UTF-8",
         header=True,
         mode="FAILFAST",
     )
@@ -129,7 +129,7 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
 
     positions = choose_columns(frame.columns, request, path)
     check_as_of(request.rules, positions)
-    if request.rules.scale is not None and request.weight is not None:
+    if request.rules.scale is not None and "weight" in request.columns:
         raise DataError("scale applies to ratings, and these data have no ratings.")
     names = {role: frame.columns[position] for role, position in positions.items()}
     kinds = {role: frame.dtypes[position][1] for role, position in positions.items()}
@@ -153,13 +153,13 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     n_rows = _check_rows(table, names, request.rules.scale)
     remarks: tuple[str, ...] = ()
     if "timestamp" in columns:
-        is_guessed = request.timestamp is None
+        is_guessed = "timestamp" not in request.columns
         table, remarks = with_seconds(
             table, n_rows, names["timestamp"], request.rules, is_guessed=is_guessed
         )
     if "rating" not in columns:
         return RatingsTable(table, True, remarks)
-    if request.weight is not None:
+    if "weight" in request.columns:
         return RatingsTable(table, True, remarks, weighted=True)
     feedback = _feedback(table, n_rows, names["rating"])
     if request.rules.scale is None and feedback.kind == "counts":

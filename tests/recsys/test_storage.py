@@ -29,13 +29,14 @@ from recsys.data.feature_selection import with_features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
-from recsys.model_file import check_features, checksum, format_of, read_manifest
+from recsys.model_file import checksum, format_of, read_manifest
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.registry import MODELS
+from recsys.ranking.known_users import lists_of_known_users
 from recsys.recommender import Recommender
 from recsys.saved_arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
-from recsys.shortlists import shortlist
+from recsys.saved_tables import check_features
 from recsys.versions import list_versions
 
 N_ITEMS = 6
@@ -833,7 +834,7 @@ def test_links_in_a_model_are_not_followed(saved, tmp_path, name):
     (saved / name).rename(elsewhere)
     (saved / name).symlink_to(elsewhere)
     rejected(saved, "links are not followed|arrays is not a directory")
-    assert shortlist(saved, ["ann"], 2) is None
+    assert lists_of_known_users(saved, ["ann"], 2) is None
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
@@ -1283,12 +1284,12 @@ def test_arrays_of_features_that_do_not_agree(with_blocks, name, array, message)
         ("items/0", lambda array: array.astype(np.float64)),
     ],
 )
-def test_shortlists_of_arrays_that_do_not_agree_raise(tmp_path, name, change):
+def test_arrays_that_do_not_agree_raise(tmp_path, name, change):
     saved = tmp_path / "model"
     Recommender("als", factors=2, iterations=2).fit(make_ratings()).save(saved)
-    assert shortlist(saved, ["ann"], 3) is not None
+    assert lists_of_known_users(saved, ["ann"], 3) is not None
     replace_array(saved, f"{name}.npy", change(np.load(saved / f"{name}.npy")))
-    assert shortlist(saved, ["ann"], 3) is None
+    assert lists_of_known_users(saved, ["ann"], 3) is None
     with pytest.raises(ModelFileError):
         Recommender.load(saved)
 

@@ -191,7 +191,6 @@ struct PosteriorProblem {
     const T* weight;       // n_rows
     const T* prior_right;  // n_rows x (k + 1)
     T* covariance;         // n_rows x (k + 1)(k + 2) / 2, in and out; or null for none
-    const T* draws;        // n_rows x (k + 1): with A = R'R, R^-1 times them is added to w; or null
     T* vectors;            // n_rows x (k + 1), out: w
     double* objective;     // n_rows, out: sum_i (x_ui - shift - c_i)^2 + C_cc - r' A^-1 r
     double* log_det;       // n_rows, out: log det A

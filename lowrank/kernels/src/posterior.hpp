@@ -1,5 +1,5 @@
 // Posteriors of Gaussian rows: as als.hpp, with a full prior, the covariances of the other side
-// added to the Gram matrix, and the covariance of each row (or a draw from it) as a result.
+// added to the Gram matrix, and the covariance of each row as a result.
 //
 // The bias is the last unknown here, not eliminated by hand, since its covariances are needed.
 
@@ -159,9 +159,6 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Workspace
             for (int r = 0; r < panel; ++r) product *= static_cast<double>(s.inverse_diagonal[i + r][l]);
             log_det[l] -= 2 * __builtin_log(product);
         }
-    if (problem.draws)
-        for (int l = 0; l < count; ++l)
-            for (std::int64_t i = 0; i < d; ++i) work.solution[i][l] += problem.draws[(first + l) * d + i];
     back_substitute(s, work.solution);
     for (int l = 0; l < count; ++l) {
         T* vector = problem.vectors + (first + l) * d;

@@ -55,11 +55,11 @@ void implicit_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Va
 // Mean number of reads of a vector from which on its factors are copied without the bias, to span fewer cache lines.
 inline constexpr std::size_t often = 8;
 
-// Empty arrays mean no covariance and no draws.
+// An empty array means no covariance.
 template <class T>
 void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
                           double shift, In2<T> prior, In1<T> weight, In2<T> prior_right, double noise_variance,
-                          In2<T> draws, Out2<T> covariance, Out2<T> vectors, Out1<double> objective,
+                          Out2<T> covariance, Out2<T> vectors, Out1<double> objective,
                           Out1<double> log_det, int threads, bool invert) {
     const std::size_t n_rows = vectors.shape(0), d = vectors.shape(1), cells = d * (d + 1) / 2;
     require(d >= 1 && other.shape(1) == d, "vectors and other must have the same number of columns");
@@ -67,16 +67,15 @@ void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, V
     require(weight.size() == n_rows && objective.size() == n_rows && log_det.size() == n_rows,
             "weight, objective and log_det must have one entry per row");
     require(prior_right.shape(0) == n_rows && prior_right.shape(1) == d, "prior_right must have the shape of vectors");
-    const bool with_covariance = covariance.size() > 0, with_draws = draws.size() > 0;
+    const bool with_covariance = covariance.size() > 0;
     require(!with_covariance || (covariance.shape(0) == n_rows && covariance.shape(1) == cells),
             "covariance must have one packed triangle per row");
-    require(!with_draws || (draws.shape(0) == n_rows && draws.shape(1) == d), "draws must have the shape of vectors");
     const std::size_t n_cols = other.shape(0), k = d - 1;
     const std::int64_t step = static_cast<std::int64_t>(d);
     PosteriorProblem<T> problem{
         csr<T>(indptr, indices, data, static_cast<std::int64_t>(n_rows), static_cast<std::int64_t>(n_cols)),
         other.data(), other.data() + k, step, step, prior.data(), weight.data(), prior_right.data(),
-        with_covariance ? covariance.data() : nullptr, with_draws ? draws.data() : nullptr,
+        with_covariance ? covariance.data() : nullptr,
         vectors.data(), objective.data(), log_det.data(), shift, noise_variance, step - 1, invert};
     const nb::gil_scoped_release release;
     std::unique_ptr<void, AlignedDelete> apart;
@@ -137,7 +136,7 @@ void add_typed(nb::module_& m) {
           nb::arg("threads"), nb::arg("right").noconvert() = nb::none(),
           nb::arg("residual").noconvert() = nb::none(), nb::arg("nonnegative") = false);
     add(m, "posterior_half_sweep", &posterior_half_sweep<T>, "indptr", "indices", "data", "other", "shift", "prior",
-        "weight", "prior_right", "noise_variance", "draws", "covariance", "vectors", "objective", "log_det", "threads",
+        "weight", "prior_right", "noise_variance", "covariance", "vectors", "objective", "log_det", "threads",
         nb::arg("invert") = true);
     add(m, "nonnegative_descent", &nonnegative_descent<T>, "gram", "products", "factors", "passes", "threads");
     add(m, "drift_smooth", &drift_smooth<T>, "indptr", "gaps", "data", "noise", "variance", "scale", "means",

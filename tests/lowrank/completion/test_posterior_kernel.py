@@ -41,11 +41,10 @@ def make_problem(n, m, k, dtype, seed, density=0.3):
         "weight": rng.uniform(0.5, 2, n).astype(dtype),
         "prior_right": rng.normal(size=(n, d)).astype(dtype),
         "summed": (pattern @ covariances).astype(dtype),
-        "draws": rng.normal(size=(n, d)).astype(dtype),
     }
 
 
-def solve(problem, name, *, covariance=True, draws=False, threads=1):
+def solve(problem, name, *, covariance=True, threads=1):
     kernels.use(name)
     vectors = np.full_like(problem["prior_right"], np.nan)
     packed = problem["summed"].copy() if covariance else None
@@ -59,7 +58,6 @@ def solve(problem, name, *, covariance=True, draws=False, threads=1):
         shift=0.3,
         noise_variance=0.7,
         covariance=packed,
-        draws=problem["draws"] if draws else None,
         threads=threads,
     )
     return [vectors, *result, *([packed] if covariance else [])]
@@ -70,7 +68,7 @@ def solve(problem, name, *, covariance=True, draws=False, threads=1):
 @pytest.mark.parametrize("k", [1, 2, 7, 15, 16, 32, 33, 70])
 def test_posteriors_equal_reference(name, dtype, k):
     problem = make_problem(37, 60, k, dtype, seed=k)
-    for options in ({}, {"covariance": False}, {"covariance": False, "draws": True}):
+    for options in ({}, {"covariance": False}):
         expected = solve(problem, "reference", **options)
         got = solve(problem, name, **options)
         for ours, theirs in zip(got, expected, strict=True):
@@ -120,22 +118,10 @@ def test_rows_without_entries_have_their_prior(name):
         assert log_det[row] == pytest.approx(np.linalg.slogdet(system)[1])
 
 
-@pytest.mark.parametrize("name", ["reference", *COMPILED])
-def test_draws_have_the_posterior_covariance(name):
-    problem = make_problem(1, 30, 2, np.float64, seed=2)
-    rng, drawn = np.random.default_rng(5), []
-    mean, *_, packed = solve(problem | {"summed": np.zeros((1, 6))}, name)
-    for _ in range(4000):
-        problem["draws"] = rng.normal(size=(1, 3)) * np.sqrt(0.7)
-        drawn.append(solve(problem, name, covariance=False, draws=True)[0][0] - mean[0])
-    spread = np.cov(np.array(drawn).T)[np.triu_indices(3)]
-    np.testing.assert_allclose(spread, packed[0], atol=0.06 * np.abs(packed[0]).max())
-
-
 @pytest.mark.parametrize("name", COMPILED)
 def test_same_bits_on_any_number_of_threads(name):
     problem = make_problem(500, 80, 20, np.float32, seed=3)
-    for options in ({}, {"covariance": False, "draws": True}):
+    for options in ({}, {"covariance": False}):
         one = solve(problem, name, **options)
         for threads in (2, 3, 8):
             for a, b in zip(
@@ -151,8 +137,6 @@ def test_shapes_are_checked_before_memory_is_touched():
         solve(problem | {"summed": np.zeros((5, 5))}, COMPILED[-1])
     with pytest.raises(ValueError, match="prior must be square"):
         solve(problem | {"prior": np.eye(4)}, COMPILED[-1])
-    with pytest.raises(ValueError, match="draws must have the shape of vectors"):
-        solve(problem | {"draws": np.zeros((5, 2))}, COMPILED[-1], draws=True)
 
 
 @pytest.mark.parametrize("name", COMPILED)

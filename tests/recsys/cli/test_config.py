@@ -89,9 +89,9 @@ def test_settings_are_named_as_the_options():
 
 def test_a_repeatable_option_of_another_parameter_name(settings, monkeypatch):
     write('event-weight = ["purchase=5", "view=1"]')
-    assert settings()["event_weights"] == {"purchase": 5.0, "view": 1.0}
+    assert settings()["event_weight"] == {"purchase": 5.0, "view": 1.0}
     monkeypatch.setenv("RECSYS_EVENT_WEIGHT", "purchase=4 view=2,cart=3")
-    assert settings()["event_weights"] == {"purchase": 4.0, "view": 2.0, "cart": 3.0}
+    assert settings()["event_weight"] == {"purchase": 4.0, "view": 2.0, "cart": 3.0}
 
 
 def test_nested_verb(run, monkeypatch):

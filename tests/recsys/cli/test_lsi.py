@@ -60,12 +60,12 @@ def test_indexing_says_what_it_did(run, notes):
 
 
 def test_a_rule_chooses_the_dimensions(run, notes):
-    said = run("lsi", "index", notes, "--out", "index", "-k", "profile").stderr
-    assert "dimensions (rule: profile)" in said
+    said = run("lsi", "index", notes, "--out", "index", "-k", "elbow").stderr
+    assert "dimensions (rule: elbow)" in said
     said = run(
         "lsi", "index", notes, "--out", "index", "-k", "knee", "--force", code=1
     ).stderr
-    assert "one of 'elbow', 'profile" in said
+    assert "one of 'elbow', 'energy" in said
 
 
 def test_a_query_finds_what_does_not_have_the_word(run, index):

@@ -29,7 +29,7 @@ from recsys.evaluation import (
 from recsys.evaluation.split_files import read_pair
 from recsys.readers import read_ratings
 from recsys.recommender import Recommender
-from recsys.storage import split_files
+from recsys.saved_splits import split_files
 from recsys.update import reading_of
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recsys import Ratings, Recommender, tune, with_features
 from recsys.models.histories import Histories
 from recsys.models.registry import make_model
-from recsys.shortlists import shortlist
+from recsys.ranking.known_users import lists_of_known_users
 
 FITS = {
     "als": {"factors": 4, "iterations": 3},
@@ -72,7 +72,7 @@ def test_every_door_has_the_same_list(name, tmp_path):
         for _ in range(40):  # with and without an order of the items
             assert again.recommend(user, n=4).equals(own)
         assert again.recommend(user, n=4, where_user="true").equals(own)
-        short = shortlist(tmp_path / "model", [str(user)], 4)
+        short = lists_of_known_users(tmp_path / "model", [str(user)], 4)
         assert short.columns["item"] == own["item"].to_list()
         assert np.float32(short.columns["score"]).tolist() == own["score"].to_list()
 

@@ -329,7 +329,7 @@ def test_rejects_a_time_format_without_times(read: Read) -> None:
 
 
 def test_misspelt_options_are_named(read: Read) -> None:
-    known = r"There is no option 'times_format' for rows. Did you mean time_format\?"
+    known = r"There is no option 'times_format' for reading. Did you mean time_format\?"
     with pytest.raises(TypeError, match=known):
         read(HEADER + GOOD, times_format="%Y")
     with pytest.raises(TypeError, match=known):

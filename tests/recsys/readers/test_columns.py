@@ -9,7 +9,7 @@ from recsys.errors import DataError
 
 
 def chosen(names: list[str], **asked: str) -> dict[str, str]:
-    roles = choose_columns(names, Request(**asked), "r.csv")  # type: ignore[arg-type]
+    roles = choose_columns(names, Request(asked), "r.csv")
     return {role: names[place] for role, place in roles.items()}
 
 

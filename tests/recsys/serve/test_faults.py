@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -12,17 +13,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import uvicorn
 from serving import Application, Command
+from uvicorn.server import ServerState
 
 from recsys.ranking.lists import ListOptions
 from recsys.serve import create_app
+from recsys.serve.connection import BoundedConnection
 from recsys.serve.loading import load_responses
 from recsys.serve.responses import Responses
 from recsys.serve.settings import Limits
@@ -370,17 +374,114 @@ def test_an_answer_that_is_not_read_ends_its_connection(bounded):
         eventually(is_reset)
 
 
-def test_connections_beyond_the_limit_get_a_problem(saved):
+def connections(service: Command, n: int, address: str) -> list[socket.socket]:
+    """Open connections from one of the loopback addresses."""
+    server = ("127.0.0.1", service.port)
+    return [
+        socket.create_connection(server, timeout=10, source_address=(address, 0))
+        for _ in range(n)
+    ]
+
+
+def close(connections: list[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses several loopback addresses")
+def test_connections_beyond_the_limits_get_a_problem(saved):
     with Command(saved["als"], "--timeout", "100") as service:
-        idle = [
-            socket.create_connection(("127.0.0.1", service.port)) for _ in range(1000)
-        ]
-        reply = raw(service, b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n")
+        idle = connections(service, 200, "127.0.0.2")
+        (further,) = connections(service, 1, "127.0.0.2")
+        reply = further.recv(1000)
+        assert reply.startswith(b"HTTP/1.1 503 ")
+        assert b"200 connections of this address are open" in reply
+        further.close()
+        assert raw(service, LIVE).startswith(b"HTTP/1.1 200 ")  # of another address
+        for number in range(3, 6):
+            idle += connections(service, 200, f"127.0.0.{number}")
+        reply = raw(service, LIVE)
         assert reply.startswith(b"HTTP/1.1 503 ")
         assert b"application/problem+json" in reply
-        for connection in idle:
-            connection.close()
+        close(idle)
         eventually(lambda: b" 200 " in raw(service, LIVE)[:20])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_requests_that_are_sent_before_their_answers_are_bounded(bounded):
+    before = memory(bounded)
+    (flood,) = connections(bounded, 1, "127.0.0.2")
+    flood.settimeout(60)
+    with pytest.raises(OSError, match=r"reset|[Bb]roken"):
+        flood.sendall(b"GET / HTTP/1.1\r\n\r\n" * 1_000_000)
+    flood.close()
+    assert memory(bounded) < before + 20
+    assert bounded.get("/health/live").status == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n",
+        b"POST /v1/recommend HTTP/1.1\r\ncontent-type: application/json\r\n"
+        b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n",
+    ],
+    ids=["heads", "trailers"],
+)
+def test_what_all_clients_send_is_bounded(head, saved):
+    with Command(saved["als"], "--max-body", "1000", "--timeout", "100") as service:
+        before = memory(service)
+        slow = []
+        for number in range(2, 5):  # 18 MB, from which 500 MB of objects would be made
+            slow += connections(service, 190, f"127.0.0.{number}")
+        for connection in slow:
+            with suppress(OSError):
+                connection.sendall(head + b"x:\r\n" * 7900)
+        assert raw(service, LIVE).startswith(b"HTTP/1.1 200 ")
+        assert memory(service) < before + 250
+        close(slow)
+
+
+class Transport:
+    """Transport whose client reads nothing of `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.is_aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.size
+
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("127.0.0.1", 1) if name == "peername" else None
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_the_client_with_most_unread_answers_is_disconnected():
+    async def aborted(sizes: list[int]) -> list[bool]:
+        config = uvicorn.Config(lambda scope: None, log_config=None)
+        config.load()
+        options = {"config": config, "server_state": ServerState(), "app_state": {}}
+        transports = [Transport(size) for size in sizes]
+        lost = []
+        for transport in transports:
+            connection = BoundedConnection(Limits(), **options)
+            connection.connection_made(transport)
+            connection.pause_writing()
+            lost.append(connection)
+        for connection in lost:
+            connection.connection_lost(OSError())
+        return [transport.is_aborted for transport in transports]
+
+    assert asyncio.run(aborted([2**20, 2**25, 2**24, 2**23])) == [False] * 4
+    sizes = [2**20, 2**25, 2**24, 2**24]
+    assert asyncio.run(aborted(sizes)) == [False, True, False, False]
 
 
 def test_a_request_without_its_key_is_answered_before_its_body(saved):

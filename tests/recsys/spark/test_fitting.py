@@ -125,7 +125,7 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
         ),
         ({"test_fraction": 1.5}, "test_fraction must be between 0 and 1; got 1.5"),
         (
-            {"columns": Request(implicit=True), "model": "als"},
+            {"columns": Request({"implicit": True}), "model": "als"},
             "needs ratings with values, but",
         ),
         ({"duplicates": "any"}, "duplicates must be one of last, .*; got 'any'"),

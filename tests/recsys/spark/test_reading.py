@@ -8,7 +8,6 @@ import pytest
 
 from recsys.data.columns import Request
 from recsys.data.ratings import Ratings
-from recsys.data.rows import RowRules
 from recsys.errors import DataError
 
 
@@ -207,7 +206,7 @@ def test_rows_of_the_future_and_of_never_are_left_out(spark):
     )
     assert seconds == [*HOURS, None, None, None]
     assert "3 rows left out whose time means" in remarks[0]
-    early = Request(rules=RowRules.of(as_of=HOURS[20] - 86_400))
+    early = Request.from_options({"as_of": HOURS[20] - 86_400})
     assert timed(spark, HOURS, "bigint", early)[0] == [None] * 20 + HOURS[20:]
     with pytest.raises(DataError, match="40 of 40 rows have no time of the past"):
         timed(spark, [at + 10**9 for at in HOURS], "bigint")
@@ -229,8 +228,8 @@ def test_texts_are_read_in_the_order_that_a_day_tells(spark):
     with pytest.raises(
         DataError, match=r"in each row; 40 of 40 rows do not: time '07\.06\.2025"
     ):
-        timed(spark, texts, "string", Request(timestamp="time"))
-    given = Request(rules=RowRules.of(time_format="%d.%m.%Y %H:%M:%S"))
+        timed(spark, texts, "string", Request({"timestamp": "time"}))
+    given = Request.from_options({"time_format": "%d.%m.%Y %H:%M:%S"})
     assert timed(spark, texts, "string", given)[0] == HOURS
 
 
@@ -243,21 +242,21 @@ def test_counts_are_interactions_on_spark_too(spark, name):
     assert found.implicit
     assert found.frame.groupBy("value").count().collect() == [(1.0, 99)]
     assert "the ratings look like counts or amounts, from -1 to 40" in found.remarks[-1]
-    graded = checked(frame, rules=RowRules.of(scale=(-1, 40)))
+    graded = checked(frame, scale=(-1, 40))
     assert not graded.implicit
     with pytest.raises(DataError, match="must have a grade of the scale"):
-        checked(frame, rules=RowRules.of(scale=(1, 5)))
+        checked(frame, scale=(1, 5))
     weighted = checked(frame, weight=name)
     assert (weighted.implicit, weighted.weighted) == (True, True)
     assert weighted.frame.groupBy("value").count().count() == 5
     with pytest.raises(DataError, match="scale applies to ratings"):
-        checked(frame, weight=name, rules=RowRules.of(scale=(1, 5)))
+        checked(frame, weight=name, scale=(1, 5))
 
 
 def checked(frame, **options):
     from recsys.spark.reading import checked_ratings
 
-    return checked_ratings(frame, Request(**options), "the table")
+    return checked_ratings(frame, Request.from_options(options), "the table")
 
 
 @pytest.mark.parametrize("others", ["1", "17.0", "ann"])

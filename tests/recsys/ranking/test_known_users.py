@@ -1,4 +1,4 @@
-"""Shortlists: the same rows as those of a `Recommender`, in the same words, or none at all."""
+"""Lists of known users: the rows of a `Recommender` in the same words, or none at all."""
 
 import json
 
@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from recsys import Ratings, Recommender, with_features
-from recsys.shortlists import shortlist
+from recsys.ranking.known_users import lists_of_known_users
 
 TITLES = [
     "plain",
@@ -61,15 +61,15 @@ def text(index: int) -> str:
         ("popular", text, number, TITLES),
         ("sparse-ease", number, number, None),
         ("blend", number, text, TITLES),
+        ("random", number, text, TITLES),
+        ("ease", text, number, TITLES),
     ],
 )
-def test_shortlists_are_what_a_recommender_recommends(
-    tmp_path, name, users, items, titles
-):
-    implicit = name in ("blend", "ials", "sparse-ease", "spectral")
+def test_lists_equal_the_ones_of_a_recommender(tmp_path, name, users, items, titles):
+    implicit = name in ("blend", "ease", "ials", "sparse-ease", "spectral")
     data = ratings_of(users, items, implicit=implicit, titles=titles)
     Recommender(name).fit(data).save(tmp_path / "model")
-    check_shortlist(tmp_path / "model", users)
+    check_lists(tmp_path / "model", users)
 
 
 @pytest.mark.parametrize(
@@ -87,19 +87,19 @@ def test_items_without_ratings_are_marked(tmp_path, name, parameters):
         unrated=True,
     )
     Recommender(name, **parameters).fit(data).save(tmp_path / "model")
-    assert "new" in check_shortlist(tmp_path / "model", number).columns
+    assert "new" in check_lists(tmp_path / "model", number).columns
 
 
-def test_items_that_a_model_cannot_place_are_left_to_a_recommender(tmp_path):
+def test_items_that_a_model_cannot_place_are_left_out(tmp_path):
     data = with_features(ratings_of(number, text, genres=True), unrated=True)
     Recommender("clusters").fit(data).save(tmp_path / "model")
-    assert shortlist(tmp_path / "model", [str(number(1))], 7) is None
+    assert "new" not in check_lists(tmp_path / "model", number).columns
 
 
-def check_shortlist(model, users) -> pl.DataFrame:
+def check_lists(model, users) -> pl.DataFrame:
     chosen = [users(4), users(1), users(4)]  # each gets one list
     expected = Recommender.load(model).recommend(chosen[:2], 7)
-    found = shortlist(model, [str(each) for each in chosen], 7)
+    found = lists_of_known_users(model, [str(each) for each in chosen], 7)
     assert found is not None
     assert found.write_csv(separator="\t") == expected.write_csv(separator="\t")
     assert found.write_csv(include_header=False) == expected.write_csv(
@@ -121,30 +121,30 @@ def test_equal_scores_are_in_the_order_of_a_recommender(tmp_path, users, items):
     arrays.item_factors[:] = rng.integers(-1, 2, arrays.item_factors.shape)
     arrays.user_factors[:] = rng.integers(-1, 2, arrays.user_factors.shape)
     recommender.save(tmp_path / "model")
-    expected = check_shortlist(tmp_path / "model", users)
+    expected = check_lists(tmp_path / "model", users)
     assert expected.filter(pl.col("user") == users(4))["score"].n_unique() < 5
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    path = tmp_path_factory.mktemp("shortlists") / "model"
+    path = tmp_path_factory.mktemp("lists") / "model"
     Recommender("als", factors=2).fit(ratings_of(number, text)).save(path)
     return path
 
 
 def test_several_users_may_stand_between_commas(saved):
-    assert shortlist(saved, ["1, 8"], 2) == shortlist(saved, ["1", "8"], 2)
+    assert lists_of_known_users(saved, ["1, 8"], 2) == lists_of_known_users(
+        saved, ["1", "8"], 2
+    )
 
 
 @pytest.mark.parametrize("user", ["999", "01", "1,999", "", "ann", "1.0", "9" * 40])
 def test_unknown_users_are_left_to_a_recommender(saved, user):
-    assert shortlist(saved, [user], 2) is None
+    assert lists_of_known_users(saved, [user], 2) is None
 
 
-def test_models_of_other_forms_are_left_to_a_recommender(saved, tmp_path):
-    Recommender("random").fit(ratings_of(number, text)).save(tmp_path / "random")
-    assert shortlist(tmp_path / "random", ["1"], 2) is None
-    assert shortlist(tmp_path / "none", ["1"], 2) is None
+def test_missing_models_are_left_to_a_recommender(tmp_path):
+    assert lists_of_known_users(tmp_path / "none", ["1"], 2) is None
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_damaged_models_are_left_to_a_recommender(tmp_path, file):
     path = tmp_path / "model" / f"{file}.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert shortlist(tmp_path / "model", ["1"], 2) is None
+    assert lists_of_known_users(tmp_path / "model", ["1"], 2) is None
     path.unlink()
-    assert shortlist(tmp_path / "model", ["1"], 2) is None
+    assert lists_of_known_users(tmp_path / "model", ["1"], 2) is None
 
 
 def test_a_document_that_does_not_say_what_is_needed_is_left_to_a_recommender(
@@ -178,4 +178,4 @@ def test_a_document_that_does_not_say_what_is_needed_is_left_to_a_recommender(
         {**document, "columns": {"users": 3}},
     ):
         (tmp_path / "model.json").write_text(json.dumps(changed))
-        assert shortlist(tmp_path, ["1"], 2) is None
+        assert lists_of_known_users(tmp_path, ["1"], 2) is None

@@ -1,0 +1,216 @@
+"""Lists of known users from an opened model, without data frames.
+
+Importing polars takes twice as long as NumPy, so the command makes lists of a few users
+from the arrays of a model alone.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank.kernels.retrieval import hash_texts
+from lowrank.kernels.topk import Hashes, Ties
+from recsys.errors import ModelFileError, UnknownIdError
+from recsys.model_file import Arrays, OpenedModel, listed, open_model
+from recsys.ranking.topn import CsrPairs, KnownUsers, TopN
+from recsys.saved_arrays import DamageError, check_rows
+
+
+@dataclass(frozen=True, slots=True)
+class ListColumns:
+    """Lists by column, with the methods of a polars frame that write them."""
+
+    model: str
+    columns: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(self.columns["user"])
+
+    def to_dict(self, *, as_series: bool = False) -> dict[str, list[Any]]:
+        """Return the columns."""
+        return self.columns
+
+    def write_ndjson(self) -> str:
+        """Return the rows as JSON objects, one per line."""
+        encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+        lines = []
+        for row in zip(*self.columns.values(), strict=True):
+            entry = dict(zip(self.columns, row, strict=True))
+            lines.append(encoder.encode(entry) + "\n")
+        return "".join(lines)
+
+    def write_csv(self, *, include_header: bool = True, separator: str = ",") -> str:
+        """Return the rows as delimited text."""
+        rows = [*zip(*self.columns.values(), strict=True)]
+        if include_header:
+            rows.insert(0, tuple(self.columns))
+        lines = []
+        for row in rows:
+            cells = [_cell(value, separator) for value in row]
+            lines.append(separator.join(cells) + "\n")
+        return "".join(lines)
+
+
+def _cell(value: Any, separator: str) -> str:
+    """Return a value as polars writes it: an empty text is quoted, a missing one is not."""
+    if value is None:
+        return ""
+    text = str(value)
+    if isinstance(value, bool):
+        text = text.lower()
+    if text and not {separator, '"', "\n", "\r"} & {*text}:
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def lists_of_known_users(
+    path: str | Path, users: Sequence[str], n: int
+) -> ListColumns | None:
+    """Return the n best items that each user has not rated, as `Recommender.recommend`.
+
+    None if a `Recommender` is needed for the result or its error: the model is damaged or
+    of Spark, a user is unknown, or no user has any items left. Each of `users` is an id,
+    or several ids between commas; a repeated id counts once.
+    """
+    try:
+        return _lists(open_model(path), users, n)
+    except (DamageError, ModelFileError, UnknownIdError):
+        return None
+
+
+def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | None:
+    manifest, arrays, model = opened
+    user_ids = _Column.of(arrays, "users/0")
+    item_ids = _Column.of(arrays, "items/0")
+    n_items = len(item_ids)
+    if (model.n_users, model.n_items) != (len(user_ids), n_items):
+        raise DamageError("the model is of another shape")
+    indptr = listed(arrays, "ratings/indptr")
+    rated = listed(arrays, "ratings/indices")
+    check_rows("ratings/indptr", indptr, rated, n_items, len(user_ids))
+    requested = [index for text in users for index in user_ids.indices(text)]
+    indices = np.array([*dict.fromkeys(requested)])
+    new = None
+    if "item" in manifest.features:
+        is_unrated = np.bincount(rated, minlength=n_items) == 0
+        new = is_unrated if is_unrated.any() else None
+    allowed = None
+    if new is not None and not model.uses_features:
+        allowed = ~new
+        new = None
+    search = KnownUsers(
+        model, CsrPairs(indptr, rated), allowed, Ties(item_ids.hashes())
+    )
+    top = TopN.joined(search.best(indices, n))
+    if not len(top):
+        return None
+    items = top.items.tolist()
+    columns: dict[str, list[Any]] = {
+        "user": [user_ids[user] for user in indices[top.rows]],
+        "item": [item_ids[item] for item in items],
+        "rank": top.ranks.tolist(),
+        # The shortest digits of single precision, as polars writes them.
+        "score": [float(str(score)) for score in top.scores],
+    }
+    if manifest.title is not None:
+        names = [column.name for column in manifest.columns["item_table"]]
+        titles = _Column.of(arrays, f"item_table/{names.index(manifest.title)}")
+        rows = _table_rows(_Column.of(arrays, "item_table/0"), columns["item"], items)
+        columns["title"] = [None if row is None else titles[row] for row in rows]
+    if new is not None:
+        columns["new"] = new[items].tolist()
+    return ListColumns(manifest.model, columns)
+
+
+def _table_rows(
+    table_ids: _Column, ids: list[Any], items: list[int]
+) -> list[int | None]:
+    """Return the row of each item in a table; fast if it has the order of the items."""
+    row_of: dict[Any, int] = {}
+    rows: list[int | None] = []
+    for id, item in zip(ids, items, strict=True):
+        if item < len(table_ids) and table_ids[item] == id:
+            rows.append(item)
+            continue
+        if not row_of:
+            row_of = {table_ids[row]: row for row in range(len(table_ids))}
+        rows.append(row_of.get(id))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A saved column of integers or texts that are read one at a time."""
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64] | None
+    valid: NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, arrays: Arrays, prefix: str) -> _Column:
+        """Return a column of the arrays whose names begin with `prefix`."""
+        offsets = arrays.get(f"{prefix}_offsets")
+        values = listed(arrays, prefix if offsets is None else f"{prefix}_bytes")
+        if offsets is not None:
+            check_rows(f"{prefix}_offsets", offsets, values, 256)
+        if values.dtype != (np.int64 if offsets is None else np.uint8):
+            raise DamageError(f"{prefix} is of another type")
+        return cls(values, offsets, arrays.get(f"{prefix}_valid"))
+
+    def __len__(self) -> int:
+        if self.offsets is None:
+            return len(self.values)
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Any:
+        if self.valid is not None and not self.valid[row]:
+            return None
+        if self.offsets is None:
+            return int(self.values[row])
+        start, end = self.offsets[row : row + 2]
+        return self.values[start:end].tobytes().decode()
+
+    def hashes(self) -> Hashes:
+        """Return the hash of each id, as `recsys.Ids.hashes`."""
+        if self.offsets is not None:
+            return hash_texts(self.values, self.offsets)
+        texts = [str(number).encode() for number in self.values.tolist()]
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+        joined = np.frombuffer(b"".join(texts), np.uint8)
+        return hash_texts(joined, np.insert(ends, 0, 0))
+
+    def indices(self, text: str) -> list[int]:
+        """Return the position of an id, or of several between commas.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        positions = [self._find(text)]
+        if positions[0] < 0:
+            parts = [part.strip() for part in text.split(",")]
+            positions = [self._find(part) for part in parts if part]
+        if not positions or min(positions) < 0:
+            raise UnknownIdError(text)
+        return positions
+
+    def _find(self, text: str) -> int:
+        """Return the position of an id in the sorted column, or -1."""
+        query: Any = text
+        if self.offsets is None:
+            if not text.removeprefix("-").isdecimal() or str(int(text)) != text:
+                return -1
+            query = int(text)
+        row = bisect_left(self, query)
+        if row < len(self) and self[row] == query:
+            return row
+        return -1

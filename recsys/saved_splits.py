@@ -1,0 +1,257 @@
+"""Saved splits: directories with train and test files, and a split.json.
+
+::
+
+    SPLIT/  train.csv  test.csv  [history.csv]  [items.parquet]  [users.parquet]  split.json
+        or fold-1/, fold-2/, ... and split.json
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+
+from msgspec import Meta, Struct
+
+import recsys
+from recsys import model_file
+from recsys.data.identity import fingerprint
+from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
+from recsys.errors import DataError
+from recsys.saved_arrays import FORMAT_VERSION, DamageError
+from recsys.storage import complete_directory, obstacle
+from recsys.user_columns import check_columns, useful_columns, with_columns
+
+if TYPE_CHECKING:
+    from recsys.evaluation.splits import Split
+
+T = TypeVar("T")
+Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
+FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
+_PARTS = r"(train|test|history)\.(csv|parquet)|(items|users)\.parquet"
+PartName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_PARTS})\Z")]
+
+
+_ROLES = ("train", "test", "history")
+_TOO_LARGE = 2**63
+_SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
+
+
+class SplitManifest(Struct, frozen=True, kw_only=True):
+    """Contents of split.json; `folds` are the subdirectories of a split into folds."""
+
+    format: Literal["recsys-split"] = SPLIT_FORMAT
+    format_version: Literal[4] = FORMAT_VERSION
+    package_version: str = ""
+    method: str = "k-fold"
+    parameters: dict[str, Number] = {}
+    repeats: Literal["drop", "keep"] = "drop"
+    description: str = ""
+    fingerprint: str = ""
+    counts: dict[str, int] = {}
+    files: list[PartName] = []
+    folds: list[FoldName] = []
+    reading: PartReading = PartReading()
+
+
+def save_split(
+    splits: Split | Sequence[Split],
+    path: str | Path,
+    *,
+    form: Literal["csv", "parquet"] = "csv",
+    overwrite: bool = False,
+    features: Sequence[str] | None = None,
+    keep_columns: Sequence[str] = (),
+) -> None:
+    """Save a split, or several folds, in a new directory; see `save_model`.
+
+    Tables of items and users are saved as items.parquet and users.parquet, where `read_ratings`
+    finds them. Of the table of users, the columns that can be features are saved (of `features`, by
+    default of all), and those of `keep_columns`.
+    """
+    check_split_target(path, overwrite=overwrite)
+    with complete_directory(path, "split", DataError, overwrite=overwrite) as folder:
+        if hasattr(splits, "train"):
+            _write_split(splits, folder, form, features, keep_columns)
+            return
+        names = [f"fold-{number}" for number in range(1, len(splits) + 1)]
+        for name, split in zip(names, splits, strict=True):
+            (folder / name).mkdir()
+            _write_split(split, folder / name, form, features, keep_columns)
+        manifest = SplitManifest(package_version=recsys.__version__, folds=names)
+        (folder / SPLIT_MANIFEST).write_bytes(model_file.to_json(manifest))
+
+
+def _write_split(
+    split: Any,
+    folder: Path,
+    form: str,
+    features: Sequence[str] | None,
+    keep_columns: Sequence[str],
+) -> None:
+    split.check()
+    for name, value in split.parameters.items():  # as split.json can hold them
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not (is_number and abs(value) < _TOO_LARGE):
+            raise DataError(
+                f"The split cannot be saved: its parameter {name} must be a number below 2**63; "
+                f"got {value!r}."
+            )
+    names = [f"{name}.{form}" for name in _ROLES[: len(split.parts)]]
+    reading = PartReading.of(split.train, split.parts)
+    for name, ratings in zip(names, split.parts, strict=True):
+        frame = ratings.to_frame()
+        if ratings.implicit:
+            column = COUNTS if reading.weight is None else reading.weight
+            frame = frame.rename({"rating": column}, strict=False)
+        frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(
+            folder / name
+        )
+    check_columns(split.train, keep_columns)
+    train = with_columns(
+        split.train, useful_columns(split.train, features, keep_columns)
+    )
+    for side in (
+        "user",
+        "item",
+    ):  # under names that `read_ratings` looks for next to ratings
+        table = train.axis(side).table
+        if table is not None:
+            names.append(f"{side}s.parquet")
+            table.frame.write_parquet(folder / names[-1])
+    counts = {
+        name: getattr(split, name) for name in ("new_users", "new_items", "new_ratings")
+    }
+    counts |= {
+        f"{name}_ratings": p.n_ratings
+        for name, p in zip(_ROLES, split.parts, strict=False)
+    }
+    manifest = SplitManifest(
+        package_version=recsys.__version__,
+        method=split.method,
+        parameters=split.parameters,
+        repeats=split.repeats,
+        description=split.description,
+        fingerprint=fingerprint(*split.parts),
+        counts=counts,
+        files=names,
+        reading=reading,
+    )
+    (folder / SPLIT_MANIFEST).write_bytes(model_file.to_json(manifest))
+
+
+def check_split_target(path: str | Path, *, overwrite: bool) -> None:
+    """Check that a split may be saved at a path.
+
+    Raises
+    ------
+    DataError
+    """
+    target = Path(os.path.realpath(path))
+    manifest = read_split_manifest(target) if target.is_dir() else None
+    names = (
+        [] if manifest is None else [SPLIT_MANIFEST, *manifest.files, *manifest.folds]
+    )
+    own = re.compile("|".join(map(re.escape, names)))
+    if problem := obstacle(target, "saved split", manifest is not None, own, overwrite):
+        raise DataError(f"The split cannot be saved in {path}: {problem}")
+
+
+def split_files(path: str | Path) -> dict[str, Path] | None:
+    """Return the train, test and history files of a directory, or None if it is not a split.
+
+    Any directory with a train and a test file is a split, such as LightGCN's.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return None
+    files: dict[str, Path] = {}
+    for entry in sorted(folder.iterdir()):
+        stem, _, suffix = entry.name.partition(".")
+        plain = suffix.removesuffix(".gz").removesuffix(".zst")
+        if (
+            stem in _ROLES
+            and plain in _SUFFIXES
+            and stem not in files
+            and entry.is_file()
+        ):
+            files[stem] = entry
+    return files if {"train", "test"} <= set(files) else None
+
+
+def is_split(path: str | Path) -> bool:
+    """Return whether `path` is a directory with a split or with folds."""
+    return split_files(path) is not None or bool(
+        (m := read_split_manifest(path)) and m.folds
+    )
+
+
+def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:
+    """Return what `read` reads in a directory; call it again if another one takes its place.
+
+    `read` gets the directory itself, not a link to it that may move.
+
+    Raises
+    ------
+    DataError, OSError
+    """
+    for attempt in range(1, model_file.ATTEMPTS + 1):
+        real = Path(os.path.realpath(folder))
+        place = folder if real == folder.absolute() else real
+        state = _state(place)
+        try:
+            result = read(place)
+        except (DataError, OSError):
+            if (
+                attempt == model_file.ATTEMPTS
+                or _state(Path(os.path.realpath(folder))) == state
+            ):
+                raise
+        else:
+            if attempt == model_file.ATTEMPTS or _state(place) == state:
+                return result
+        time.sleep(attempt * model_file.PAUSE)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _state(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return what changes if another split takes the place of one."""
+    entries = []
+    for path in (folder, folder / SPLIT_MANIFEST):
+        with suppress(OSError):
+            status = path.stat()
+            is_directory = stat.S_ISDIR(status.st_mode)
+            changed = 0 if is_directory else status.st_mtime_ns
+            entries.append((status.st_dev, status.st_ino, changed))
+    return tuple(entries)
+
+
+def read_split_manifest(path: str | Path) -> SplitManifest | None:
+    """Return the contents of split.json, or None if this package has not written one.
+
+    Raises
+    ------
+    DataError
+    """
+    file = Path(path) / SPLIT_MANIFEST
+    if not file.is_file() or SPLIT_FORMAT.encode() not in file.read_bytes():
+        return None
+    links = sorted(entry.name for entry in Path(path).iterdir() if entry.is_symlink())
+    if links:
+        raise DataError(
+            f"{path} is a saved split with a link, {links[0]}; links in it are not followed, so "
+            "put the file itself there."
+        )
+    try:
+        return model_file.checked(
+            model_file.read_document(file), SplitManifest, file.name
+        )
+    except DamageError as error:
+        raise DataError(f"{file} is damaged: {error}.") from None

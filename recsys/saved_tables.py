@@ -1,0 +1,176 @@
+"""Tables in saved directories: columns as arrays, and back.
+
+Numbers and booleans are one array, texts are UTF-8 bytes and offsets. Lists of texts also
+have the ends of the lists, and columns with missing values have flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.data.features import Features
+from recsys.data.ids import joined_texts
+from recsys.errors import ModelFileError
+from recsys.model_file import Arrays, ColumnEntry, ColumnType, Manifest, listed
+from recsys.saved_arrays import DamageError, check_rows
+
+# Valid types of columns for each kind of features; "number" allows any numeric type.
+_FEATURES: dict[str, tuple[Any, ...]] = {
+    "boolean": (pl.Boolean,),
+    "date": (pl.Date, pl.Datetime),
+    "category": (pl.String, pl.Int64),
+    "list": (pl.List(pl.String),),
+    "text": (pl.String,),
+}
+
+
+def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> None:
+    """Check that a frame is a valid table of `Features`.
+
+    Raises
+    ------
+    DamageError
+    """
+    names = frame.columns
+    if names[:1] != [side] or names[1:] != [*kinds]:
+        raise DamageError(f"a table of {side}s needs kinds of the columns {names[1:]}")
+    ids = frame[side]
+    if (
+        ids.dtype not in (pl.Int64, pl.String)
+        or ids.null_count()
+        or len({*ids}) < len(ids)
+    ):
+        raise DamageError(f"a table of {side}s needs distinct ids, integers or strings")
+    for name, kind in kinds.items():
+        dtype = frame.schema[name]
+        fits = (
+            dtype.is_numeric() if kind == "number" else dtype in _FEATURES.get(kind, ())
+        )
+        if not fits:
+            raise DamageError(
+                f"column {name!r} has {dtype} values; they cannot be of {kind!r}"
+            )
+
+
+def decoded(arrays: Arrays, prefix: str, entry: ColumnEntry) -> pl.Series:
+    """Return a column from the arrays of `storage.encoded`, whose names begin with `prefix`."""
+    if entry.type in ("text", "list"):
+        values = _decoded_texts(arrays, prefix)
+        if entry.type == "list":
+            starts = np.append(0, listed(arrays, f"{prefix}_ends"))
+            check_rows(f"{prefix}_ends", starts, np.zeros(len(values)), 1)
+            lists = pl.lit(values.implode()).list
+            values = _slices(starts, lists.slice, pl.List(pl.String))
+    else:
+        array = listed(arrays, prefix)
+        if array.ndim != 1 or not array.dtype.isnative:
+            raise DamageError(f"{prefix} is not a column")
+        values = pl.Series(array)
+        if entry.type != "number":
+            values = values.cast(pl.Date if entry.type == "date" else pl.Datetime("us"))
+    if f"{prefix}_valid" in arrays:
+        missing = pl.Series([None], dtype=values.dtype)
+        values = values.zip_with(pl.Series(arrays[f"{prefix}_valid"]), missing)
+    return values.alias(entry.name)
+
+
+def _decoded_texts(arrays: Arrays, prefix: str) -> pl.Series:
+    """Return the texts between offsets of bytes, which must be valid UTF-8."""
+    offsets = listed(arrays, f"{prefix}_offsets")
+    text = listed(arrays, f"{prefix}_bytes")
+    if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
+        raise DamageError(f"{prefix} is not text")
+    # An offset outside the bytes would be cut to an empty text in silence.
+    check_rows(f"{prefix}_offsets", offsets, text, 256)
+    return _slices(offsets, pl.lit(text.tobytes()).bin.slice, pl.Binary).cast(pl.String)
+
+
+def _slices(
+    starts: NDArray[Any], slice_of: Callable[[str, str], pl.Expr], dtype: Any
+) -> pl.Series:
+    """Return slices of one value, each from a start to the next one."""
+    spans = pl.DataFrame({"start": starts[:-1], "length": np.diff(starts)})
+    if not len(spans):  # a literal would be a column of one row
+        return pl.Series([], dtype=dtype)
+    return spans.select(slice_of("start", "length")).to_series()
+
+
+def saved_table(arrays: Arrays, manifest: Manifest, name: Any) -> pl.DataFrame:
+    """Return a saved table with the columns that the manifest lists.
+
+    Raises
+    ------
+    DamageError
+    """
+    entries = manifest.columns.get(name, [])
+    columns = [decoded(arrays, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
+    if len({len(column) for column in columns}) != 1:
+        raise DamageError(f"the columns of {name} are of different lengths, or missing")
+    return pl.DataFrame(columns)
+
+
+def encoded_tables(
+    tables: Mapping[str, pl.DataFrame], of_features: Mapping[str, Features]
+) -> tuple[dict[str, list[ColumnEntry]], dict[str, Any]]:
+    """Return the columns of tables and their arrays."""
+    columns: dict[str, list[ColumnEntry]] = {}
+    arrays: dict[str, Any] = {}
+    for table, frame in tables.items():
+        columns[table] = []
+        for number, series in enumerate(frame.get_columns()):
+            kind, parts = encoded(series)
+            entry = ColumnEntry(series.name, kind)
+            if (features := of_features.get(table)) is not None:
+                name = series.name
+                of_values, read_as = (
+                    features.kinds.get(name),
+                    features.read_as.get(name),
+                )
+                entry = ColumnEntry(name, kind, of_values, read_as)
+            columns[table].append(entry)
+            arrays |= {
+                f"{table}/{number}{suffix}": array for suffix, array in parts.items()
+            }
+    return columns, arrays
+
+
+def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
+    """Return the type of a column, and its arrays by name suffix.
+
+    Raises
+    ------
+    ModelFileError
+        If values of its type cannot be saved.
+    """
+    kind: ColumnType = "number"
+    arrays: dict[str, NDArray[Any]] = {}
+    if series.null_count():
+        arrays["_valid"] = series.is_not_null().to_numpy()
+    if series.dtype == pl.List(pl.String):
+        counts = series.list.len().fill_null(0).cast(pl.Int64)
+        arrays["_ends"] = counts.cum_sum().to_numpy()
+        kind, series = "list", series.filter(counts > 0).explode()
+    if isinstance(series.dtype, pl.String | pl.Categorical | pl.Enum):
+        kind = "list" if kind == "list" else "text"
+        texts = series.cast(pl.String).fill_null("")
+        arrays["_bytes"], arrays["_offsets"] = joined_texts(texts)
+        return kind, arrays
+    if series.dtype == pl.Date:
+        kind, series = "date", series.cast(pl.Int32)
+    elif isinstance(series.dtype, pl.Datetime):
+        kind, series = "datetime", series.dt.cast_time_unit("us").cast(pl.Int64)
+    if (
+        not (series.dtype.is_numeric() or series.dtype == pl.Boolean)
+        or series.dtype.is_decimal()
+    ):
+        raise ModelFileError(
+            f"The column {series.name!r} of the metadata cannot be saved: it has {series.dtype} "
+            "values; texts, lists of texts, numbers, booleans and dates can be."
+        )
+    filled = series.fill_null(0 if series.dtype != pl.Boolean else False)
+    return kind, arrays | {"": filled.to_numpy()}
