@@ -7,9 +7,8 @@ There are two forms. In a ridge regression, the vector x of a user solves
 for the rated items i with vectors y_i, weights w_i, targets t_i and covariances C_i, and
 the prior of the user with mean m and precision P. The first entries of x may have to be
 non-negative, with the others zero. In a sum, the score of an item is a sum
-of item-item weights over the history. `page/arithmetic.js` computes both, and so does
-`form_scores`, to check a form against its model before use. A page has the lists of other
-models, computed in advance.
+of item-item weights over the history. `page/arithmetic.js` computes both. A page has the
+lists of other models, computed in advance.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from __future__ import annotations
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lowrank.completion.links import unpack
 from lowrank.kernels import pieces
 from recsys.data.ratings import Ratings
+from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, RatingModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.blend import Blend
@@ -34,11 +32,8 @@ from recsys.models.vector_model import VectorModel
 
 Form: TypeAlias = dict[str, Any]
 """JSON values and arrays by name; the kind is "ridge" or "sums"."""
-Doubles: TypeAlias = NDArray[np.float64]
 
 _BLOCK = 2**24  # scores computed together
-_N_TRIALS = 10  # users whose scores are compared with those of the model
-_ROUNDING = 1e-3  # largest error relative to the largest score
 
 
 def browser_model(
@@ -64,20 +59,20 @@ def browser_model(
         form = _ridge_of_biases(model, items)
     elif isinstance(model, Popular):
         form = {"kind": "sums", "base": model.item_counts[items]}
-    elif _is_linear(model):
+    elif is_linear(model):
         form = _sums(model, items)
     else:
         return None
     if isinstance(model, RatingModel) and model.popularity:
         discount = np.float32(model.popularity) * model.item_obscurity[items]
         form["discount"] = discount
-    return form if _agrees(form, model, ratings, items) else None
+    return form
 
 
-def _is_linear(model: Model) -> bool:
+def is_linear(model: Model) -> bool:
     """Return whether scores are sums of item-item weights."""
     if isinstance(model, Blend):
-        return all(_is_linear(part) for part in model.parts)
+        return all(is_linear(part) for part in model.parts)
     return isinstance(model, HistoryModel)
 
 
@@ -87,32 +82,6 @@ def scores_new(model: Model) -> bool:
         return all(scores_new(part) for part in model.parts)
     # The forms of content models lack the slopes of the user along features.
     return model.uses_features and not isinstance(model, VectorModel)
-
-
-def form_size(model: Model, n: int) -> int:
-    """Return the approximate size in bytes of the form of a model with n items.
-
-    Examples
-    --------
-    >>> import recsys
-    >>> ratings = recsys.read_ratings(recsys.sample_path())
-    >>> recommender = recsys.Recommender("als", factors=16).fit(ratings, features=False)
-    >>> form_size(recommender.model, 1000)
-    72000
-    """
-    if _is_linear(model):
-        return 4 * n * n
-    if not isinstance(model, VectorModel | IALS | Bias):
-        return 0
-    names = ("item_factors", "item_bias", "item_covariance", "item_obscurity")
-    per_item = 0
-    for name, array in model._arrays().items():
-        if name in names:
-            width = int(np.prod(array.shape[1:]))
-            per_item += array.itemsize * width
-        if name == "priors_users_link":  # links of the rated items
-            per_item += array.itemsize * array.size // max(1, model.n_items)
-    return n * per_item
 
 
 def _ridge_of_ratings(
@@ -209,151 +178,9 @@ def _sums(model: Model, items: Indices) -> Form:
 def _scores_of_single(model: Model, items: Indices, value: float) -> Floats:
     """Return the scores of users who have rated one item each."""
     n = len(items)
-    histories = Histories(
-        np.arange(n + 1, dtype=np.int64),
-        items.astype(np.int32),
-        np.full(n, value, np.float32),
+    values = np.full(n, value, np.float32)
+    histories = Histories(np.arange(n + 1), items.astype(np.int32), values)
+    scores: Floats = (
+        cast(FoldsInUsers, model).with_users(histories).scores(np.arange(n))
     )
-    return _scores_of_new(model, histories)
-
-
-def _scores_of_new(model: Model, histories: Histories) -> Floats:
-    """Return the scores of new users with these histories."""
-    folded = cast(Any, model).with_users(histories)
-    users = np.arange(len(histories.indptr) - 1)
-    scores: Floats = folded.scores(users)
     return scores
-
-
-def _agrees(form: Form, model: Model, ratings: Ratings, items: Indices) -> bool:
-    """Return whether a form has the model's scores of training users, taken as new ones."""
-    position = np.full(model.n_items, -1)
-    position[items] = np.arange(len(items))
-    counts = np.bincount(ratings.indices, minlength=model.n_items)
-    is_scored = counts[items] > 0
-    is_scored |= scores_new(model)
-    histories = Histories.of(ratings)
-    trials = np.linspace(0, ratings.n_users - 1, _N_TRIALS)
-    for user in np.unique(trials.astype(np.int64)):
-        history = histories.take(np.array([user]))
-        is_in_page = position[history.indices] >= 0
-        rated = history.indices[is_in_page]
-        values = history.values[is_in_page]
-        if not len(rated):
-            continue
-        ends = np.array([0, len(rated)])
-        scores = _scores_of_new(model, Histories(ends, rated, values))
-        expected = scores[0, items]
-        error = form_scores(form, position[rated], values) - expected
-        largest = np.abs(expected).max(initial=1e-30)
-        largest_error = np.abs(error[is_scored]).max()
-        if not largest_error <= _ROUNDING * largest:  # also if it is not a number
-            return False
-    return True
-
-
-def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> Doubles:
-    """Return the scores of all items of a form for a user, by the arithmetic of the page.
-
-    Parameters
-    ----------
-    form : dict
-    items : int64 ndarray of shape (n_history,)
-        Positions of the rated items in the form.
-    values : float32 ndarray of shape (n_history,)
-    user : int
-        Position of the user in the form, to use the user's own features; -1 for a new user.
-    """
-    scores: Doubles
-    if "base" in form:
-        scores = form["base"].astype(np.float64)
-    elif form["kind"] == "sums":
-        factors = np.ones(len(items))
-        if form["weighted"]:
-            factors = values.astype(np.float64)
-        weights = form["weights"][items]
-        scores = factors @ weights
-    elif "unit" in form:
-        scores = _scores_of_interactions(form, items, values, user)
-    else:
-        scores = _scores_of_ratings(form, items, values, user)
-    if "discount" in form:
-        scores = scores - form["discount"]
-    return scores
-
-
-def _scores_of_ratings(
-    form: Form, items: Indices, values: Floats, user: int
-) -> Doubles:
-    vectors = form["vectors"].astype(np.float64)
-    n = max(len(items), 1)
-    design = vectors[items]
-    target = values - form["mean"] - design[:, -1]
-    design[:, -1] = 1  # the bias of the user
-    precision = form["precision"].astype(np.float64)
-    precision *= n ** form["power"]
-    system = design.T @ design + precision
-    right = target @ design + precision @ _prior(form, user)
-    if "covariance" in form:
-        packed = form["covariance"][items].astype(np.float64)
-        covariances = unpack(packed, vectors.shape[1])
-        covariance = covariances.sum(axis=0)
-        system[:-1, :-1] += covariance[:-1, :-1]
-        right[:-1] -= covariance[:-1, -1]
-    if "link" in form:
-        links = form["link"][items].astype(np.float64)
-        mean_link = links.sum(axis=0) / np.sqrt(n)
-        right += precision @ mean_link
-    x = _solution(form, system, right)
-    item_biases = vectors[:, -1]
-    scores: Doubles = vectors[:, :-1] @ x[:-1]
-    scores += item_biases
-    scores += form["mean"] + x[-1]
-    return scores
-
-
-def _scores_of_interactions(
-    form: Form, items: Indices, values: Floats, user: int
-) -> Doubles:
-    vectors = form["vectors"].astype(np.float64)
-    design = vectors[items]
-    if "observed" in form:
-        design = design * form["observed"][items, None]
-    counts = values.astype(np.float64) / form["unit"]
-    weights = np.maximum(counts, 0)
-    total = weights.sum() + form["others"]
-    precision = form["precision"].astype(np.float64)
-    precision *= total ** form["power"]
-    weighted = design.T * weights
-    system = weighted @ design
-    system += form["gram"]
-    system += precision
-    right = weights @ design + precision @ _prior(form, user)
-    scores: Doubles = vectors @ _solution(form, system, right)
-    return scores
-
-
-def _solution(form: Form, system: Doubles, right: Doubles) -> Doubles:
-    """Return the vector of a user, not negative if the form says so."""
-    n = form.get("nonnegative")
-    if n is None:
-        x = np.linalg.solve(system, right)
-        return np.asarray(x, np.float64)
-    from scipy.optimize import nnls  # slow to import
-
-    factor = np.linalg.cholesky(system[:n, :n])
-    x = np.zeros(len(right))
-    target = np.linalg.solve(factor, right[:n])
-    x[:n], _ = nnls(factor.T, target)
-    return x
-
-
-def _prior(form: Form, user: int) -> Doubles:
-    """Return the prior mean of a user."""
-    width = form["vectors"].shape[1]
-    mean: Doubles = np.zeros(width)
-    if "prior" in form:
-        mean = mean + form["prior"]
-    if "users" in form and user >= 0:
-        mean = mean + form["users"][user]
-    return mean

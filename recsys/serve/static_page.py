@@ -6,11 +6,10 @@ import base64
 import gzip
 import hashlib
 import re
-from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
+from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,11 +20,12 @@ from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.ranking.topn import Cosine, CsrPairs, Exclude, Scorer, top_n
-from recsys.serve.browser_model import Form, browser_model, form_size, scores_new
+from recsys.serve.browser_model import Form, browser_model, is_linear, scores_new
 from recsys.serve.catalogue import Catalogue, id_texts
 from recsys.serve.problems import ProblemError
 
 if TYPE_CHECKING:
+    from recsys.models.base import Model
     from recsys.models.parts import Indices
     from recsys.recommender import Recommender
 
@@ -93,8 +93,6 @@ def static_page(
         models["b"] = other
     n_all = recommender.ratings.n_items
     n = n_all if n_items is None else min(n_items, n_all)
-    for model in models.values():
-        _check_size(model, n)
     catalogue = Catalogue(recommender, recommender.model.name)
     items = catalogue.most_rated(n)
     if not recommender.model.uses_features:  # items without ratings have no scores
@@ -129,14 +127,10 @@ def static_page(
     return StaticPage(_assembled(data), len(items), len(users))
 
 
-def _check_size(recommender: Recommender, n: int) -> None:
-    """Check that the arrays for n items fit in a page."""
-    model = recommender.model
-    size = form_size(model, n)
+def _check_size(model: Model, n: int, size: int, n_fitting: int) -> None:
+    """Check that the arrays for n items, of `size` bytes, fit in a page."""
     if size <= _MAX_BYTES:
         return
-    sizes = partial(form_size, model)
-    n_fitting = max(1, bisect_right(range(n), _MAX_BYTES, key=sizes) - 1)
     unit = 10 ** max(0, len(str(n_fitting)) - 2)  # round to two digits
     raise DataError(
         f"A page with {n:,} items of the {model.name} model would take "
@@ -144,6 +138,23 @@ def _check_size(recommender: Recommender, n: int) -> None:
         f"most rated ones with n_items={n_fitting // unit * unit} (--items), or use "
         "`recsys serve`, which has no limit."
     )
+
+
+def _form(
+    model: Model, recommender: Recommender, items: Indices, users: Indices
+) -> Form | None:
+    """Return the form of a model, None if it has none; raise if it is too large."""
+    if not isinstance(model, FoldsInUsers):
+        return None
+    n = len(items)
+    if is_linear(model):  # the weights may not even fit into memory
+        _check_size(model, n, 4 * n * n, isqrt(_MAX_BYTES // 4))
+    form = browser_model(model, recommender.ratings, items, users)
+    if form is not None:
+        arrays = [value for value in form.values() if isinstance(value, np.ndarray)]
+        size = sum(array.nbytes for array in arrays)
+        _check_size(model, n, size, n * _MAX_BYTES // max(1, size))
+    return form
 
 
 def _items(catalogue: Catalogue, items: Indices) -> Form:
@@ -183,17 +194,17 @@ def _model(
         items = recommender.ratings.items.index(first.ratings.items.take(items))
         users = recommender.ratings.users.find(first.ratings.users.take(users))
     model = recommender.model
-    data: Form = {"scores_new": scores_new(model)}
-    form = None
-    if isinstance(model, FoldsInUsers):
-        form = browser_model(model, recommender.ratings, items, users)
+    catalogue = Catalogue(recommender, model.name)
+    form = _form(model, recommender, items, users)
+    data: Form = {
+        "scores_new": scores_new(model),
+        "form": form,
+        "similar": None,
+        "map": None,
+        "spectrum": None,
+    }
     if form is None:
         data["lists"] = _lists(recommender, items, users)
-    catalogue = Catalogue(recommender, model.name)
-    data["form"] = form
-    data["similar"] = None
-    data["map"] = None
-    data["spectrum"] = None
     with suppress(DataError):  # the page then shows a message
         data["similar"] = _neighbours(recommender, items)
     with suppress(ProblemError):

@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from page_arithmetic import form_scores
 
 from lowrank import kernels
 from recsys import Ratings, Recommender
 from recsys.cli.main import cli
-from recsys.serve.browser_model import browser_model, form_scores
+from recsys.serve.browser_model import browser_model
 from recsys.serve.responses import Responses
 from recsys.serve.static_page import _items
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from page_arithmetic import form_scores
 
 from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.serve import static_page as pages
-from recsys.serve.browser_model import browser_model, form_scores
+from recsys.serve.browser_model import browser_model
 from recsys.serve.catalogue import Catalogue
 from recsys.serve.problems import ProblemError
 from recsys.serve.static_page import static_page
@@ -156,15 +157,6 @@ def test_too_many_items_are_an_error_that_says_how_many_fit(monkeypatch):
     ):
         static_page(ease)
     assert static_page(ease, n_items=30).n_items == 30
-
-
-def test_a_form_whose_scores_differ_from_the_model_is_not_used(monkeypatch, ratings):
-    spectral = Recommender("spectral", factors=3).fit(ratings)
-    kind, linear = type(spectral.model), type(spectral.model).scores
-    monkeypatch.setattr(kind, "scores", lambda self, users: linear(self, users) ** 2)
-    data = contents(static_page(spectral).html)["models"]["a"]
-    assert data["form"] is None
-    assert data["lists"] is not None
 
 
 @pytest.mark.parametrize("name", ["als", "softimpute", "spectral", "ease", "bayes"])
