@@ -15,7 +15,7 @@ from recsys.recommender import Recommender
 from recsys.saved_arrays import MANIFEST, DamageError
 from recsys.serve.catalogue import Json
 from recsys.serve.responses import Responses
-from recsys.serve.signatures import signature_of
+from recsys.serve.slots import signature_of
 
 if TYPE_CHECKING:
     from recsys.lsi.index import Index
@@ -36,7 +36,7 @@ def load_responses(path: Path) -> Responses:
     recommender, manifest = _load_unchanged(
         path, lambda: Recommender.load(path, verify=True)
     )
-    name = f"{recommender.model.name}@{_mark(manifest)}"
+    name = f"{recommender.model.name}@{manifest['checksum'][:8]}"
     responses = Responses(recommender, name, manifest)
     responses.warm()
     return responses
@@ -47,7 +47,7 @@ def load_search(path: Path) -> IndexResponses:
     from recsys.lsi.index import Index
 
     index, manifest = _load_unchanged(path, lambda: Index.load(path, verify=True))
-    return IndexResponses(index, f"lsi@{_mark(manifest)}")
+    return IndexResponses(index, f"lsi@{manifest['checksum'][:8]}")
 
 
 def _load_unchanged(path: Path, load: Callable[[], T]) -> tuple[T, Json]:
@@ -55,22 +55,13 @@ def _load_unchanged(path: Path, load: Callable[[], T]) -> tuple[T, Json]:
     for _ in range(_ATTEMPTS):
         before = signature_of(str(path))
         loaded = load()
-        manifest = _manifest(path)
+        try:
+            manifest = model_file.read_document(path / MANIFEST)
+        except (OSError, DamageError) as error:
+            raise ModelFileError(f"{path} cannot be served: {error}.") from None
         if before == signature_of(str(path)):
             return loaded, manifest
     raise ModelFileError(f"{path} cannot be served: it is replaced again and again.")
-
-
-def _mark(manifest: Json) -> str:
-    """Return the beginning of the checksum of model.json."""
-    return str(manifest.get("checksum", ""))[:8]
-
-
-def _manifest(path: Path) -> Json:
-    try:
-        return model_file.read_document(path / MANIFEST)
-    except (OSError, DamageError) as error:
-        raise ModelFileError(f"{path} cannot be served: {error}.") from None
 
 
 @dataclass(frozen=True, slots=True)

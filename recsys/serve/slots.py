@@ -9,15 +9,15 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from recsys.errors import RecsysError
 from recsys.saved_arrays import MANIFEST, as_path
 from recsys.serve.problems import ProblemError
-from recsys.serve.signatures import Contents, Signature, contents_of, signature_of
 from recsys.serve.trial import Trial
 
 T = TypeVar("T")
+Signature: TypeAlias = list[tuple[str, int, int, int, int]]
 
 _PATIENCE = 60.0  # seconds until a load that the system has failed is tried again
 _RENAMES = 0.1  # seconds for which a path may be missing between two renames
@@ -53,9 +53,7 @@ class Slot(Generic[T]):
         self._trial = trial
         self.current: T | None = None
         self.rejected: str | None = None
-        self._is_running = False
-        self._signature: Signature | None = None
-        self._contents: Contents = ()
+        self._signature: Signature | None = None  # None before the first check
         self._retry_time = math.inf
 
     def loaded(self) -> T:
@@ -76,52 +74,41 @@ class Slot(Generic[T]):
 
         Only one thread at a time may call it.
         """
-        while self._has_changed():
+        while True:
             signature = signature_of(self.path)
-            contents = contents_of(self.path)
+            if signature == self._signature and time.monotonic() < self._retry_time:
+                return None
             try:
                 loaded = self._load_tried(Path(os.path.realpath(as_path(self.path))))
             except (RecsysError, OSError, MemoryError) as error:
-                is_served = self.current is not None and self.rejected is None
-                if signature is None and is_served:
+                if not signature and self.rejected is None:
                     time.sleep(_RENAMES)
-                if signature_of(self.path) != signature:  # replaced meanwhile
-                    continue
-                self._reject(error, signature, contents)
-                return False
-            self._is_running = True
+                if signature_of(self.path) == signature:
+                    self._reject(error, signature)
+                    return False
+                continue  # replaced meanwhile
             self._signature = signature
+            self._retry_time = math.inf
             self.current = loaded
             self.rejected = None
             return True
-        return None
 
     def stop(self) -> None:
         """End a load in another process."""
         if self._trial is not None:
             self._trial.stop()
 
-    def _has_changed(self) -> bool:
-        """Return whether to load what is at the path."""
-        if not self._is_running or signature_of(self.path) != self._signature:
-            return True
-        if self.rejected is None:
-            return False
-        has_new_contents = contents_of(self.path) != self._contents
-        return has_new_contents or time.monotonic() > self._retry_time
-
     def _load_tried(self, path: Path) -> T:
         """Load a directory, after the first one only if another process can."""
-        is_replacement = self._is_running and (path / MANIFEST).is_file()
-        if self._trial is not None and is_replacement and not self._trial.check(path):
-            _log.warning(
-                "%s is loaded without a trial: no other process can be started.", path
-            )
+        if self._trial is not None and self._signature is not None:
+            is_model = (path / MANIFEST).is_file()
+            if is_model and not self._trial.check(path):
+                _log.warning(
+                    "%s is loaded without a trial: no process can be started.", path
+                )
         return self._load(path)
 
-    def _reject(
-        self, error: Exception, signature: Signature | None, contents: Contents
-    ) -> None:
+    def _reject(self, error: Exception, signature: Signature) -> None:
         """Keep the served model, and remember what was at the path."""
         reason = without_folders(str(error), self.path)
         if reason != self.rejected or signature != self._signature:
@@ -130,10 +117,26 @@ class Slot(Generic[T]):
         # A full memory or a broken mount may be over, though no file has changed.
         is_of_system = isinstance(error.__cause__ or error, OSError | MemoryError)
         self._retry_time = time.monotonic() + _PATIENCE if is_of_system else math.inf
-        self._is_running = True
         self._signature = signature
-        self._contents = contents
         self.rejected = reason
+
+
+def signature_of(path: str) -> Signature:
+    """Return what changes with anything in a directory, its rights included; [] if missing."""
+    entries: Signature = []
+    folders = [os.path.realpath(as_path(path))]
+    for folder in folders:  # grows by the folders in them
+        try:
+            with os.scandir(folder) as scanned:
+                for entry in scanned:
+                    status = entry.stat(follow_symlinks=False)
+                    numbers = (status.st_size, status.st_mtime_ns, status.st_mode)
+                    entries.append((entry.path, status.st_ino, *numbers))
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        except OSError:
+            continue
+    return sorted(entries)
 
 
 def without_folders(sentence: str, path: str) -> str:

@@ -12,26 +12,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
 from recsys.errors import ModelFileError, RecsysError
 from recsys.serve.settings import SHARED
 
 _TIME_LIMIT = 1800.0  # seconds of a trial
-
-
-class Outcome(Struct, frozen=True):
-    """Outcome of a trial: the reason why the model cannot be served, or None."""
-
-    error: str | None
+_OUTCOME = "outcome: "  # in front of the reason why a model cannot be served, if any
 
 
 class Trial:
     """Trial loads for one slot of the service, one at a time."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
         self._is_over = False
 
     def check(self, path: Path) -> bool:
@@ -44,16 +36,17 @@ class Trial:
         """
         if not sys.executable or self._is_over:
             return False
-        environment = {
-            name: value for name, value in os.environ.items() if name != SHARED
-        }
+        # The counters of the workers are not of this process.
+        variables = {name: os.environ[name] for name in os.environ.keys() - {SHARED}}
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=environment,
+                encoding="utf-8",
+                errors="replace",
+                env={**variables, "PYTHONIOENCODING": "utf-8:replace"},
             )
         except OSError:
             return False
@@ -70,16 +63,16 @@ class Trial:
                 self._process = None
         # The kernels may crash on arrays that pass all checks.
         if process.returncode < 0:
+            names = {int(number): number.name for number in signal.Signals}
+            name = names.get(-process.returncode, "an unknown signal")
             raise ModelFileError(
-                f"{path} cannot be served: a trial load ended its process "
-                f"({_signal_name(-process.returncode)})."
+                f"{path} cannot be served: a trial load ended its process ({name})."
             )
-        try:
-            outcome = msgspec.json.decode(output, type=Outcome)
-        except msgspec.DecodeError:  # another program is behind sys.executable
+        if not output.startswith(_OUTCOME):  # another program is behind sys.executable
             return False
-        if outcome.error is not None:
-            raise ModelFileError(outcome.error)
+        reason = output.removeprefix(_OUTCOME)
+        if reason:
+            raise ModelFileError(reason)
         return True
 
     def stop(self) -> None:
@@ -90,23 +83,16 @@ class Trial:
             process.kill()
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def main(path: str) -> None:
-    """Load a model or index as the service does, and print the outcome as JSON."""
+    """Load a model or index as the service does, and print the outcome."""
     from recsys.serve.loading import load_served
 
-    error = None
+    reason = ""
     try:
         load_served(Path(path))
-    except (RecsysError, OSError, MemoryError) as failure:
-        error = str(failure)
-    sys.stdout.buffer.write(msgspec.json.encode(Outcome(error)))
+    except (RecsysError, OSError, MemoryError) as error:
+        reason = str(error)
+    print(_OUTCOME + reason, end="")
 
 
 if __name__ == "__main__":
