@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -20,7 +19,7 @@ from lowrank.kernels import pieces
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
-from recsys.models.histories import Histories
+from recsys.models.histories import Explanation, Histories
 from recsys.models.parts import Floats, Indices
 from recsys.predictions import clip_to_range, unsupported, user_contributions
 from recsys.ranking.lists import ListOptions
@@ -86,24 +85,12 @@ class Responses:
         self, users: Sequence[Id], n: int, options: ListOptions, explain: bool = False
     ) -> list[Json]:
         """Return n recommendations for each user."""
-        if not _is_plain(options):
-            return self._choose(self.recommender, users, n, options, explain)
-        indices = self.ratings.users.find(users)
-        if (indices >= 0).all():
-            return self.best(indices, n, explain=explain)
-        if options.cold_start == "error":
-            self.ratings.users.index(users)  # raises
         return self._choose(self.recommender, users, n, options, explain)
 
-    def best(
-        self, users: Sequence[int] | Indices, n: int, *, explain: bool = False
-    ) -> list[Json]:
+    def best(self, users: Sequence[int], n: int) -> list[Json]:
         """Return the n best unrated items of known users, given by index."""
         indices = np.asarray(users, np.int64)
         lists = self._search(self.recommender.model, indices, n, self._seen)
-        if explain:
-            for index, rows in zip(indices, lists, strict=True):
-                self._add_reasons(self.recommender, int(index), rows)
         labels = id_texts(self.ratings.users, indices)
         return [
             self._list(label, rows, "personal")
@@ -203,25 +190,19 @@ class Responses:
         """
         policy = "history"
         ratings: Any = history
-        if not isinstance(history, pl.DataFrame):
-            if _is_plain(options) and not explain and features is None:
-                arrays = self.history(history.items())
-                if arrays is not None:
-                    lists = self.best_of_histories([arrays], n)
-                    return _renamed(lists[0], user)
+        if isinstance(history, Mapping):
             ratings = {
                 item: self._liked_value if value is None else value
                 for item, value in history.items()
             }
-            if not ratings and features is None:
-                policy = "popular"
-            elif not ratings:
-                policy = "features"
-                ratings = None
+            if not ratings:
+                policy = "popular" if features is None else "features"
+                ratings = ratings if features is None else None
         folded = self.recommender.fold_in(ratings, user_features=features)
         new_users = folded.ratings.users.values.to_list()
-        lists = self._choose(folded, new_users, n, options, explain, policy)
-        return _renamed(lists[0], user)
+        answer = self._choose(folded, new_users, n, options, explain, policy)[0]
+        answer["user"] = None if user is None else str(user)
+        return answer
 
     def _search(
         self, model: Model, users: Indices, n: int, rated_pairs: CsrPairs
@@ -274,19 +255,23 @@ class Responses:
         """Return the score of an item for a user as a sum over ratings and features."""
         row = int(self.ratings.users.index([user])[0])
         index = self.catalogue.place(item)
-        items = np.array([index])
-        (score,) = self._reasons(self.recommender, row, items, n)
-        total = float(score.terms.sum(dtype=np.float64))
+        names, terms, sums = self._reasons(self.recommender, row, np.array([index]))
+        reasons = _largest(names, terms[0], n)
+        base = float(sums.base[0])
+        popularity = 0.0
+        if sums.popularity is not None:
+            popularity = float(sums.popularity[0])
+        total = float(terms.sum(dtype=np.float64))
         remainder = 0.0
-        if len(score.reasons) < np.count_nonzero(score.terms):
-            remainder = total - sum(reason["contribution"] for reason in score.reasons)
+        if len(reasons) < np.count_nonzero(terms):
+            remainder = total - sum(reason["contribution"] for reason in reasons)
         return {
             "user": str(self.ratings.users.values[row]),
             **self.catalogue.named(index),
-            "score": short(score.base + score.popularity + total),
-            "base": short(score.base),
-            "popularity": short(score.popularity),
-            "because": score.reasons,
+            "score": short(base + popularity + total),
+            "base": short(base),
+            "popularity": short(popularity),
+            "because": reasons,
             "others": short(remainder),
             "model": self.name,
         }
@@ -341,16 +326,14 @@ class Responses:
         facts: Json = {name: self.manifest.get(name) for name in _DESCRIBED}
         facts["parameters"] = model.get_params()
         facts["training"] = self.recommender.training
-        further = {
-            name: value
-            for name, value in self.manifest.items()
-            if name not in facts and name not in _OF_FORMAT
+        left_out = facts.keys() | _OF_FORMAT
+        facts["more"] = {
+            name: value for name, value in self.manifest.items() if name not in left_out
         }
         facts["model"] = self.name
         facts["name"] = model.name
         facts["abilities"] = self._abilities()
         facts["rates"] = model.predicts_ratings and not self.ratings.implicit
-        facts["more"] = further
         return facts
 
     def _abilities(self) -> list[str]:
@@ -358,87 +341,70 @@ class Responses:
         model = self.recommender.model
         has_vectors = isinstance(model, abilities.HasItemVectors)
         has_factors = isinstance(model, FactorModel)
+        encoder = getattr(self.ratings.user_features, "encoder", None)
         is_able = {
             "similar": has_vectors or isinstance(model, abilities.HasItemSimilarity),
             "explain": isinstance(model, abilities.Explains),
             "history": isinstance(model, abilities.FoldsInUsers),
-            "features": self.ratings.axis("user").encoder is not None,
+            "features": encoder is not None,
             "std": isinstance(model, abilities.HasUncertainty),
             "map": has_vectors,
             "spectrum": has_factors or hasattr(model, "singular_values"),
         }
-        return [name for name, has_ability in is_able.items() if has_ability]
+        return [name for name in is_able if is_able[name]]
 
     def _add_reasons(
         self, recommender: Recommender, user: int, rows: list[Json]
     ) -> None:
         """Add reasons to each row of a list."""
         check_time()
-        index_of = self.ratings.items.place
-        items = np.array([index_of(row["item"]) for row in rows], np.int64)
-        scores = self._reasons(recommender, user, items, _N_REASONS)
-        for row, score in zip(rows, scores, strict=True):
-            row["because"] = score.reasons
+        indices = [self.ratings.items.place(row["item"]) for row in rows]
+        items = np.array(indices, np.int64)
+        names, terms, _ = self._reasons(recommender, user, items)
+        for row, terms_of_item in zip(rows, terms, strict=True):
+            row["because"] = _largest(names, terms_of_item, _N_REASONS)
 
     def _reasons(
-        self, recommender: Recommender, user: int, items: Indices, n: int
-    ) -> list[_Score]:
-        """Return the score of each item as a sum, with the n largest terms as reasons."""
+        self, recommender: Recommender, user: int, items: Indices
+    ) -> tuple[list[Json], Floats, Explanation]:
+        """Return the names of the terms of scores, the terms of each item, and the other parts."""
         history, sums = user_contributions(
             recommender.model, recommender.ratings, user, items, self.ratings
         )
         names: list[Json] = self.catalogue.names(history.indices)
-        values = numbers(history.values)
-        for name, value in zip(names, values, strict=True):
+        for name, value in zip(names, numbers(history.values), strict=True):
             name["value"] = None if self.ratings.implicit else value
         parts = [sums.terms]
-        item_columns = getattr(self.ratings.item_features, "names", ())
-        user_columns = getattr(self.ratings.user_features, "names", ())
         if sums.item_features is not None:
-            names += [{"feature": name} for name in item_columns]
+            columns = getattr(self.ratings.item_features, "names", ())
+            names += [{"feature": column} for column in columns]
             parts.append(sums.item_features)
         if sums.user_features is not None:
-            names += [{"feature": f"user: {name}"} for name in user_columns]
+            columns = getattr(self.ratings.user_features, "names", ())
+            names += [{"feature": f"user: {column}"} for column in columns]
             parts.append(sums.user_features)
-        discount = sums.popularity
-        if discount is None:
-            discount = np.zeros(len(items), np.float32)
-        scores: list[_Score] = []
-        terms_of_items = np.concatenate(parts, axis=1)
-        for at, terms in enumerate(terms_of_items):
-            # Reasons against an item count as those for it.
-            order = np.argsort(-np.abs(terms), kind="stable")
-            largest = order[:n]
-            reasons = [
-                {**names[term], "contribution": short(terms[term])}
-                for term in largest
-                if terms[term] != 0
-            ]
-            score = _Score(
-                base=float(sums.base[at]),
-                popularity=float(discount[at]),
-                terms=terms,
-                reasons=reasons,
-            )
-            scores.append(score)
-        return scores
+        return names, np.concatenate(parts, axis=1), sums
 
     def _fill(self, blocks: Iterable[TopN], n_lists: int) -> list[list[Json]]:
         """Return the lists of a search."""
         lists: list[list[Json]] = [[] for _ in range(n_lists)]
         for top in blocks:
-            columns: Json = {
-                "item": id_texts(self.ratings.items, top.items),
-                "rank": top.ranks.tolist(),
-                "score": numbers(top.scores),
-                "title": self.catalogue.titles(top.items),
-            }
+            ids = id_texts(self.ratings.items, top.items)
+            ranks = top.ranks.tolist()
+            scores = numbers(top.scores)
+            titles = self.catalogue.titles(top.items)
+            entries = [
+                {"item": id, "rank": rank, "score": score, "title": title}
+                for id, rank, score, title in zip(
+                    ids, ranks, scores, titles, strict=True
+                )
+            ]
             if self._is_new is not None:
-                columns["new"] = self._is_new[top.items].tolist()
-            rows = zip(*columns.values(), strict=True)
-            for position, row in zip(top.rows, rows, strict=True):
-                entry = dict(zip(columns, row, strict=True))
-                lists[position].append(entry)
+                flags = self._is_new[top.items].tolist()
+                for entry, is_new in zip(entries, flags, strict=True):
+                    entry["new"] = is_new
+            for row, entry in zip(top.rows.tolist(), entries, strict=True):
+                lists[row].append(entry)
         return lists
 
     def _list(self, user: str | None, items: list[Json], policy: str) -> Json:
@@ -450,20 +416,11 @@ class Responses:
         }
 
 
-class _Score(NamedTuple):
-    """Score as a sum: its base, the discount of popularity, and the terms."""
-
-    base: float
-    popularity: float
-    terms: Floats
-    reasons: list[Json]
-
-
-def _renamed(answer: Json, user: Id | None) -> Json:
-    """Return the list of a new user under the name in the request."""
-    return {**answer, "user": None if user is None else str(user)}
-
-
-def _is_plain(options: ListOptions) -> bool:
-    """Return whether options choose nothing for known users."""
-    return replace(options, cold_start="error").are_defaults()
+def _largest(names: list[Json], terms: Floats, n: int) -> list[Json]:
+    """Return the n largest terms of a score as reasons; terms against an item count, too."""
+    order = np.argsort(-np.abs(terms), kind="stable")
+    return [
+        {**names[term], "contribution": short(terms[term])}
+        for term in order[:n]
+        if terms[term] != 0
+    ]
