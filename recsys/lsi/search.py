@@ -133,7 +133,8 @@ class Search:
         if documents is not None:
             return self.documents.unit_vectors(documents) @ direction
         # One pass over all vectors takes as long as reading them from memory.
-        products: Floats = (self.documents.vectors @ direction) * self.documents.inverse
+        products: Floats = self.documents.vectors @ direction
+        products *= self.documents.inverse
         return products
 
     def cosine_moments(self, direction: Floats) -> tuple[float, float]:
@@ -146,9 +147,9 @@ class Search:
     def _moments(self) -> tuple[Floats, Floats]:
         """Mean and covariance of the unit vectors."""
         k = self.totals.shape[1]
-        n = len(self.documents)
-        mean = self.totals[0] / n
-        covariance = self.totals[1 : k + 1] / n - np.outer(mean, mean)
+        sums = self.totals[: k + 1] / len(self.documents)
+        mean = sums[0]
+        covariance = sums[1:] - np.outer(mean, mean)
         return mean.astype(np.float32), covariance.astype(np.float32)
 
     def by_words(self, query: Query, n: int) -> Ranking:
@@ -156,16 +157,16 @@ class Search:
         scores = self.bm25(query)
         best = largest(scores, n)
         best = best[scores[best] > 0]
-        return Ranking(
-            best, scores[best], scores[best], np.zeros(len(best), np.float32)
-        )
+        words = scores[best]
+        return Ranking(best, words, words, np.zeros_like(words))
 
     def by_meaning(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the largest cosines."""
-        fusion = Fusion(0.0, 0.0, 1.0, 0.0, query.direction)
-        ranking = self._ranking(fusion, None, n)
-        scores = np.clip(ranking.meaning, -1, 1)  # rounding may exceed 1
-        return ranking._replace(scores=scores, meaning=scores)
+        cosines = self.cosines(query.direction)
+        cosines[self.without_direction] = -np.inf
+        best = largest(cosines, n)
+        scores = np.clip(cosines[best], -1, 1)  # rounding may exceed 1
+        return Ranking(best, scores, np.zeros_like(scores), scores)
 
     def by_both(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the best scores of words and meaning."""
@@ -176,15 +177,12 @@ class Search:
         if not fusion.words or n_candidates > most:
             return self._ranking(fusion, bm25, n)
         candidates = np.sort(largest(bm25, n_candidates))
-        ranking = self._ranking(fusion, bm25, n, candidates)
-        if len(ranking.scores) < n:
+        scores = self._ranking(fusion, bm25, n, candidates).scores
+        if len(scores) < n:
             return self._ranking(fusion, bm25, n)
         # No cosine exceeds 1, so a better document has at least this BM25 score.
-        least = (
-            float(ranking.scores[-1])
-            + fusion.average
-            - fusion.meaning * (1 + _ROUNDING)
-        )
+        most_of_meaning = fusion.meaning * (1 + _ROUNDING)
+        least = float(scores[-1]) + fusion.average - most_of_meaning
         if least <= 0:
             return self._ranking(fusion, bm25, n)
         rivals = np.flatnonzero(bm25 >= least / fusion.words)
@@ -212,9 +210,8 @@ class Search:
             return fusion
         units = self.documents.unit_vectors(first)
         # Feedback uses half the weight of meaning.
-        ranks = np.float32(words * (1 + weight) / (2 * weight)) * (
-            scores[first] - average
-        )
+        factor = np.float32(words * (1 + weight) / (2 * weight))
+        ranks = factor * (scores[first] - average)
         ranks += np.float32(meaning / 2) * (units @ query.direction - mean)
         order = largest(ranks, n_best + 1)
         best = order[:n_best]
@@ -226,15 +223,17 @@ class Search:
         if spread == 0:
             return fusion
         meaning = (1 - weight) / spread
-        average_words = words * average
-        return Fusion(
-            words, average_words, meaning, meaning * mean, direction, first[best]
+        return fusion._replace(
+            meaning=meaning,
+            average_meaning=meaning * mean,
+            direction=direction,
+            best=first[best],
         )
 
     def _ranking(
         self,
         fusion: Fusion,
-        bm25: Floats | None,
+        bm25: Floats,
         n: int,
         documents: Indices | None = None,
     ) -> Ranking:
@@ -242,18 +241,15 @@ class Search:
         meaning = self.cosines(fusion.direction, documents)
         meaning *= np.float32(fusion.meaning)
         meaning -= np.float32(fusion.average_meaning)
-        if bm25 is None:
-            words = np.zeros(len(meaning), np.float32)
-        else:
-            scores_of_words = bm25 if documents is None else bm25[documents]
-            words = scores_of_words * np.float32(fusion.words)
-            words -= np.float32(fusion.average_words)
+        if documents is not None:
+            bm25 = bm25[documents]
+        words = bm25 * np.float32(fusion.words)
+        words -= np.float32(fusion.average_words)
         scores = words + meaning
-        left_out = self.without_direction if bm25 is None else self.empty
         if documents is None:
-            scores[left_out] = -np.inf
-        elif len(left_out):
-            scores[np.isin(documents, left_out)] = -np.inf
+            scores[self.empty] = -np.inf
+        elif len(self.empty):
+            scores[np.isin(documents, self.empty)] = -np.inf
         best = largest(scores, n)
         rows = best if documents is None else documents[best]
         return Ranking(rows, scores[best], words[best], meaning[best])
