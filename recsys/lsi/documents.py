@@ -213,7 +213,14 @@ def learned_counts(
             )
         texts = Texts(batches)
         counts = encoder.read(texts)
-        return texts.table, counts
+        table = texts.table
+        if not counts.shape[1]:
+            n = len(table)
+            place = "the document" if n == 1 else f"any of the {n:,} documents"
+            raise DataError(
+                f"There are no words in {place}; by default a word has at least two letters."
+            )
+        return table, counts
     names, counts = _of_matrix(matrix(documents), labels, 0)
     n_terms = counts.shape[1]
     terms: Any = range(n_terms) if vocabulary is None else vocabulary

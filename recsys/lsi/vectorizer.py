@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -52,36 +51,15 @@ _RAISED = frozenset("\u00b9\u00b2\u00b3\u2070\u2074\u2075\u2076\u2077\u2078\u207
 _RAISED_NUMBER = re.compile(
     rf"(?<=[\w\u0300-\u036f]{{2}})[{''.join(sorted(_RAISED))}]+"
 )
-_FEW_SIGNS = (
-    8  # maximum number of different signs that are replaced one by one, which is faster
-)
 _LAST_MARK = 0x1FFFF  # beyond it are variation selectors only
 _PLAIN_WORD = r"\b\w\w+\b"  # as `words_of` in texts of ASCII, for polars
 
-LANGUAGES = (
-    *(
-        "arabic",
-        "catalan",
-        "czech",
-        "danish",
-        "dutch",
-        "english",
-        "finnish",
-        "french",
-        "german",
-    ),
-    *(
-        "greek",
-        "hindi",
-        "hungarian",
-        "indonesian",
-        "italian",
-        "norwegian",
-        "persian",
-        "polish",
-    ),
-    *("portuguese", "romanian", "russian", "spanish", "swedish", "turkish"),
+_LANGUAGES = (
+    "arabic catalan czech danish dutch english finnish french german greek hindi hungarian "
+    "indonesian italian norwegian persian polish portuguese romanian russian spanish swedish "
+    "turkish"
 )
+LANGUAGES = tuple(_LANGUAGES.split())
 """Languages with both stop words and a stemmer."""
 
 StopWords = str | Iterable[str] | None
@@ -123,14 +101,12 @@ def words_of(text: str) -> list[str]:
     words: list[str] = []
     end = 0
     for run in _UNSPACED_RUN.finditer(text):
-        words += _spaced_words_in(text, end, run.start())
+        words += _spaced_words_in(text[end : run.start()])
         characters = run.group()
-        words += [first + second for first, second in pairwise(characters)] or [
-            characters
-        ]
+        pairs = [first + second for first, second in pairwise(characters)]
+        words += pairs or [characters]
         end = run.end()
-    words += _spaced_words_in(text, end, len(text))
-    return words
+    return words + _spaced_words_in(text[end:])
 
 
 def normalised(text: str) -> str:
@@ -153,14 +129,9 @@ def normalised(text: str) -> str:
 
 def _with_spaces(text: str) -> str:
     """Return a text with spaces for signs beyond ASCII, and without soft hyphens."""
-    changed = [
-        c for c in set(text) if not c.isascii() and _CHARACTERS[ord(c)] != ord(c)
-    ]
-    if len(changed) > _FEW_SIGNS:
-        return text.translate(_CHARACTERS)
-    for character in changed:
-        text = text.replace(character, "" if character in _IGNORED else " ")
-    return text
+    if all(_CHARACTERS[ord(character)] == ord(character) for character in set(text)):
+        return text
+    return text.translate(_CHARACTERS)
 
 
 class _Characters(dict[int, "int | None"]):
@@ -168,31 +139,30 @@ class _Characters(dict[int, "int | None"]):
 
     def __missing__(self, point: int) -> int | None:
         character = chr(point)
-        own: int | None = point
+        replacement: int | None = point
         if character in _IGNORED:
-            own = None
-        elif character.isascii():
-            own = point
+            replacement = None
         elif unicodedata.category(character) == "No":
-            own = point if _is_number_in_words(character) else ord(" ")
-        elif not _WORD_CHARACTER.match(character) and character not in _marks():
-            own = ord(" ")
-        self[point] = own
-        return own
-
-
-def _is_number_in_words(character: str) -> bool:
-    """Return whether a sign of a number, such as \u00b2 but not \u00bd, can be part of a word."""
-    form = unicodedata.decomposition(character)
-    return not form or form.startswith(("<super>", "<sub>"))
+            # A raised 2 can be a part of a word, but one half cannot.
+            form = unicodedata.decomposition(character)
+            if form and not form.startswith(("<super>", "<sub>")):
+                replacement = ord(" ")
+        elif not (
+            character.isascii()
+            or _WORD_CHARACTER.match(character)
+            or character in _marks()
+        ):
+            replacement = ord(" ")
+        self[point] = replacement
+        return replacement
 
 
 _CHARACTERS = _Characters()
 
 
-def _spaced_words_in(text: str, start: int, end: int) -> list[str]:
-    """Return the words of a part of a text whose script has spaces between words."""
-    words = _spaced_words().findall(text, start, end)
+def _spaced_words_in(text: str) -> list[str]:
+    """Return the words of a text whose script has spaces between words."""
+    words = _spaced_words().findall(text)
     words = [word.rstrip("\u200c\u200d") for word in words]
     return [word for word in words if len(word) > 1]
 
@@ -200,10 +170,9 @@ def _spaced_words_in(text: str, start: int, end: int) -> list[str]:
 @cache
 def _marks() -> frozenset[str]:
     """Return the marks that belong to the letter before them."""
-    points = map(chr, range(0x300, _LAST_MARK))
-    return frozenset(c for c in points if unicodedata.category(c)[0] == "M") | {
-        *_JOINERS
-    }
+    characters = map(chr, range(0x300, _LAST_MARK))
+    marks = (c for c in characters if unicodedata.category(c).startswith("M"))
+    return _JOINERS.union(marks)
 
 
 @cache
@@ -283,21 +252,19 @@ class Language:
             words |= stop_words_of(name)
         return cls(name, words)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a stemmer has no pickled form
-        return Language, (self.name, self.stop_words)
-
     def stem(self, word: str) -> str | None:
         """Return the stem of a word, None for a stop word."""
-        return None if word in self.stop_words else self._stem(word)
+        if word in self.stop_words:
+            return None
+        return word if self.name is None else _stemmer(self.name)(word)
 
-    @cached_property
-    def _stem(self) -> Callable[[str], str]:
-        if self.name is None:
-            return str
-        import Stemmer
 
-        stem: Callable[[str], str] = Stemmer.Stemmer(self.name).stemWord
-        return stem
+@cache
+def _stemmer(language: str) -> Callable[[str], str]:
+    import Stemmer
+
+    stem: Callable[[str], str] = Stemmer.Stemmer(language).stemWord
+    return stem
 
 
 def check_language(name: Any) -> None:
@@ -405,41 +372,29 @@ class WordEncoder:
         Raises
         ------
         DataError
-            If there are no words, or none in `min_df` documents.
+            If there are words, but none in `min_df` documents.
         """
-        # Imported here, because searching does not need it.
-        from sklearn.feature_extraction.text import CountVectorizer
-
-        n_texts = 0
-
-        def all_texts() -> Iterator[str]:
-            nonlocal n_texts
-            for batch in texts:
-                n_texts += len(batch)
-                yield from batch
-
-        counter = CountVectorizer(analyzer=self._tokenize, dtype=np.float32)
-        try:
-            counts = sparse.csr_array(counter.fit_transform(all_texts()))
-        except ValueError as error:
-            if "empty vocabulary" not in str(error):
-                raise
-            raise DataError(_no_words(n_texts)) from None
-        words = counter.get_feature_names_out().tolist()
-        totals = np.bincount(counts.indices, counts.data, minlength=len(words))
+        counts, words = _word_counts(chain.from_iterable(texts), self._tokenize)
         if self._is_detected:
-            language = detect(dict(zip(words, totals.tolist(), strict=True)))
+            totals = counts.sum(axis=0, dtype=np.float64).tolist()
+            language = detect(dict(zip(words, totals, strict=True)))
             self.language = Language.named(language, self._stop_words)
-        return self._merged(counts, words, totals)
+        names, merged = self._merged(counts, words)
+        if not names and counts.nnz and self._min_df > 1:
+            raise DataError(
+                f"No word is in at least min_df={self._min_df} documents; choose a smaller min_df."
+            )
+        self.terms = Ids(names, "term", sort=False)
+        return merged
 
-    def _merged(self, counts: Any, words: list[str], totals: NDArray[Any]) -> Any:
-        """Return the counts of terms, words with the same stem, that are in `min_df` texts."""
+    def _merged(self, counts: Any, words: list[str]) -> tuple[list[str], Any]:
+        """Return the terms, words with the same stem in `min_df` texts, and their counts."""
         columns: dict[str, int] = {}  # of stems
         names: list[str] = []
-        column_of_word = np.full(len(words), -1, np.int64)
-        for word in np.argsort(
-            -totals, kind="stable"
-        ).tolist():  # most frequent words first
+        column_of_word = np.full(len(words), -1)
+        totals = counts.sum(axis=0, dtype=np.float64)
+        most_frequent_first = np.argsort(-totals, kind="stable")
+        for word in most_frequent_first.tolist():
             stem = self.language.stem(words[word])
             if stem is None:
                 continue
@@ -448,23 +403,13 @@ class WordEncoder:
                 names.append(words[word])
             column_of_word[word] = columns[stem]
         merged = _with_columns(counts, column_of_word, len(names))
-        if not merged.nnz:
-            raise DataError(_no_words(counts.shape[0]))
-        frequency = np.bincount(merged.indices, minlength=len(names))
-        frequent = np.flatnonzero(frequency >= self._min_df)
-        if not len(frequent):
-            raise DataError(
-                f"No word is in at least min_df={self._min_df} documents; choose a smaller min_df."
-            )
-        order = frequent[
-            np.argsort(np.array(names, dtype=object)[frequent], kind="stable")
-        ]
-        self.terms = Ids(
-            [names[column] for column in order.tolist()], "term", sort=False
-        )
+        frequency = np.bincount(merged.indices, minlength=len(names)).tolist()
+        frequent = [at for at in range(len(names)) if frequency[at] >= self._min_df]
+        order = sorted(frequent, key=names.__getitem__)
         target = np.full(len(names), -1)
         target[order] = np.arange(len(order))
-        return _with_columns(merged, target, len(order))
+        terms = [names[column] for column in order]
+        return terms, _with_columns(merged, target, len(order))
 
     def learn(self, counts: Any) -> Any:
         """Learn the global weights; return the weighted rows."""
@@ -477,47 +422,18 @@ class WordEncoder:
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the weighted rows of texts, and the unknown words of each."""
-        data = array("f")
-        indices = array("i")
-        indptr = array("q", [0])
-        unknown = []
-        for text in texts:
-            terms, term_counts, unknown_words = self.count(text)
-            indices.extend(terms)
-            data.extend(term_counts)
-            indptr.append(len(indices))
-            unknown.append(unknown_words)
-        csr = (
-            np.array(data, np.float32),
-            np.array(indices, np.int32),
-            np.array(indptr, np.int64),
-        )
-        counts = sparse.csr_array(csr, shape=(len(texts), len(self.terms)))
-        return Encoded(self.weigh(counts), unknown, counts)
+        terms, counts, unknown = zip(*map(self.count, texts), strict=True)
+        data = np.fromiter(chain.from_iterable(counts), np.float32)
+        indices = np.fromiter(chain.from_iterable(terms), np.int32)
+        indptr = np.cumsum([0, *map(len, terms)])
+        shape = (len(texts), len(self.terms))
+        rows = sparse.csr_array((data, indices, indptr), shape=shape)
+        return Encoded(self.weigh(rows), [*unknown], rows)
 
     def new_terms(self, texts: Sequence[Sequence[str]]) -> tuple[list[str], Any]:
         """Return the terms of unknown words of texts, in alphabetic order, and their counts."""
-        words_of_stem: dict[str, Counter[str]] = {}
-        entries = list[tuple[int, str]]()
-        for row, words in enumerate(texts):
-            for word in words:
-                stem = self.language.stem(word)
-                if stem is not None:
-                    words_of_stem.setdefault(stem, Counter())[word] += 1
-                    entries.append((row, stem))
-        frequency = Counter(stem for _, stem in set(entries))
-        names = {
-            stem: min(words, key=lambda word: (-words[word], word))
-            for stem, words in words_of_stem.items()
-            if frequency[stem] >= self._min_df
-        }
-        order = sorted(names, key=names.__getitem__)
-        columns = {stem: column for column, stem in enumerate(order)}
-        inside = [(row, columns[stem]) for row, stem in entries if stem in columns]
-        rows, terms = np.array(inside, np.int32).reshape(-1, 2).T
-        ones = np.ones(len(inside), np.float32)
-        counts = sparse.coo_array((ones, (rows, terms)), shape=(len(texts), len(order)))
-        return [names[stem] for stem in order], counts.tocsr()
+        counts, words = _word_counts(texts, list)
+        return self._merged(counts, words)
 
     def extended(self, names: Sequence[str]) -> WordEncoder:
         """Return an encoder with further terms, which have no weight in the dimensions."""
@@ -584,6 +500,23 @@ class WordEncoder:
         return terms
 
 
+def _word_counts(
+    texts: Iterable[Any], analyzer: Callable[[Any], list[str]]
+) -> tuple[Any, list[str]]:
+    """Return the counts of words in texts, and the words in alphabetic order."""
+    # Imported here, because searching does not need it.
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    counter = CountVectorizer(analyzer=analyzer, dtype=np.float32)
+    try:
+        counts = sparse.csr_array(counter.fit_transform(texts))
+    except ValueError as error:
+        if "empty vocabulary" not in str(error):
+            raise
+        return sparse.csr_array((0, 0), dtype=np.float32), []
+    return counts, counter.get_feature_names_out().tolist()
+
+
 def _with_columns(counts: Any, target: NDArray[np.int64], n: int) -> Any:
     """Return counts in n columns; column j is the sum of those with target j, -1 drops a column."""
     columns = target.astype(np.int32)[counts.indices]
@@ -602,9 +535,8 @@ class VectorizerEncoder:
     terms: Ids
 
     def __init__(self, vectorizer: Any) -> None:
-        from sklearn.base import (
-            clone,
-        )  # a slow import that features of items do not need
+        # A slow import that features of items do not need.
+        from sklearn.base import clone
 
         self._vectorizer = clone(vectorizer)
 
@@ -626,17 +558,13 @@ class VectorizerEncoder:
     def queries(self, texts: Sequence[str], is_single: bool) -> Queries:
         """Return texts as queries."""
         encoded = self.encode(texts)
+        rows = self.queries_of(encoded.rows, is_single).queries
         queries = [
-            query._replace(unknown=unknown)
-            for query, unknown in zip(
-                self.queries_of(encoded.rows, is_single).queries,
-                encoded.unknown,
-                strict=True,
-            )
+            query._replace(unknown=words)
+            for query, words in zip(rows, encoded.unknown, strict=True)
         ]
-        return Queries(
-            [*texts], queries, is_single
-        )  # the texts are labels, with their markup
+        # The texts are labels, with their markup.
+        return Queries([*texts], queries, is_single)
 
     def queries_of(self, rows: Any, is_single: bool) -> Queries:
         """Return rows of weights as queries."""
@@ -655,11 +583,6 @@ class VectorizerEncoder:
             for text in texts
         ]
         return Encoded(rows, unknown, rows)
-
-
-def _no_words(n_texts: int) -> str:
-    texts = "the document" if n_texts == 1 else f"any of the {n_texts:,} documents"
-    return f"There are no words in {texts}; by default a word has at least two letters."
 
 
 def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEncoder:
