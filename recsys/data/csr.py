@@ -20,6 +20,7 @@ from recsys.errors import DataError
 _CHUNK = 1 << 20  # number of entries processed at once, to limit temporary memory
 _KEY_BITS = 63  # an int64 key must stay non-negative
 _INT32 = np.iinfo(np.int32)
+_FEWEST = 1 << 16  # minimum number of rows to allocate
 _IDS = ("user", "item")
 _NUMBERS = (*_IDS, "timestamp")
 # Limits on the range of ids that is counted directly.
@@ -186,11 +187,14 @@ def _in_levels(values: Values, levels: Floats) -> Values:
 class Batches:
     """Columns of rows, collected batch by batch in few bytes.
 
-    Ids that fit are 32-bit numbers, texts are categories, ratings are codes of at most
-    256 levels, and dates are seconds. Columns of other types stay as they are.
+    Ids that fit are 32-bit numbers, texts are codes of categories, ratings are codes of
+    at most 256 levels, and dates are seconds. Columns that have other types, or missing
+    values, are kept as polars series.
     """
 
     def __init__(self) -> None:
+        # Arrays, because polars returns memory to the system later than NumPy.
+        self._arrays: dict[str, _GrowingArray] = {}
         self._parts: dict[str, list[pl.Series]] = {}
         # Categories live as long as a series has them.
         self._texts: dict[str, pl.Series] = {}
@@ -201,50 +205,72 @@ class Batches:
         """Add rows, given as columns by role; arrays are of int64 or float32."""
         for role, column in batch.items():
             series = pl.Series(role, column)
-            if role == "timestamp" and series.dtype.is_temporal():
+            if role == "timestamp" and isinstance(series.dtype, pl.Date | pl.Datetime):
                 series = epoch_seconds(series)
                 self._in_seconds = True
-            self._parts.setdefault(role, []).append(self._compact(role, series))
+            numbers = None if role in self._parts else self._numbers(role, series)
+            if numbers is not None:
+                self._arrays.setdefault(role, _GrowingArray()).append(numbers)
+                continue
+            parts = self._parts.setdefault(role, [])
+            if role in self._arrays:
+                rows = self._rows_of_arrays(role).decode()
+                parts.append(rows.columns[role])
+            parts.append(series)
 
     def rows(self) -> Rows:
-        """Return all rows, and release their parts."""
+        """Return all rows, and release their columns."""
+        rows = self._rows_of_arrays(*self._arrays)
         # The parts of each column are freed before the next one is concatenated.
-        columns = {
-            role: concatenated(self._parts.pop(role)) for role in tuple(self._parts)
-        }
-        levels = None
-        if "rating" in columns and self._levels is not None:
-            levels = self._levels.values
-        return Rows(columns, levels=levels, in_seconds=self._in_seconds)
+        for role in tuple(self._parts):
+            rows.columns[role] = concatenated(self._parts.pop(role))
+        return rows
 
-    def _compact(self, role: str, column: pl.Series) -> pl.Series:
+    def _rows_of_arrays(self, *roles: str) -> Rows:
+        """Return columns that are arrays, without a copy, and release them."""
+        rows = Rows({}, in_seconds=self._in_seconds)
+        for role in roles:
+            column = pl.Series(role, self._arrays.pop(role).numbers)
+            if role in self._texts:
+                column = column.cat.to(self._texts[role].dtype)
+            elif role == "rating" and self._levels is not None:
+                rows.levels = self._levels.values
+            rows.columns[role] = column
+        return rows
+
+    def _numbers(self, role: str, column: pl.Series) -> Array | None:
+        """Return a column as numbers; None if it has to be kept as it is."""
         dtype = column.dtype
+        if column.null_count():
+            return None
         if role == "rating":
-            return self._ratings(column)
+            is_plain = dtype.is_numeric() and _fits_in_floats(column)
+            return self._codes(column) if is_plain else None
         is_text = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
-        if role in _IDS and is_text:
-            return self._as_categories(role, column)
-        if dtype.is_integer() and role in _NUMBERS:
-            small = column.cast(pl.Int32, strict=False)
-            if small.null_count() == column.null_count():
-                return small
-        return column
+        if role in self._arrays and is_text != (role in self._texts):
+            return None
+        if is_text and role in _IDS:
+            categories = self._as_categories(role, column)
+            return categories.to_physical().to_numpy()
+        if not dtype.is_integer() or dtype == pl.UInt64 or role not in _NUMBERS:
+            return None
+        integers = column.to_numpy()
+        return integers.astype(np.int32 if _fits_in_ints(integers) else np.int64)
 
-    def _ratings(self, column: pl.Series) -> pl.Series:
+    def _codes(self, ratings: pl.Series) -> Array:
         """Return ratings as codes while they have few levels, else as numbers."""
-        is_plain = column.dtype.is_numeric() and not column.null_count()
-        if is_plain and _fits_in_floats(column):
-            column = column.cast(pl.Float32)
-            codes = np.empty(len(column), np.uint8)
-            if self._levels is None or self._levels.code(column.to_numpy(), codes):
-                return column if self._levels is None else pl.Series("rating", codes)
-        if self._levels is not None:
-            values = self._levels.values
-            parts = self._parts.get("rating", [])
-            for number, part in enumerate(parts):
-                parts[number] = pl.Series("rating", values[part.to_numpy()])
-            self._levels = None
-        return column
+        values: Floats = ratings.cast(pl.Float32).to_numpy()
+        if self._levels is None:
+            return values
+        codes = np.empty(len(values), np.uint8)
+        if self._levels.code(values, codes):
+            return codes
+        if "rating" in self._arrays:
+            earlier_codes = self._arrays["rating"].numbers
+            self._arrays["rating"] = _GrowingArray()
+            self._arrays["rating"].append(self._levels.values[earlier_codes])
+        self._levels = None
+        return values
 
     def _as_categories(self, role: str, column: pl.Series) -> pl.Series:
         """Return texts with the categories of the earlier texts of a role."""
@@ -257,7 +283,34 @@ class Batches:
         # This looks up each category, not each value.
         dtype: Any = column.dtype
         categories: pl.Series = dtype.categories.to_series()
-        return categories.cast(target).gather(column.to_physical()).alias(role)
+        return categories.cast(target).gather(column.to_physical())
+
+
+class _GrowingArray:
+    """Numbers to which others are appended; unused space takes no memory."""
+
+    def __init__(self) -> None:
+        self._space: Array = np.empty(0, np.uint8)
+        self._n = 0
+
+    @property
+    def numbers(self) -> Array:
+        """The numbers."""
+        return self._space[: self._n]
+
+    def append(self, numbers: Array) -> None:
+        """Append numbers, in twice the space or as a wider type if necessary."""
+        end = self._n + len(numbers)
+        dtype = numbers.dtype
+        if self._n:
+            dtype = np.result_type(self._space, numbers)
+        if end > len(self._space) or dtype != self._space.dtype:
+            # Not by `resize`, which writes zeros.
+            space = np.empty(max(2 * self._n, end, _FEWEST), dtype)
+            space[: self._n] = self.numbers
+            self._space = space
+        self._space[self._n : end] = numbers
+        self._n = end
 
 
 def _fits_in_ints(numbers: Array) -> bool:
