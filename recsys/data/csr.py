@@ -192,7 +192,8 @@ class Batches:
     values, are kept as polars series.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, n_expected: int = _FEWEST) -> None:
+        self._n_expected = n_expected
         # Arrays, because polars returns memory to the system later than NumPy.
         self._arrays: dict[str, _GrowingArray] = {}
         self._parts: dict[str, list[pl.Series]] = {}
@@ -210,7 +211,9 @@ class Batches:
                 self._in_seconds = True
             numbers = None if role in self._parts else self._numbers(role, series)
             if numbers is not None:
-                self._arrays.setdefault(role, _GrowingArray()).append(numbers)
+                if role not in self._arrays:
+                    self._arrays[role] = _GrowingArray(self._n_expected)
+                self._arrays[role].append(numbers)
                 continue
             parts = self._parts.setdefault(role, [])
             if role in self._arrays:
@@ -230,7 +233,9 @@ class Batches:
         """Return columns that are arrays, without a copy, and release them."""
         rows = Rows({}, in_seconds=self._in_seconds)
         for role in roles:
-            column = pl.Series(role, self._arrays.pop(role).numbers)
+            numbers = self._arrays.pop(role).numbers
+            column = pl.Series(role, numbers)
+            rows.memory[role] = numbers
             if role in self._texts:
                 column = column.cat.to(self._texts[role].dtype)
             elif role == "rating" and self._levels is not None:
@@ -267,7 +272,7 @@ class Batches:
             return codes
         if "rating" in self._arrays:
             earlier_codes = self._arrays["rating"].numbers
-            self._arrays["rating"] = _GrowingArray()
+            self._arrays["rating"] = _GrowingArray(self._n_expected)
             self._arrays["rating"].append(self._levels.values[earlier_codes])
         self._levels = None
         return values
@@ -289,7 +294,8 @@ class Batches:
 class _GrowingArray:
     """Numbers to which others are appended; unused space takes no memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_expected: int) -> None:
+        self._n_expected = n_expected
         self._space: Array = np.empty(0, np.uint8)
         self._n = 0
 
@@ -306,7 +312,7 @@ class _GrowingArray:
             dtype = np.result_type(self._space, numbers)
         if end > len(self._space) or dtype != self._space.dtype:
             # Not by `resize`, which writes zeros.
-            space = np.empty(max(2 * self._n, end, _FEWEST), dtype)
+            space = np.empty(max(2 * self._n, end, self._n_expected), dtype)
             space[: self._n] = self.numbers
             self._space = space
         self._space[self._n : end] = numbers
@@ -390,24 +396,42 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     """
     # Each column is removed, so that its memory is free when it has been encoded.
     columns: Any = rows.columns
-    users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
+    memory = rows.memory
+    users, user_codes = encode(
+        columns.pop("user"), "user", rows.idle_users, memory.pop("user", None)
+    )
     _check_ids(users, user_codes, rows)
-    items, item_codes = encode(columns.pop("item"), "item")
+    items, item_codes = encode(
+        columns.pop("item"), "item", memory=memory.pop("item", None)
+    )
     _check_ids(items, item_codes, rows)
     entries = Entries(user_codes, item_codes)
     if "timestamp" in columns:
-        entries.seconds = compact_times(columns.pop("timestamp").to_numpy())
+        times = columns.pop("timestamp")
+        entries.seconds = compact_times(_array_of(times, memory.get("timestamp")))
     if "event" in columns:
         entries.kinds = columns.pop("event").to_numpy(writable=True)
     if "event_id" in columns:
         entries.keys = _checked_keys(columns.pop("event_id"), rows)
         _check_events(entries)
     if rows.levels is not None:
-        codes = columns.pop("rating").to_numpy(writable=True)
+        codes = _array_of(columns.pop("rating"), memory.get("rating"))
         entries.values = Values.ordered(codes, rows.levels)
     elif "rating" in columns:
         entries.values = Values.of(columns.pop("rating").to_numpy())
+    memory.clear()
     return users, items, entries
+
+
+def _array_of(column: pl.Series, memory: Array | None) -> Array:
+    """Return the numbers of a column, in an array to write to.
+
+    This is `memory` if the column is still a view of it, and else a copy.
+    """
+    if memory is None or len(memory) != len(column):
+        return column.to_numpy(writable=True)
+    is_view = memory.ctypes.data == column.to_numpy().ctypes.data
+    return memory if is_view else column.to_numpy(writable=True)
 
 
 def _check_ids(
@@ -507,9 +531,14 @@ def _texts_of_events(ids: pl.Series) -> pl.Series:
 
 
 def encode(
-    values: pl.Series, kind: str, idle: pl.Series | None = None
+    values: pl.Series,
+    kind: str,
+    idle: pl.Series | None = None,
+    memory: Array | None = None,
 ) -> tuple[Ids, Ints]:
     """Return the distinct ids (with the idle ones), and the index of each row's id.
+
+    `memory` may be the array of which the values are a view; it is overwritten.
 
     Raises
     ------
@@ -518,7 +547,7 @@ def encode(
     """
     if values.dtype == pl.String:
         values = values.cast(pl.Categorical(pl.Categories.random()))
-    codes, used_codes, distinct_keys = _coded(values.to_physical().to_numpy())
+    codes, used_codes, distinct_keys = _coded(_array_of(values.to_physical(), memory))
     distinct = pl.Series(kind, distinct_keys)
     if isinstance(values.dtype, pl.Categorical):
         dtype: Any = values.dtype
@@ -541,16 +570,19 @@ def encode(
 def _coded(keys: Array) -> tuple[Ints, Longs, Longs]:
     """Return a code of each key, the codes that occur, and their keys.
 
-    Keys of a small range are counted directly, without a table of hashes.
+    Keys of a small range are counted directly, without a table of hashes. 32-bit keys
+    are overwritten by their codes.
     """
     low = int(keys.min()) if len(keys) else 0
     span = int(keys.max()) - low + 1 if len(keys) else 1
+    if keys.dtype == np.uint32:  # codes of categories
+        keys = keys.view(np.int32)
     if span > _FEW_PLACES + len(keys) // _ROWS_PER_PLACE:
         coded = Keys()
         codes = coded.codes(keys.astype(np.int64, copy=False))
         return codes, np.arange(coded.count), coded.values
-    codes = np.empty(len(keys), np.int32)
-    np.subtract(keys, low, out=codes, dtype=np.int64, casting="unsafe")
+    codes = keys if keys.dtype == np.int32 else np.empty(len(keys), np.int32)
+    np.subtract(keys, low, out=codes, casting="unsafe")
     offsets = np.empty(span + 1, np.int64)
     backends.active.row_offsets(codes, offsets)
     used_codes = np.flatnonzero(np.diff(offsets))

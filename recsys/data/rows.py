@@ -305,7 +305,8 @@ class Rows:
     to the `scale` of grades if it was given. `kind_weights` has the weight of each kind
     of event, and `half_life` the age in seconds at which a weight is halved. With
     `guessed_times`, nobody has named the column of times, and it need not be used.
-    `untyped` ids are of a text file: integers if all are whole numbers.
+    `untyped` ids are of a text file: integers if all are whole numbers. Columns may be
+    views of arrays in `memory`, which is used again when the columns are encoded.
     """
 
     columns: dict[str, pl.Series]
@@ -324,6 +325,7 @@ class Rows:
     kind_weights: dict[str, float] = field(default_factory=dict)
     half_life: float | None = None
     untyped: frozenset[str] = frozenset()
+    memory: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def lacks_values(self) -> bool:

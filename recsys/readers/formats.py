@@ -165,7 +165,7 @@ def read_parquet(
             columns[role] = column
         item_type = types[names[roles["item"]]] if "item" in roles else None
         plans = _plans(scan, columns, item_type)
-        batches = Batches()
+        batches = Batches(n_rows)
         _collect(plans, batches, n_rows, data.on_rows)
     rows = batches.rows()
     rows.name = _name_of_ratings(names, roles)
