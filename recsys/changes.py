@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from recsys.data.age import DAY, FADED, check_reach, present, reference_time
 from recsys.data.axis import Axis
@@ -27,7 +28,7 @@ from recsys.data.ratings import Ratings, restricted, table_of
 from recsys.data.splice import with_rows
 from recsys.data.times import duration
 from recsys.errors import DataError
-from recsys.models.parts import Indices
+from recsys.models.parts import Indices, Mask
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
@@ -36,9 +37,7 @@ _SCALES = ((1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.5, 10.0), (0.0, 1
 """Usual scales of grades, the narrowest first."""
 
 _GRADES = 20  # maximum number of distinct grades; more values suggest an open range
-_GROWTH = (
-    0.02  # relative growth of an item's ratings after which its vector is recomputed
-)
+_GROWTH = 0.02  # of an item's ratings, after which its vector is recomputed
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,8 @@ class Change:
     @property
     def n_new(self) -> tuple[int, int]:
         """Numbers of new users and new items."""
-        n_known = (self.users >= 0).sum(), (self.items >= 0).sum()
-        return self.after.n_users - int(n_known[0]), self.after.n_items - int(
-            n_known[1]
-        )
+        n_users = self.after.n_users - int(np.count_nonzero(self.users >= 0))
+        return n_users, self.after.n_items - int(np.count_nonzero(self.items >= 0))
 
     @cached_property
     def outdated(self) -> Indices:
@@ -95,14 +92,11 @@ class Change:
         Over many small updates, an item is recomputed once per such growth: each time the logarithm
         of its number of ratings passes a multiple of `_GROWTH`.
         """
-        counts = self.after.counts("item")
-        counts = counts[self.changed_items].astype(np.float64)
+        counts = self.after.counts("item")[self.changed_items].astype(np.float64)
         earlier = np.maximum(counts - self.touches, 0)
-        steps = [
-            np.floor(np.log1p(n_ratings) / np.log1p(_GROWTH))
-            for n_ratings in (earlier, counts)
-        ]
-        grown = (steps[0] != steps[1]) | (self.touches >= _GROWTH * counts)
+        logarithms = np.log1p([earlier, counts]) / np.log1p(_GROWTH)
+        before, now = np.floor(logarithms)
+        grown = (before != now) | (self.touches >= _GROWTH * counts)
         return np.asarray(self.changed_items[grown])
 
 
@@ -261,75 +255,79 @@ def change_of(
     UnknownIdError
         If a user to forget is unknown.
     """
-    length = None if window is None else duration(window, "window")
-    forgotten = None if forget is None else Ids(forget, "user")
     before, newer = old, new
-    if forgotten is not None:
-        _check_known(forgotten, old, new)
-        before = _without_rows(old, forgotten)
-        newer = None if new is None else _without_rows(new, forgotten)
+    leaving = None
+    if forget is not None:
+        leaving = Ids(forget, "user")
+        known = are_known(leaving, *(part for part in (old, new) if part is not None))
+        if not known.all():
+            old.users.index(leaving.take(np.flatnonzero(~known)))  # raises
+        before = _without_rows(old, leaving)
+        newer = None if new is None else _without_rows(new, leaving)
+    parts = [before]
     if newer is not None:
         before = _with_ids_of(before, newer)
-        newer = newer.renumbered(before.users, before.items)
-    leaving = np.zeros(before.n_users, np.bool_)
-    if forgotten is not None:
-        leaving = forgotten.find(before.users.values) >= 0
-    parts = [before] if newer is None else [before, newer]
+        parts = [before, newer.renumbered(before.users, before.items)]
+    forgotten = np.zeros(before.n_users, np.bool_)
+    if leaving is not None:
+        forgotten = leaving.find(before.users.values) >= 0
     rule = _common_rule(parts)
-    if length is not None or rule.half_life is not None:
-        _check_times(parts, "A window" if length is not None else "A half-life")
-    present_time = present() if now is None else now
-    reach = _reach(parts, leaving, length, present_time)
-    if length is not None:
-        _check_reach(parts, leaving, reach, f"--window {window}")
-    if rule.half_life is not None and new is not None:
-        fading = replace(reach, first=reach.last - FADED * rule.half_life)
-        _check_reach(parts, leaving, fading, f"--half-life {rule.half_life / DAY:g}d")
-    users = _touched_users(parts, rule, leaving, reach)
-    parts[0] = _of_users(before, users)
+    reach = _checked_reach(parts, rule, forgotten, window, now)
+    touched = _touched_users(parts, rule, forgotten, reach)
+    parts[0] = _of_users(before, touched)
     entries = _joined_events(parts, rule)
-    selected = ~leaving[entries.rows]
+    stays = ~forgotten[entries.rows]
     n_late = 0
     if entries.seconds is not None:
-        late = entries.seconds > reach.last
-        n_late = int(np.count_nonzero(late & selected))
-        selected &= ~late & (entries.seconds >= reach.first)
-    n_old = _n_events(parts[0])
-    n_removed = int(np.count_nonzero(~selected[:n_old]))
-    n_selected = int(np.count_nonzero(selected))
-    removed_rows, removed_columns = entries.rows[~selected], entries.columns[~selected]
-    if n_selected < len(selected):
-        entries = entries.take(selected)
+        is_late = entries.seconds > reach.last
+        n_late = int(np.count_nonzero(is_late & stays))
+        stays &= ~is_late & (entries.seconds >= reach.first)
+    n_old = len(_log(parts[0]))
+    n_removed = int(np.count_nonzero(~stays[:n_old]))
+    removed = {"user": entries.rows[~stays], "item": entries.columns[~stays]}
+    if not stays.all():
+        entries = entries.take(stays)
+    n_staying = len(entries.rows)
+    order = _common_order(parts)
     collected = collect(
-        entries,
-        before.shape,
-        rule,
-        implicit=old.implicit,
-        known_order=_common_order(parts),
+        entries, before.shape, rule, implicit=old.implicit, known_order=order
     )
     _check_unrepeated(collected.csr, before)
-    n_added = n_selected - collected.n_same - (n_old - n_removed)
+    n_added = n_staying - collected.n_same - (n_old - n_removed)
     after = before
     if n_added or n_removed or not _is_same_rule(old.rule, rule):
-        after = with_rows(before, collected, users)
+        after = with_rows(before, collected, touched)
     if new is not None and new.source is not None:
         name = f"{new.source.name} and earlier ratings"
         after = replace(after, source=replace(new.source, name=name, options={}))
-    has_users, has_items = _with_events(after)
-    lost_users = (_mask_of(removed_rows, before.n_users) & ~has_users) & ~described(
-        before, "user"
-    )
-    lost_items = (_mask_of(removed_columns, before.n_items) & ~has_items) & ~described(
-        before, "item"
-    )
-    after = restricted(after, ~(lost_users | leaving), ~lost_items)
+    lost = _without_events(after, removed)
+    after = restricted(after, ~(lost["user"] | forgotten), ~lost["item"])
     return replace(
-        _compared(old, after),
+        _compared(old, after, before.users.take(np.flatnonzero(touched))),
         n_added=n_added,
         n_removed=n_removed,
         n_late=n_late,
         n_repeated=collected.n_same,
     )
+
+
+def _without_events(
+    ratings: Ratings, removed: Mapping[str, npt.NDArray[np.int32]]
+) -> dict[str, Mask]:
+    """Mark the users and items whose last event was removed, and that no table describes."""
+    log = _log(ratings)
+    present: dict[str, npt.NDArray[Any]] = {
+        "user": np.flatnonzero(np.diff(log.indptr)),
+        "item": log.items,
+    }
+    lost: dict[str, Mask] = {}
+    for axis in ratings.axes:
+        side = axis.ids.kind
+        lost[side] = np.zeros(len(axis.ids), np.bool_)
+        lost[side][removed[side]] = True
+        lost[side][present[side]] = False
+        lost[side] &= ~described(ratings, side)
+    return lost
 
 
 def _check_unrepeated(csr: CSR, ratings: Ratings) -> None:
@@ -342,9 +340,8 @@ def _check_unrepeated(csr: CSR, ratings: Ratings) -> None:
     if csr.repeat is None:
         return
     entry = csr.repeat[2]
-    user = ratings.users.values[
-        int(np.searchsorted(csr.indptr, entry, side="right")) - 1
-    ]
+    row = int(np.searchsorted(csr.indptr, entry, side="right")) - 1
+    user = ratings.users.values[row]
     item = ratings.items.values[int(csr.indices[entry])]
     raise DataError(
         f"User {user!r} has rated item {item!r} already, and the model was fitted with "
@@ -352,111 +349,95 @@ def _check_unrepeated(csr: CSR, ratings: Ratings) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Reach:
+class _Reach(NamedTuple):
     """Times of the first and the last event that stay, in seconds."""
 
     first: float = -np.inf
     last: float = np.inf
 
 
-def _reach(
+def _checked_reach(
     parts: Sequence[Ratings],
-    leaving: npt.NDArray[np.bool_],
-    length: float | None,
-    now: int,
+    rule: EventRule,
+    forgotten: Mask,
+    window: str | float | None,
+    now: int | None,
 ) -> _Reach:
-    """Return the times within a window, or since ever, before the newest event of the past."""
+    """Return the times within a window, or since ever, before the newest event of the past.
+
+    Raises
+    ------
+    DataError
+        If times are missing, or a few events decide that the others hardly count.
+    """
+    if window is not None or rule.half_life is not None:
+        what = "A half-life" if window is None else "A window"
+        for part, which in zip(parts, ("the model's", "the new"), strict=False):
+            if part.seconds is None:
+                raise DataError(
+                    f"{what} needs timestamps, and {which} ratings have none."
+                )
     if any(part.seconds is None for part in parts):
         return _Reach()
-    seconds = np.concatenate([_staying(part, leaving).seconds for part in parts])
+    logs = [_log(part) for part in parts]
+    if forgotten.any():
+        logs = [log.take(~forgotten[log.users]) for log in logs]
+    seconds = np.concatenate([np.asarray(log.seconds) for log in logs])
     if not len(seconds):
         return _Reach()
-    last = reference_time(seconds, now)
-    return _Reach(-np.inf if length is None else last - length, last)
-
-
-class _Timed(NamedTuple):
-    """Users, items and times of events, in any order."""
-
-    users: npt.NDArray[np.int32]
-    items: npt.NDArray[np.int32]
-    seconds: npt.NDArray[Any]
-
-
-def _timed(ratings: Ratings) -> _Timed:
-    """Return the users, items and times of the events of ratings with times."""
-    events = ratings.events
-    if events is None:
-        users = ratings.user_index_of_nonzeros()
-        return _Timed(users, ratings.indices, np.asarray(ratings.seconds))
-    return _Timed(events.users, events.items, np.asarray(events.seconds))
-
-
-def _staying(ratings: Ratings, leaving: npt.NDArray[np.bool_]) -> _Timed:
-    """Return the events of the users who are not forgotten."""
-    events = _timed(ratings)
-    if not leaving.any():
-        return events
-    stays = ~leaving[events.users]
-    return _Timed(events.users[stays], events.items[stays], events.seconds[stays])
-
-
-def _check_reach(
-    parts: Sequence[Ratings], leaving: npt.NDArray[np.bool_], reach: _Reach, what: str
-) -> None:
-    """Check that not a few events of the past decide that the others are dropped."""
-    events = [_staying(part, leaving) for part in parts]
-    users, items, seconds = (
-        np.concatenate(arrays) for arrays in zip(*events, strict=True)
-    )
-    past = np.flatnonzero(seconds <= reach.last)
-    ratings = parts[0]
+    last = reference_time(seconds, present() if now is None else now)
+    past = np.flatnonzero(seconds <= last)
 
     def location(row: int) -> Spot:
         event = int(past[row])
-        user = ratings.users.values[int(users[event])]
-        item = ratings.items.values[int(items[event])]
-        return Spot((event,), f"user {user!r}, item {item!r}")
+        user = np.concatenate([log.users for log in logs])[event]
+        item = np.concatenate([log.items for log in logs])[event]
+        ids = parts[0].users.values[int(user)], parts[0].items.values[int(item)]
+        return Spot((event,), f"user {ids[0]!r}, item {ids[1]!r}")
 
-    check_reach(seconds[past], reach.first, what, location)
+    first = -np.inf
+    if window is not None:
+        first = last - duration(window, "window")
+        check_reach(seconds[past], first, f"--window {window}", location)
+    if rule.half_life is not None and len(parts) > 1:
+        fading = last - FADED * rule.half_life
+        option = f"--half-life {rule.half_life / DAY:g}d"
+        check_reach(seconds[past], fading, option, location)
+    return _Reach(first, last)
+
+
+def _log(ratings: Ratings) -> Events:
+    """Return the events of ratings in any order, without the values of implied ones."""
+    if ratings.events is not None:
+        return ratings.events
+    return Events(ratings.indptr, ratings.indices, seconds=ratings.seconds)
 
 
 def _touched_users(
-    parts: Sequence[Ratings],
-    rule: EventRule,
-    leaving: npt.NDArray[np.bool_],
-    reach: _Reach,
-) -> npt.NDArray[np.bool_]:
+    parts: Sequence[Ratings], rule: EventRule, forgotten: Mask, reach: _Reach
+) -> Mask:
     """Mark the users whose ratings may change, so that only their events are read again."""
     old = parts[0]
-    touched = leaving.copy()
+    touched = forgotten.copy()
     if old.rule != rule or len({part.seconds is None for part in parts}) > 1:
         return np.ones_like(touched)
-    if old.seconds is not None:
-        events = _timed(old)
-        leaves = (events.seconds < reach.first) | (events.seconds > reach.last)
-        touched[events.users[leaves]] = True
+    log = _log(old)
+    if log.seconds is not None:
+        leaves = (log.seconds < reach.first) | (log.seconds > reach.last)
+        touched[log.users[leaves]] = True
     for new in parts[1:]:
-        has_events, _ = _with_events(new)
-        touched |= has_events
-        touched |= _with_keys_of(old.events, new.events)
+        events = _log(new)
+        touched |= np.diff(events.indptr) > 0
+        if log.keys is not None and events.keys is not None:
+            # An event may come again with another user.
+            is_known = np.isin(log.keys, events.keys[events.keys > 0])
+            touched[log.users[is_known]] = True
     if rule.half_life is not None and touched.any():  # the age of all events may change
         touched[:] = True
     return touched
 
 
-def _with_keys_of(
-    old: Events | None, new: Events | None
-) -> npt.NDArray[np.bool_] | bool:
-    """Mark the users of old events whose ids new events have, perhaps with another user."""
-    if old is None or new is None or old.keys is None or new.keys is None:
-        return False
-    same = np.isin(old.keys, new.keys[new.keys > 0])
-    return _mask_of(old.users[same], len(old.indptr) - 1)
-
-
-def _of_users(ratings: Ratings, users: npt.NDArray[np.bool_]) -> Ratings:
+def _of_users(ratings: Ratings, users: Mask) -> Ratings:
     """Return the ratings and events of some users, with the same users and items."""
     if users.all():
         return ratings
@@ -467,34 +448,11 @@ def _of_users(ratings: Ratings, users: npt.NDArray[np.bool_]) -> Ratings:
     return replace(part, events=events, rule=ratings.rule)
 
 
-def _n_events(ratings: Ratings) -> int:
-    return ratings.n_ratings if ratings.events is None else len(ratings.events)
-
-
-def _with_events(
-    ratings: Ratings,
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return which users and which items have events."""
-    events = ratings.events
-    items = ratings.indices if events is None else events.items
-    indptr = ratings.indptr if events is None else events.indptr
-    return np.diff(indptr) > 0, _mask_of(items, ratings.n_items)
-
-
-def _mask_of(indices: npt.NDArray[np.int32], n: int) -> npt.NDArray[np.bool_]:
-    """Return n flags, True at the given indices."""
-    mask = np.zeros(n, np.bool_)
-    mask[indices] = True
-    return mask
-
-
 def _is_same_rule(one: EventRule, other: EventRule) -> bool:
     """Return whether two rules make the same ratings of the events that the first one knows."""
-    weights = dict(zip(other.kinds, other.weights, strict=True))
-    same_kinds = all(
-        weights[kind] == weight
-        for kind, weight in zip(one.kinds, one.weights, strict=True)
-    )
+    weights = dict(zip(one.kinds, one.weights, strict=True))
+    other_weights = dict(zip(other.kinds, other.weights, strict=True))
+    same_kinds = weights.items() <= other_weights.items()
     return same_kinds and (one.policy, one.half_life) == (other.policy, other.half_life)
 
 
@@ -521,14 +479,19 @@ def _joined_events(parts: Sequence[Ratings], rule: EventRule) -> Entries:
     """Return the events of ratings with the same ids, one part after the other."""
     entries = []
     for part in parts:
-        events = _entries_of(part)
+        in_order = part.in_time_order
+        if part.events is not None or (in_order is not None and in_order.any()):
+            events = part.log.entries()
+        else:  # without the sorting of a log, which would not matter
+            values = Values(part.data, part.levels)
+            events = replace(_log(part), values=values).entries()
         if rule.kinds:
             set_kinds(events, part.rule.kinds, rule.kinds)
         entries.append(events)
     return joined_entries(entries)
 
 
-def _common_order(parts: Sequence[Ratings]) -> npt.NDArray[np.bool_] | None:
+def _common_order(parts: Sequence[Ratings]) -> Mask | None:
     """Return the users whose rows were in the order of time in all ratings."""
     orders = [part.in_time_order for part in parts if part.in_time_order is not None]
     if len(orders) < len(parts):
@@ -536,19 +499,7 @@ def _common_order(parts: Sequence[Ratings]) -> npt.NDArray[np.bool_] | None:
     return np.asarray(np.all(orders, axis=0), np.bool_)
 
 
-def _entries_of(ratings: Ratings) -> Entries:
-    """Return the events of ratings as entries; by item if their order in time does not matter."""
-    in_order = ratings.in_time_order
-    if ratings.events is not None or (in_order is not None and in_order.any()):
-        return ratings.log.entries()
-    values = Values(ratings.data.copy(), ratings.levels)
-    seconds = None if ratings.seconds is None else ratings.seconds.copy()
-    return Entries(
-        ratings.user_index_of_nonzeros(), ratings.indices.copy(), values, seconds
-    )
-
-
-def described(ratings: Ratings, side: str) -> npt.NDArray[np.bool_]:
+def described(ratings: Ratings, side: str) -> Mask:
     """Mark the users (or items) that the ratings have even without a rating, for their features."""
     request = ratings.feature_request
     axis = ratings.axis(side)
@@ -557,115 +508,74 @@ def described(ratings: Ratings, side: str) -> npt.NDArray[np.bool_]:
     return axis.in_table
 
 
-def _check_times(parts: Sequence[Ratings], what: str) -> None:
-    """Check that the ratings of the model, and new ones, have times.
+def _compared(old: Ratings, after: Ratings, touched: pl.Series) -> Change:
+    """Return the change from old ratings to new ones, which differ for `touched` users only.
 
-    Raises
-    ------
-    DataError
+    New ids include the remaining old ones.
     """
-    for part, which in zip(parts, ("the model's", "the new"), strict=False):
-        if part.seconds is None:
-            raise DataError(f"{what} needs timestamps, and {which} ratings have none.")
-
-
-def _compared(old: Ratings, after: Ratings) -> Change:
-    """Return the change from old ratings to new ones; new ids include the remaining old ones."""
     users = after.users.find(old.users.values)
     items = after.items.find(old.items.values)
-    counts = np.diff(after.indptr)
-    old_counts = np.zeros(after.n_users, np.int64)
-    old_counts[users[users >= 0]] = np.diff(old.indptr)[users >= 0]
-    is_old = np.zeros(after.n_users, np.bool_)
-    is_old[users[users >= 0]] = True
-    same_count = is_old & (counts == old_counts)
-    changed = ~same_count
-    stays = np.zeros(old.n_users, np.bool_)
-    stays[users >= 0] = same_count[users[users >= 0]]
-    mine = np.flatnonzero(np.repeat(stays, np.diff(old.indptr)))
-    positions_after = np.flatnonzero(np.repeat(same_count, counts))
-    differs = items[old.indices[mine]] != after.indices[positions_after]
-    differs |= old.values_at(mine) != after.values_at(positions_after)
-    if old.seconds is not None and after.seconds is not None:
-        differs |= old.seconds[mine] != after.seconds[positions_after]
-    rows = np.searchsorted(after.indptr, positions_after[differs], side="right") - 1
-    changed[rows] = True
-    touches = _touches(old, after, users, items, changed)
+    has_changed = np.ones(after.n_users, np.bool_)
+    has_changed[users[users >= 0]] = False
     is_new_item = np.ones(after.n_items, np.bool_)
     is_new_item[items[items >= 0]] = False
-    touched = np.flatnonzero((touches > 0) | is_new_item)
-    return Change(
-        old, after, users, items, np.flatnonzero(changed), touched, touches[touched]
-    )
-
-
-def _touches(
-    old: Ratings,
-    after: Ratings,
-    users: Indices,
-    items: Indices,
-    changed: npt.NDArray[np.bool_],
-) -> Indices:
-    """Return how many ratings of each item were added, removed or changed."""
-    was_changed = users < 0
-    was_changed[users >= 0] = changed[users[users >= 0]]
-    mine = np.flatnonzero(np.repeat(was_changed, np.diff(old.indptr)))
-    positions_after = np.flatnonzero(np.repeat(changed, np.diff(after.indptr)))
     n_items = np.int64(max(after.n_items, 1))
-    old_rows = users[np.searchsorted(old.indptr, mine, side="right") - 1]
-    old_items = items[old.indices[mine]]
-    rows = np.searchsorted(after.indptr, positions_after, side="right") - 1
-    pairs = rows * n_items + after.indices[positions_after]
-    old_pairs = np.where(
-        (old_rows < 0) | (old_items < 0), -1, old_rows * n_items + old_items
-    )
-    touches = np.bincount(after.indices[positions_after], minlength=after.n_items)
-    # An unchanged rating of a changed user does not touch its item; a removed one does.
-    positions = np.minimum(np.searchsorted(pairs, old_pairs), max(len(pairs) - 1, 0))
+    positions, rows = _ratings_of(after, touched)
+    columns = after.indices[positions]
+    pairs = rows * n_items + columns
+    old_positions, old_rows = _ratings_of(old, touched)
+    old_rows, old_columns = users[old_rows], items[old.indices[old_positions]]
+    old_pairs = old_rows * n_items + old_columns
+    old_pairs[(old_rows < 0) | (old_columns < 0)] = -1
+    places = np.searchsorted(pairs, old_pairs)
+    places[places == len(pairs)] = 0
     remains = np.zeros(len(old_pairs), np.bool_)
     if len(pairs):
-        remains = pairs[positions] == old_pairs
-    is_same = remains.copy()
-    is_same[remains] = _are_equal(
-        old, mine[remains], after, positions_after[positions[remains]]
-    )
-    touches -= np.bincount(old_items[is_same], minlength=after.n_items)
-    removed = old_items[~remains]
-    touches += np.bincount(removed[removed >= 0], minlength=after.n_items)
-    return np.asarray(touches)
-
-
-def _are_equal(
-    old: Ratings, positions: Indices, after: Ratings, others: Indices
-) -> npt.NDArray[np.bool_]:
-    """Return which ratings have the same value, and the same time if both have times."""
-    equal = old.values_at(positions) == after.values_at(others)
+        remains = pairs[places] == old_pairs
+    places = places[remains]
+    at, old_at = positions[places], old_positions[remains]
+    is_same = old.values_at(old_at) == after.values_at(at)
     if old.seconds is not None and after.seconds is not None:
-        equal &= old.seconds[positions] == after.seconds[others]
-    return np.asarray(equal)
+        is_same &= old.seconds[old_at] == after.seconds[at]
+    # A rating with another value counts once, as a removed or an added one does.
+    differs = np.ones(len(pairs), np.bool_)
+    differs[places[is_same]] = False
+    changed_rows: Indices = np.append(rows[differs], old_rows[~remains])
+    changed_columns: Indices = np.append(columns[differs], old_columns[~remains])
+    has_changed[changed_rows[changed_rows >= 0]] = True
+    touches = np.bincount(
+        changed_columns[changed_columns >= 0], minlength=after.n_items
+    )
+    changed_items = np.flatnonzero((touches > 0) | is_new_item)
+    return Change(
+        old,
+        after,
+        users,
+        items,
+        changed_users=np.flatnonzero(has_changed),
+        changed_items=changed_items,
+        touches=touches[changed_items],
+    )
 
 
-def _check_known(users: Ids, old: Ratings, new: Ratings | None) -> None:
-    """Check that users are in some of the ratings, or in their tables.
-
-    Raises
-    ------
-    UnknownIdError
-        The message names the closest ids.
-    """
-    mask = are_known(users, *(part for part in (old, new) if part is not None))
-    if not mask.all():
-        old.users.index(users.values.filter(~mask))
+def _ratings_of(ratings: Ratings, users: pl.Series) -> tuple[Indices, Indices]:
+    """Return the positions of the ratings of some users, and the index of each user."""
+    indices = ratings.users.find(users)
+    is_chosen = np.zeros(ratings.n_users, np.bool_)
+    is_chosen[indices[indices >= 0]] = True
+    positions = np.flatnonzero(np.repeat(is_chosen, np.diff(ratings.indptr)))
+    rows = np.searchsorted(ratings.indptr, positions, side="right") - 1
+    return positions, rows
 
 
 def _without_rows(ratings: Ratings, users: Ids) -> Ratings:
     """Return ratings without the rows of users in their table."""
-    if (table := ratings.user_table) is None:
+    if ratings.user_table is None:
         return ratings
-    return replace(ratings, user_table=table.without(users))
+    return replace(ratings, user_table=ratings.user_table.without(users))
 
 
-def are_known(users: Ids, *parts: Ratings) -> npt.NDArray[np.bool_]:
+def are_known(users: Ids, *parts: Ratings) -> Mask:
     """Return which users are in some of the ratings, or in their tables of users."""
     mask = np.zeros(len(users), np.bool_)
     for part in parts:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from recsys.changes import check_range, encoded_rows
@@ -25,6 +24,7 @@ from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import Model
 from recsys.models.histories import Histories
+from recsys.models.parts import Mask
 from recsys.predictions import unsupported
 
 if TYPE_CHECKING:
@@ -263,14 +263,14 @@ def _ratings(
     return with_collected(known, Collected(csr, None, EventRule()), axis)
 
 
-def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
+def is_new(ratings: Ratings, rated: Ratings) -> Mask | None:
     """Return a mask of items without ratings, or None if there are none or items have no features.
 
     `rated` has the training ratings of the items.
     """
     if ratings.item_features is None:
         return None
-    mask: npt.NDArray[np.bool_] = rated.counts("item") == 0
+    mask: Mask = rated.counts("item") == 0
     return mask if mask.any() else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -21,7 +21,7 @@ from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.baselines import Bias, Popular
 from recsys.models.histories import Explanation, Histories
-from recsys.models.parts import Floats, Indices
+from recsys.models.parts import Floats, Indices, Mask
 from recsys.models.registry import MODELS, model_class
 from recsys.ranking.topn import Cosine, CsrPairs, Scorer, TopN, check_n
 from recsys.storage import Saved
@@ -57,49 +57,72 @@ def predicted_pairs(
     ------
     DataError
     """
-    model, ratings, times_of_pairs = fitted.model, fitted.ratings, {}
-    if isinstance(pairs, Sequence):
-        are_pairs = all(
-            isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs
-        )
-        if not (pairs and are_pairs) or any(
-            np.ndim(part) for part in pairs[0]
-        ):  # two lists of ids
-            raise DataError(
-                "Pairs must be a frame with the columns user and item, or a list of (user, item) "
-                "pairs."
-            )
-        sides = zip(("user", "item"), zip(*pairs, strict=True), strict=True)
-        user, item = (query_series(ids, kind) for kind, ids in sides)
-    else:
-        frame = of_roles(pairs, ("user", "item"), ("timestamp",) * model.uses_times)
-        user, item = frame["user"], frame["item"]
-        if "timestamp" in frame.columns:
-            times_of_pairs["times"] = unix_seconds(frame["timestamp"]).to_numpy()
-    if cold_start == "error":
-        users, items = ratings.users.index(user), ratings.items.index(item)
-        predicted = model.predict(users, items, **times_of_pairs)
-    else:
-        users, items = ratings.users.find(user), ratings.items.find(item)
-        predicted = _predict_cold(model, popular, users, items, **times_of_pairs)
+    model, ratings = fitted.model, fitted.ratings
+    frame = _pairs_frame(pairs, with_times=model.uses_times)
+    times = None
+    if "timestamp" in frame.columns:
+        times = unix_seconds(frame["timestamp"]).to_numpy()
+    lookup = "index" if cold_start == "error" else "find"
+    users = getattr(ratings.users, lookup)(frame["user"])
+    items = getattr(ratings.items, lookup)(frame["item"])
+    is_known = (users >= 0) & (items >= 0)
+    known = users[is_known], items[is_known]
+    # Only models that use times have the argument.
+    context = {} if times is None else {"times": times[is_known]}
+    predicted = np.empty(len(frame), np.float32)
+    if not is_known.all():
+        predicted = _cold_predictions(model, popular, users, items)
+    predicted[is_known] = model.predict(*known, **context)
     if model.predicts_ratings:
         predicted = clip_to_range(predicted, fitted.training)
-    columns = [
-        user.alias("user"),
-        item.alias("item"),
-        pl.Series("prediction", predicted),
-    ]
+    columns = [frame["user"], frame["item"], pl.Series("prediction", predicted)]
     if std:
         if not isinstance(model, abilities.HasUncertainty):
-            raise unsupported(
-                model, abilities.HasUncertainty, "estimate its uncertainty"
-            )
-        is_known = (users >= 0) & (items >= 0)
+            action = "estimate its uncertainty"
+            raise unsupported(model, abilities.HasUncertainty, action)
         deviations = np.full(len(users), np.nan, dtype=np.float32)
-        at = {name: times[is_known] for name, times in times_of_pairs.items()}
-        deviations[is_known] = model.predict_std(users[is_known], items[is_known], **at)
+        deviations[is_known] = model.predict_std(*known, **context)
         columns.append(pl.Series("std", deviations, nan_to_null=True))
     return pl.DataFrame(columns)
+
+
+def _pairs_frame(pairs: PairsLike, *, with_times: bool) -> pl.DataFrame:
+    """Return pairs as a frame with the columns user and item, and timestamp if used."""
+    if not isinstance(pairs, Sequence):
+        return of_roles(pairs, ("user", "item"), ("timestamp",) if with_times else ())
+    are_pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
+    # Of two lists of ids, each would be taken as a pair.
+    if not pairs or not are_pairs or any(np.ndim(part) for part in pairs[0]):
+        raise DataError(
+            "Pairs must be a frame with the columns user and item, or a list of (user, item) "
+            "pairs."
+        )
+    users, items = zip(*pairs, strict=True)
+    return pl.DataFrame([query_series(users, "user"), query_series(items, "item")])
+
+
+def _cold_predictions(
+    model: Model, popular: Popular | None, users: Indices, items: Indices
+) -> Floats:
+    """Predict ratings of pairs in which -1 marks an unknown user or item.
+
+    `popular` predicts the damped mean of the item or, for an unknown item, the mean of all
+    ratings. Without `popular`, the biases of `model` are used.
+    """
+    predicted: Floats
+    if popular is not None:
+        mean = np.float32(popular.global_mean)
+        predicted = np.where(items >= 0, popular.item_means[items], mean)
+        return predicted
+    if not isinstance(model, FactorModel | Bias):
+        raise DataError(
+            f"The {model.name} model has no biases; use cold_start='popular' instead."
+        )
+    zero = np.float32(0)
+    predicted = np.where(users >= 0, model.user_bias[users], zero)
+    predicted += np.where(items >= 0, model.item_bias[items], zero)
+    predicted += model.global_mean
+    return predicted
 
 
 def imputed(
@@ -146,8 +169,7 @@ def _distinct(ids: Ids, queries: IdsLike | None) -> Indices:
     if queries is None:
         return np.arange(len(ids))
     indices = ids.index(listed(queries))
-    _, first = np.unique(indices, return_index=True)
-    return indices[np.sort(first)]
+    return np.array([*dict.fromkeys(indices.tolist())], np.int64)
 
 
 def explained(
@@ -162,66 +184,72 @@ def explained(
     """Return the frame of `Recommender.explain`; `fitted` has the training ratings."""
     if n is not None:
         check_n(n)
-    u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
-    history, explanation = user_contributions(model, ratings, u, i, fitted)
-    features, shares = _feature_shares(explanation, fitted)
-    terms, none = (
-        np.concatenate([explanation.terms[0], *shares]),
-        [None] * len(features),
+    user_index = int(ratings.users.index([user])[0])
+    item_indices = ratings.items.index([item])
+    history, explanation = user_contributions(
+        model, ratings, user_index, item_indices, fitted
     )
-    rows = pl.DataFrame(
-        {
-            "part": ["item"] * len(history.indices) + ["feature"] * len(features),
-            "item": pl.Series([*history.indices, *none], dtype=pl.Int64),
-            "rating": pl.Series([*history.values, *none], dtype=pl.Float32),
-            "feature": pl.Series(
-                [*[None] * len(history.indices), *features], dtype=pl.String
+    rows = pl.concat(
+        [
+            pl.DataFrame(
+                {
+                    "part": ["item"] * len(history.indices),
+                    "item": history.indices,
+                    "rating": history.values,
+                    "contribution": explanation.terms[0].astype(np.float64),
+                }
             ),
-            "contribution": terms.astype(np.float64),
-        }
+            _feature_shares(explanation, fitted),
+        ],
+        how="diagonal_relaxed",
     )
-    order = np.argsort(-np.abs(terms), kind="stable")
-    largest, smaller = order[:n], order[n:] if n is not None else order[:0]
-    both = {"base": explanation.base, "popularity": explanation.popularity}
-    sums = {name: float(share[0]) for name, share in both.items() if share is not None}
-    remainder = {"part": ["others"], "contribution": [terms[smaller].sum(dtype=float)]}
-    frames = [
-        pl.DataFrame({"part": [*sums], "contribution": [*sums.values()]}),
-        rows[largest],
-    ]
-    frames += [pl.DataFrame(remainder)] if len(smaller) else []
+    size = pl.col("contribution").abs()
+    rows = rows.sort(size, descending=True, maintain_order=True)
+    totals = {"base": explanation.base[0]}
+    if explanation.popularity is not None:
+        totals["popularity"] = explanation.popularity[0]
+    frames = [_parts(totals), rows.head(len(rows) if n is None else n)]
+    if n is not None and n < len(rows):
+        frames.append(_parts({"others": rows["contribution"][n:].sum()}))
     frame = pl.concat(frames, how="diagonal_relaxed")
-    item_indices, contribution = frame["item"], frame["contribution"].cast(pl.Float32)
+    at = frame["item"]
     frame = frame.with_columns(
-        ratings.items.values.gather(item_indices).alias("item"), contribution
+        ratings.items.values.gather(at).alias("item"),
+        pl.col("contribution").cast(pl.Float32),
     )
-    columns = ["part", "item"]
+    columns = ["part", "item", "contribution"]
     if not ratings.implicit:
-        columns.append("rating")
-    if features:
-        columns.append("feature")
-    selected = frame.select(*columns, "contribution")
-    return (
-        selected
-        if titles is None
-        else selected.with_columns(titles.gather(item_indices).alias("title"))
-    )
+        columns.insert(2, "rating")
+    if "feature" in rows["part"]:
+        columns.insert(-1, "feature")
+    frame = frame.select(columns)
+    if titles is None:
+        return frame
+    return frame.with_columns(titles.gather(at).alias("title"))
 
 
-def _feature_shares(
-    explanation: Explanation, fitted: Ratings
-) -> tuple[list[str], list[Floats]]:
-    """Return the names of the features that contribute to a score, and their contributions."""
-    named: list[str] = []
-    shares: list[Floats] = []
-    for side, prefix in (("item", ""), ("user", "user: ")):
-        of_side = getattr(explanation, f"{side}_features")
+def _parts(contributions: Mapping[str, Any]) -> pl.DataFrame:
+    """Return rows of an explanation that are not of a rating or a feature."""
+    numbers = [float(number) for number in contributions.values()]
+    return pl.DataFrame({"part": [*contributions], "contribution": numbers})
+
+
+def _feature_shares(explanation: Explanation, fitted: Ratings) -> pl.DataFrame:
+    """Return the features that contribute to a score, and their contributions."""
+    names: list[str] = []
+    shares: list[float] = []
+    for prefix, of_side, features in (
+        ("", explanation.item_features, fitted.item_features),
+        ("user: ", explanation.user_features, fitted.user_features),
+    ):
         if of_side is not None:
-            positions = np.flatnonzero(of_side[0])
-            names = getattr(fitted, f"{side}_features").names
-            named += [f"{prefix}{names[at]}" for at in positions]
-            shares.append(of_side[0, positions])
-    return named, shares
+            labels: Sequence[str] = cast(Any, features).names
+            for position in np.flatnonzero(of_side[0]).tolist():
+                names.append(f"{prefix}{labels[position]}")
+                shares.append(float(of_side[0, position]))
+    parts = ["feature"] * len(names)
+    schema = {"part": pl.String, "feature": pl.String, "contribution": pl.Float64}
+    return pl.DataFrame([parts, names, shares], schema=schema)
 
 
 def user_contributions(
@@ -242,16 +270,14 @@ def user_contributions(
     rated, values = ratings.indices[positions], ratings.values_at(positions)
     starts = np.array([0, len(rated)], dtype=np.int64)
     history = Histories(starts, rated, values)
-    both = (ratings.user_features, [user]), (ratings.item_features, items)
-    raters = None
-    if model.uses_features and any(features is not None for features, _ in both):
-        of_user, of_items = (
-            None if features is None else csr_arrays(features.matrix[at])
-            for features, at in both
-        )
-        history = replace(history, features=of_user)
-        by_item = csr_arrays(fitted.matrix[:, items].T.tocsr())
-        raters = Histories(*by_item, features=of_items)
+    of_user, of_items = ratings.user_features, ratings.item_features
+    if not model.uses_features or (of_user is None and of_items is None):
+        return history, model.contributions(history, items, None)
+    if of_user is not None:
+        history = replace(history, features=csr_arrays(of_user.matrix[[user]]))
+    raters = Histories(*csr_arrays(fitted.matrix[:, items].T.tocsr()))
+    if of_items is not None:
+        raters = replace(raters, features=csr_arrays(of_items.matrix[items]))
     return history, model.contributions(history, items, raters)
 
 
@@ -262,7 +288,7 @@ def ranked(
     name: str | None = None,
     *,
     titles: pl.Series | None = None,
-    new: NDArray[np.bool_] | None = None,
+    new: Mask | None = None,
 ) -> pl.DataFrame:
     """Return a data frame of the best items (or users) among `answers`.
 
@@ -299,8 +325,9 @@ def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
     elif side == "item" and isinstance(model, abilities.HasItemVectors):
         vectors = model.item_vectors()
     else:
-        similar = abilities.HasItemVectors | abilities.HasItemSimilarity
-        ability: Any = similar if side == "item" else abilities.HasUserVectors
+        ability: Any = abilities.HasUserVectors
+        if side == "item":
+            ability = abilities.HasItemVectors | abilities.HasItemSimilarity
         raise unsupported(model, ability, f"find similar {side}s")
     reliability: Floats = np.zeros(len(counts), np.float32)
     if isinstance(model, abilities.KnowsFeatures) and model.knows(side):
@@ -334,23 +361,16 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
             "column of texts, such as descriptions."
         )
     words = [space.block.encode(texts) for space in spaces]
-    of_texts = [
-        space.block.scale * (encoded.rows @ space.components.T)
-        for space, encoded in zip(spaces, words, strict=True)
-    ]
-    unknown = [
-        [word for word in first if all(word in text_rows for text_rows in other_texts)]
-        for first, *other_texts in zip(
-            *(text_rows.unknown for text_rows in words), strict=True
-        )
-    ]
-    rows = sparse.hstack([text_rows.rows for text_rows in words], format="csr")
+    queries = []
+    for space, encoded in zip(spaces, words, strict=True):
+        queries.append(space.block.scale * (encoded.rows @ space.components.T))
+    unknown = []  # in each text, the words that no column has
+    for first, *others in zip(*(encoded.unknown for encoded in words), strict=True):
+        unknown.append([word for word in first if all(word in row for row in others)])
+    rows = sparse.hstack([encoded.rows for encoded in words], format="csr")
     check_words(unknown, np.diff(rows.indptr) == 0)
-    vectors, queries = (
-        np.hstack([space.vectors for space in spaces]),
-        np.hstack(of_texts),
-    )
-    return Cosine(vectors.astype(np.float32), queries.astype(np.float32))
+    vectors = np.hstack([space.vectors for space in spaces])
+    return Cosine(vectors.astype(np.float32), np.hstack(queries).astype(np.float32))
 
 
 def unsupported(model: Model, ability: Any, action: str) -> DataError:
@@ -361,32 +381,3 @@ def unsupported(model: Model, ability: Any, action: str) -> DataError:
     return DataError(
         f"The {model.name} model cannot {action}; these models can: {names or 'none'}."
     )
-
-
-def _predict_cold(
-    model: Model,
-    popular: Popular | None,
-    users: Indices,
-    items: Indices,
-    **told: Indices,
-) -> Floats:
-    """Predict ratings of pairs in which -1 marks an unknown user or item.
-
-    If one of them is unknown, `popular` predicts the damped mean of the item or, for an unknown
-    item, the mean of all ratings. Without `popular`, the biases of `model` are used.
-    """
-    if popular is not None:
-        means = popular.item_means[items]
-        predicted: Floats = np.where(items >= 0, means, np.float32(popular.global_mean))
-    elif isinstance(model, FactorModel | Bias):
-        user_bias: Floats = np.where(users >= 0, model.user_bias[users], np.float32(0))
-        predicted = user_bias + model.global_mean
-        predicted += np.where(items >= 0, model.item_bias[items], np.float32(0))
-    else:
-        raise DataError(
-            f"The {model.name} model has no biases; use cold_start='popular' instead."
-        )
-    is_known = (users >= 0) & (items >= 0)
-    at = {name: times[is_known] for name, times in told.items()}
-    predicted[is_known] = model.predict(users[is_known], items[is_known], **at)
-    return predicted

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast, overload
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels.topk import Ties
@@ -25,13 +24,14 @@ from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
 from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
+from recsys.models.parts import Mask
 from recsys.models.registry import make_model
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.ranking.filters import BlockLike
 from recsys.ranking.lists import ColdUser, ListOptions
 from recsys.ranking.rerank import prepare_lists
-from recsys.ranking.topn import Cosine, CsrPairs, KnownUsers, Scorer, TopN, top_n
+from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import as_ratings
 from recsys.refit import fit_model
 from recsys.storage import Saved, load_model, save_model
@@ -620,7 +620,8 @@ class Recommender:
         ids: Ids = getattr(self.ratings, f"{kind}s")
         indices = ids.index(listed(queries))
         ties = Ties(ids.hashes)
-        blocks = top_n(scorer, indices, n, exclude=Cosine.exclude_itself, ties=ties)
+        itself = CsrPairs.diagonal(len(ids))
+        blocks = top_n(scorer, indices, n, exclude=itself, ties=ties)
         return self._joined(blocks, ids.take(indices), ids)
 
     def _joined(
@@ -647,7 +648,7 @@ class Recommender:
         return predictions.similarity(self.model, "user", counts)
 
     @cached_property
-    def _new(self) -> npt.NDArray[np.bool_] | None:
+    def _new(self) -> Mask | None:
         return folding.is_new(self.ratings, self._counts_from.get("item", self.ratings))
 
     @cached_property

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from recsys.changes import Change, change_of, like_old, wider_range
 from recsys.data.age import FADED, faded_remark, iso_time, present
-from recsys.data.csr import Values
 from recsys.data.ids import IdsLike
 from recsys.data.ratings import Ratings
 from recsys.data.times import Moment
@@ -130,28 +129,36 @@ def planned(
         reading |= {} if new.source is None else new.source.options
         if fitted.ratings.implicit and not old.implicit:  # equal values are grades now
             reading |= {"feedback": "grades", "common": None}
-    _check_times(old, new, as_of)
+    untimed = _lost_times(old, new, as_of)
     now = present(as_of)
     change = change_of(old, new, window=window, forget=forget, now=now)
     if change.after.seconds is not None:
         reading[AS_OF] = iso_time(now)
-    aged = fitted.training.get("aged", 0.0) + _half_lives(old, change.after)
+    aged = fitted.training.get("aged", 0.0)
+    after, half_life = change.after, change.after.rule.half_life
+    newest = [
+        float(part.seconds.max())
+        for part in (old, after)
+        if part.seconds is not None and part.nnz
+    ]
+    if half_life is not None and len(newest) == 2:
+        aged += max(0.0, newest[1] - newest[0]) / half_life
     reason = reason_to_refit(fitted, change, new, refit, aged, wider)
-    plan = Plan(change, reading, aged, reason, origin.source, forget is not None, wider)
-    plan = replace(plan, untimed=_lost_times(old, new))
-    if forget is None:
-        return plan
-    source = f"{_source_name(change.after, origin)}, without forgotten users"
-    change = replace(change, after=replace(change.after, source=None))
-    return replace(plan, change=change, source=source)
+    source = origin.source
+    if forget is not None:
+        source = f"{_source_name(after, origin)}, without forgotten users"
+        change = replace(change, after=replace(after, source=None))
+    forgets = forget is not None
+    return Plan(change, reading, aged, reason, source, forgets, wider, untimed)
 
 
-def _check_times(old: Ratings, new: Ratings | None, as_of: Moment | None) -> None:
-    """Check that the new events have times if the old ones do, or if the present time was given.
+def _lost_times(old: Ratings, new: Ratings | None, as_of: Moment | None) -> str | None:
+    """Return a remark if only the new events have times, which are dropped.
 
     Raises
     ------
     DataError
+        If only the old events have times, or if none have and the present time was given.
     """
     has_new = new is not None and new.nnz > 0
     new_times = new.seconds if new is not None and has_new else None
@@ -165,11 +172,7 @@ def _check_times(old: Ratings, new: Ratings | None, as_of: Moment | None) -> Non
         raise DataError(
             "--as-of (as_of=) needs times, and the events of the model have none; leave it out."
         )
-
-
-def _lost_times(old: Ratings, new: Ratings | None) -> str | None:
-    """Return a remark if only the new ratings have times."""
-    if new is None or not new.nnz or old.seconds is not None or new.seconds is None:
+    if old.seconds is not None or new_times is None:
         return None
     return "the times of the new events are dropped, because the earlier ones have none"
 
@@ -202,7 +205,7 @@ def updated(
     request = fitted.provenance.request
     if plan.reason is None:
         model, ratings = folded(fitted.model, change), change.after
-        training = fitted.training | _counts(fitted, change)
+        training = _folded_summary(fitted, change)
         if plan.aged:
             training["aged"] = round(plan.aged, 6)
         training["seconds"] = round(time.perf_counter() - start, 3)
@@ -247,30 +250,23 @@ def faded_users(ratings: Ratings) -> int:
     return int(np.count_nonzero(newest < seconds.max() - FADED * half_life))
 
 
-def _half_lives(old: Ratings, after: Ratings) -> float:
-    """Return the number of half-lives between the newest old event and the newest one now."""
-    half_life = after.rule.half_life
-    if half_life is None or old.seconds is None or after.seconds is None:
-        return 0.0
-    if not (len(old.seconds) and len(after.seconds)):
-        return 0.0
-    return max(0.0, float(after.seconds.max() - old.seconds.max()) / half_life)
+def _n_folded(fitted: Saved, change: Change) -> int:
+    """Return the number of events that were added or removed since the last fit."""
+    folded_before: int = fitted.training.get("folded", 0)
+    return folded_before + change.n_added + change.n_removed
 
 
-def _counts(fitted: Saved, change: Change) -> dict[str, Any]:
-    """Return the entries of the summary of the fit that a fold-in changes."""
-    training, after = fitted.training, change.after
-    folded_before = training.get("folded", 0)
-    n_changed = change.n_added + change.n_removed
-    summary = {
-        "users": after.n_users,
-        "items": after.n_items,
-        "ratings": after.n_ratings,
-    }
+def _folded_summary(fitted: Saved, change: Change) -> dict[str, Any]:
+    """Return the summary of the fit after a fold-in."""
+    training, after = dict(fitted.training), change.after
+    training["users"], training["items"] = after.shape
+    training["ratings"] = after.n_ratings
+    training["folded"] = _n_folded(fitted, change)
     if not after.implicit and after.n_ratings:
-        summary["rating_min"] = min(training["rating_min"], after.value_range()[0])
-        summary["rating_max"] = max(training["rating_max"], after.value_range()[1])
-    return summary | {"folded": folded_before + n_changed}
+        low, high = after.value_range()
+        training["rating_min"] = min(training["rating_min"], low)
+        training["rating_max"] = max(training["rating_max"], high)
+    return training
 
 
 def reason_to_refit(
@@ -304,29 +300,27 @@ def reason_to_refit(
         return None
     if unable:
         return unable
-    folded_before = fitted.training.get("folded", 0)
-    share = (
-        folded_before + change.n_added + change.n_removed
-    ) / change.before.n_ratings
+    share = _n_folded(fitted, change) / change.before.n_ratings
     if share > _SHARE:
         return f"added and removed ratings are {share:.0%} of those of the last fit"
     if aged >= _HALVINGS:
         return f"weights have halved {aged:.3g} times since the last fit"
     if new is None:
         return None
-    for what, shift in (
-        ("ratings", rating_stability(change.before, new)),
-        ("popularity", popularity_stability(change.before, new)),
-    ):
+    shifts = {
+        "ratings": rating_stability(change.before, new),
+        "popularity": popularity_stability(change.before, new),
+    }
+    for what, shift in shifts.items():
         if shift is not None and shift.is_shift:
             return f"the distribution of {what} has shifted (stability index {shift.index:.2f})"
     return None
 
 
 def _inability(model: Model, change: Change) -> str | None:
-    parts = model.parts if isinstance(model, Blend) else [model]
+    """Return why a model cannot fold a change in, or None if it can."""
     loses_items = bool((change.items < 0).any())
-    for part in parts:
+    for part in model.parts if isinstance(model, Blend) else [model]:
         if isinstance(part, HistoryModel):
             if loses_items or change.n_new[1]:
                 return f"{part.name} learns about new items in a fit only"
@@ -346,69 +340,69 @@ def folded(model: Model, change: Change) -> Model:
     if isinstance(model, Blend):
         return model.with_parts([folded(part, change) for part in model.parts])
     if isinstance(model, HistoryModel):
-        return folded_in(
-            model, "user", Histories.of(change.after), change.after.user_features
-        )
+        histories = Histories.of(change.after)
+        return folded_in(model, "user", histories, change.after.user_features)
     assert isinstance(model, FoldingModel)
     grown = _moved(model, change)
     ratings, outdated = change.after, change.outdated
     raters = _raters(ratings, outdated)
     affected_users = np.union1d(change.changed_users, raters.indices)
-    if not model.predicts_ratings and (len(outdated) or (change.items < 0).any()):
-        affected_users = np.arange(
-            ratings.n_users
-        )  # for whom all items count, rated or not
-    passes = (
-        [("user", change.changed_users), ("item", outdated)] if len(outdated) else []
-    )
-    for side, rows in (*passes, ("user", affected_users)):
-        if not len(rows):
-            continue
-        if (
-            side == "item"
-            and isinstance(grown, FactorModel)
-            and not model.predicts_ratings
-        ):
-            # Who has new items only would leave them, and be left, at zero: the mean user instead.
+    counts_all_items = not model.predicts_ratings  # rated or not
+    if counts_all_items and (len(outdated) or (change.items < 0).any()):
+        affected_users = np.arange(ratings.n_users)
+    histories = Histories.of(ratings)
+    if len(outdated):
+        _put_folded(grown, ratings, "user", change.changed_users, histories)
+        if counts_all_items and isinstance(grown, FactorModel):
+            # Users of new items only would leave them, and be left, at zero: they are
+            # the mean user instead.
             vectors = grown.user_factors
-            nothing = ~vectors[change.changed_users].any(axis=1)
-            vectors[change.changed_users[nothing]] = vectors.mean(axis=0)
-        side_features: Any = ratings.axis(side).features
-        if side_features is not None:
-            side_features = replace(side_features, matrix=side_features.matrix[rows])
-        if side == "user":
-            codes = cast(Any, ratings.data)
-            coded = Histories(ratings.indptr, ratings.indices, codes, ratings.seconds)
-            coded = coded.take(rows)
-            histories = replace(coded, values=Values(coded.values, ratings.levels).at())
-        else:
-            histories = raters
-        grown._put(folded_in(grown, side, histories, side_features), side, rows)
+            is_zero = ~vectors[change.changed_users].any(axis=1)
+            vectors[change.changed_users[is_zero]] = vectors.mean(axis=0)
+        _put_folded(grown, ratings, "item", outdated, raters)
+    _put_folded(grown, ratings, "user", affected_users, histories)
     return grown
+
+
+def _put_folded(
+    model: FoldingModel,
+    ratings: Ratings,
+    side: str,
+    rows: Indices,
+    histories: Histories,
+) -> None:
+    """Fold some users or items in, and put them at their indices in the model."""
+    if not len(rows):
+        return
+    features: Any = ratings.axis(side).features
+    if features is not None:
+        features = replace(features, matrix=features.matrix[rows])
+    if side == "user":
+        histories = histories.take(rows)
+    model._put(folded_in(model, side, histories, features), side, rows)
 
 
 def _raters(ratings: Ratings, items: Indices) -> Histories:
     """Return the ratings of the given items, as rows of user indices."""
-    row_of = np.full(ratings.n_items, -1, np.int32)
-    row_of[items] = np.arange(len(items))
-    rows = row_of[ratings.indices]
-    positions = np.flatnonzero(rows >= 0)
-    rows = rows[positions]
-    positions = positions[np.argsort(rows, kind="stable")]
-    users = np.searchsorted(ratings.indptr, positions, side="right") - 1
-    indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(items))))
-    times = None if ratings.seconds is None else ratings.seconds[positions]
-    values = ratings.values_at(positions)
-    return Histories(indptr.astype(np.int64), users.astype(np.int32), values, times)
+    from scipy.sparse import csr_array
+
+    numbered = np.arange(ratings.nnz), ratings.indices, ratings.indptr
+    positions = csr_array(numbered, shape=ratings.shape)[:, items].T.tocsr()
+    at = positions.data
+    times = None if ratings.seconds is None else ratings.seconds[at]
+    return Histories(
+        positions.indptr.astype(np.int64),
+        positions.indices.astype(np.int32),
+        ratings.values_at(at),
+        times,
+    )
 
 
-def _moved(model: Model, change: Change) -> Model:
+def _moved(model: FoldingModel, change: Change) -> FoldingModel:
     """Return a copy of a model with users and items at new indices, with zeros for new ones."""
     rows: dict[str, Indices] = {}
-    moves = zip(
-        ("user", "item"), (change.users, change.items), change.after.shape, strict=True
-    )
-    for side, new_indices, size in moves:
-        rows[side] = np.full(size, -1)
-        rows[side][new_indices[new_indices >= 0]] = np.flatnonzero(new_indices >= 0)
+    for side, indices in (("user", change.users), ("item", change.items)):
+        remaining = np.flatnonzero(indices >= 0)
+        rows[side] = np.full(len(change.after.axis(side).ids), -1)
+        rows[side][indices[remaining]] = remaining
     return model._rearranged(**rows)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recsys.data.frames import listed
 from recsys.errors import DataError
 from recsys.messages import close_matches, enumerated
-from recsys.ranking.topn import Cosine, TopN, top_n
+from recsys.ranking.topn import Cosine, CsrPairs, TopN, top_n
 
 if TYPE_CHECKING:
     from recsys.data.ids import Ids, IdsLike
@@ -163,7 +163,9 @@ def best_rows(
     scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = None
 ) -> TopN:
     """Return the n rows with the largest cosine for each query, without row `exclude[q]`."""
-    without = None if exclude is None else lambda q: (np.arange(len(q)), exclude[q])
+    without = None
+    if exclude is not None:
+        without = CsrPairs(np.arange(n_queries + 1), exclude.astype(np.int32))
     top = TopN.joined(top_n(scorer, np.arange(n_queries), n, exclude=without))
     np.clip(top.scores, -1, 1, out=top.scores)  # rounding may exceed 1
     return top

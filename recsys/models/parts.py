@@ -22,6 +22,7 @@ from recsys.errors import DataError
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 SIDES = {"users": "user", "items": "item"}  # sides of parts, by the name of the part
 OTHER = {"user": "item", "item": "user", "": ""}

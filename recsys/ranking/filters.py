@@ -18,6 +18,7 @@ from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.models.parts import Mask
 
 BlockLike: TypeAlias = "IdsLike | FrameLike | Mapping[Any, IdsLike]"
 """Items to block for everyone; or for each user, as a frame of users and items or a mapping."""
@@ -53,8 +54,8 @@ def candidate_mask(
     items: IdsLike | None,
     block: IdsLike | None,
     where: str | pl.Expr | None,
-    new: npt.NDArray[np.bool_] | None = None,
-) -> npt.NDArray[np.bool_] | None:
+    new: Mask | None = None,
+) -> Mask | None:
     """Return a mask of the items that may be recommended, shape (n_items,); None for all.
 
     These are the items in `items` but not in `block` that meet `where`. `new` marks the items
@@ -118,8 +119,8 @@ def rows_where(
     condition: str | pl.Expr,
     ratings: Ratings,
     kind: str = "item",
-    new: npt.NDArray[np.bool_] | None = None,
-) -> npt.NDArray[np.bool_]:
+    new: Mask | None = None,
+) -> Mask:
     """Return a mask of the items (or users) that meet a condition on the columns of their table.
 
     The mask is False if the condition is unknown because a value is missing.

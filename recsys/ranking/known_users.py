@@ -20,6 +20,7 @@ from lowrank.kernels.retrieval import hash_texts
 from lowrank.kernels.topk import Hashes, Ties
 from recsys.errors import ModelFileError, UnknownIdError
 from recsys.model_file import Arrays, OpenedModel, listed, open_model
+from recsys.models.parts import Mask
 from recsys.ranking.topn import CsrPairs, KnownUsers, TopN
 from recsys.saved_arrays import DamageError, check_rows
 
@@ -153,7 +154,7 @@ class _Column:
 
     values: NDArray[Any]
     offsets: NDArray[np.int64] | None
-    valid: NDArray[np.bool_] | None
+    valid: Mask | None
 
     @classmethod
     def of(cls, arrays: Arrays, prefix: str) -> _Column:

@@ -22,7 +22,7 @@ from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Model
 from recsys.models.baselines import Popular
-from recsys.models.parts import Floats, Indices
+from recsys.models.parts import Floats, Indices, Mask
 from recsys.predictions import unsupported
 from recsys.ranking.filters import (
     blocked_pairs,
@@ -31,7 +31,7 @@ from recsys.ranking.filters import (
     without_blocked,
 )
 from recsys.ranking.lists import ListOptions
-from recsys.ranking.topn import CsrPairs, Exclude, TopN, check_n, inverse_lengths, top_n
+from recsys.ranking.topn import CsrPairs, TopN, check_n, inverse_lengths, top_n
 
 Search = Callable[[Indices, int], Iterator[TopN]]
 """Search for the n best items of some users; `rows` of the result are positions of the users."""
@@ -48,9 +48,9 @@ def prepare_lists(
     users: IdsLike | None,
     n: int,
     options: ListOptions,
-    new: NDArray[np.bool_] | None,
+    new: Mask | None,
     popular: Popular | None,
-) -> tuple[pl.Series, Iterator[TopN], NDArray[np.bool_] | None]:
+) -> tuple[pl.Series, Iterator[TopN], Mask | None]:
     """Return the ids of users, blocks of their best items, and which items are new.
 
     `new` marks the items without ratings, if there are any. Unknown users get the items of
@@ -137,8 +137,8 @@ def _labels_of(ids: Ids, queries: IdsLike, indices: Indices) -> pl.Series:
 class SearchLimits(TypedDict):
     """Items that `top_n` leaves out, and its order of ties."""
 
-    exclude: Exclude | None
-    allowed: NDArray[np.bool_] | None
+    exclude: CsrPairs | None
+    allowed: Mask | None
     ties: Ties
 
 
@@ -346,7 +346,7 @@ class Reranking:
         np.maximum(similarity, cosines.reshape(items.shape), out=similarity)
 
 
-def _relevance(scores: Floats, is_given: NDArray[np.bool_]) -> Floats:
+def _relevance(scores: Floats, is_given: Mask) -> Floats:
     """Return scores scaled to 0 for the worst and 1 for the best candidate of each user."""
     best = scores[:, :1]
     worst: Floats = scores.min(axis=1, keepdims=True, initial=np.inf, where=is_given)

@@ -26,9 +26,7 @@ from lowrank.kernels.topk import Hashes, SearchOrder, Ties, item_order, mixed
 from recsys.errors import DataError, check_whole
 from recsys.models.base import Model
 from recsys.models.factor_form import FactorForm
-from recsys.models.parts import Floats, Indices
-
-Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
+from recsys.models.parts import Floats, Indices, Mask
 
 # scores of a block of users: 32 MB, and the same again for the partition
 _BLOCK_SCORES = 2**23
@@ -71,19 +69,18 @@ class TopN:
     @classmethod
     def joined(cls, parts: Iterable[TopN]) -> TopN:
         """Concatenate several results."""
-        columns = zip(
-            *((p.rows, p.items, p.ranks, p.scores) for p in parts), strict=True
-        )
+        columns = zip(*parts, strict=True)
         return cls(*map(np.concatenate, columns))
 
     def take(self, which: NDArray[np.generic]) -> TopN:
         """Return some of the entries, given by a mask or by positions."""
-        return TopN(
-            self.rows[which], self.items[which], self.ranks[which], self.scores[which]
-        )
+        return TopN(*(column[which] for column in self))
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return iter((self.rows, self.items, self.ranks, self.scores))
 
 
 def top_n(
@@ -91,8 +88,8 @@ def top_n(
     users: Indices,
     n: int,
     *,
-    exclude: Exclude | None = None,
-    allowed: NDArray[np.bool_] | None = None,
+    exclude: CsrPairs | None = None,
+    allowed: Mask | None = None,
     order: SearchOrder | None = None,
     ties: Ties | None = None,
 ) -> Iterator[TopN]:
@@ -105,9 +102,8 @@ def top_n(
     ----------
     scorer, users, n : Scorer, int64 ndarray and int
         Users may be repeated; n may exceed the number of items.
-    exclude : callable, optional
-        Function of a block of user indices that returns (positions in the block, items) of pairs to
-        leave out, such as `CsrPairs`.
+    exclude : CsrPairs, optional
+        Pairs of a user and an item to leave out.
     allowed : bool ndarray of shape (n_items,), optional
         False for items that are left out for all users.
     order : SearchOrder, optional
@@ -118,7 +114,8 @@ def top_n(
         item comes first.
     """
     check_n(n)
-    return _blocks(scorer, users, int(n), exclude, allowed, order, ties)
+    options: SearchOptions = {"allowed": allowed, "order": order, "ties": ties}
+    return _blocks(scorer, users, int(n), exclude, options)
 
 
 def user_ties(items: Hashes, users: Hashes, random_state: int = 0) -> Ties:
@@ -131,7 +128,7 @@ def user_ties(items: Hashes, users: Hashes, random_state: int = 0) -> Ties:
 
 
 def search_order(
-    scorer: Scorer, n_users: int, allowed: NDArray[np.bool_] | None = None
+    scorer: Scorer, n_users: int, allowed: Mask | None = None
 ) -> SearchOrder | None:
     """Return an order of the items that makes small searches by `top_n` faster, or None.
 
@@ -140,12 +137,9 @@ def search_order(
     """
     users = np.linspace(0, n_users - 1, min(n_users, _SAMPLE)).astype(np.int64)
     form = scorer._factor_form(users)
-    if (
-        form is None
-        or form.weight is not None
-        or form.sparse is not None
-        or not n_users
-    ):
+    if form is None or not n_users:
+        return None
+    if form.weight is not None or form.sparse is not None:
         return None
     typical = float(np.median(np.linalg.norm(form.users, axis=1)))
     order = item_order(form.items, form.bias, allowed=allowed, typical=typical)
@@ -153,11 +147,8 @@ def search_order(
     def seconds(tried: SearchOrder | None) -> float:
         start = time.perf_counter()
         for at in range(0, len(users), _TOGETHER):
-            next(
-                top_n(
-                    scorer, users[at : at + _TOGETHER], 10, allowed=allowed, order=tried
-                )
-            )
+            few = users[at : at + _TOGETHER]
+            next(top_n(scorer, few, 10, allowed=allowed, order=tried))
         return time.perf_counter() - start
 
     times = [(seconds(None), seconds(order)) for _ in range(2)]
@@ -168,7 +159,7 @@ def search_order(
 class SearchOptions(TypedDict):
     """Options of `top_n` that are the same for all users."""
 
-    allowed: NDArray[np.bool_] | None
+    allowed: Mask | None
     order: SearchOrder | None
     ties: Ties | None
 
@@ -183,7 +174,7 @@ class KnownUsers:
         self,
         scorer: Scorer,
         seen: CsrPairs,
-        allowed: NDArray[np.bool_] | None = None,
+        allowed: Mask | None = None,
         ties: Ties | None = None,
     ) -> None:
         self.allowed, self.ties = allowed, ties
@@ -200,9 +191,7 @@ class KnownUsers:
     def best(self, users: Indices, n: int) -> Iterator[TopN]:
         """Find the n best items that each user has not rated."""
         popularity = getattr(self._scorer, "popularity", None)
-        if (
-            popularity != self._popularity
-        ):  # the parameter has changed, so the order is invalid
+        if popularity != self._popularity:  # so the order is invalid
             self._popularity, self._searches, self.order = popularity, 0, None
         self._searches += 1
         if self._searches == _PAYS_AFTER:
@@ -222,10 +211,15 @@ def check_n(n: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CsrPairs:
-    """Entries of a CSR matrix as `exclude` of `top_n`, passed to the kernel without conversion."""
+    """Pairs of a user and an item as the entries of a CSR matrix, for `top_n` to leave out."""
 
-    indptr: NDArray[np.int64]
+    indptr: Indices
     indices: NDArray[np.int32]
+
+    @classmethod
+    def diagonal(cls, n: int) -> CsrPairs:
+        """Return the pairs of each of n items with itself."""
+        return cls(np.arange(n + 1), np.arange(n, dtype=np.int32))
 
     def __call__(self, users: Indices) -> tuple[Indices, NDArray[np.integer[Any]]]:
         """Return the entries of the rows `users`: positions in `users`, and items."""
@@ -251,31 +245,28 @@ def select(
     chosen = losses < np.inf
     if n < losses.shape[1]:
         cut = np.partition(losses, n - 1, axis=1)[:, n - 1]
-        if (
-            error is not None
-        ):  # the n best are at most 2 * error below the approximate n-th
+        if error is not None:
+            # The n best are at most 2 * error below the approximate n-th.
             cut = np.nextafter(cut + 2 * error, np.float32(np.inf))
-        chosen &= losses <= np.where(np.isnan(cut), np.float32(np.inf), cut)[:, None]
+        cut[np.isnan(cut)] = np.inf
+        chosen &= losses <= cut[:, None]
     rows, items = np.divmod(np.flatnonzero(chosen), max(1, scores.shape[1]))
-    found = -losses[rows, items] if exact is None else exact(rows, items)
-    selected = _largest(rows, items, found, n, ties)
-    rows, items, found = rows[selected], items[selected], found[selected]
+    values = -losses[rows, items] if exact is None else exact(rows, items)
+    selected = _largest(rows, items, values, n, ties)
+    rows, items, values = rows[selected], items[selected], values[selected]
     tie_ranks = items if ties is None else ties.places(rows, items)
-    order = np.lexsort((tie_ranks, -found, rows))
+    order = np.lexsort((tie_ranks, -values, rows))
     counts = np.bincount(rows, minlength=len(scores))
     ranks = np.arange(1, len(rows) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
     order = order[ranks <= n]
-    return TopN(
-        rows[order],
-        items[order],
-        ranks[ranks <= n].astype(np.int32),
-        found[order].astype(np.float32, copy=False),
-    )
+    ranks = ranks[ranks <= n]
+    values = values[order].astype(np.float32, copy=False)
+    return TopN(rows[order], items[order], ranks.astype(np.int32), values)
 
 
 def _largest(
     rows: Indices, items: Indices, scores: Floats, n: int, ties: Ties | None
-) -> NDArray[Any]:
+) -> Mask:
     """Return a mask of candidates, grouped by row, without most that are not among the n best.
 
     Rows in which many items have the same score would take long to sort.
@@ -289,12 +280,10 @@ def _largest(
         cut = np.partition(losses, n - 1)[n - 1]
         is_selected[part] = losses < cut
         equal = part.start + np.flatnonzero(losses == cut)
-        tie_ranks = (
-            items[equal] if ties is None else ties.places(rows[equal], items[equal])
-        )
-        is_selected[
-            equal[np.argsort(tie_ranks)[: n - np.count_nonzero(is_selected[part])]]
-        ] = True
+        if ties is not None:
+            equal = equal[np.argsort(ties.places(rows[equal], items[equal]))]
+        n_missing = n - np.count_nonzero(is_selected[part])
+        is_selected[equal[:n_missing]] = True
     return is_selected
 
 
@@ -325,9 +314,9 @@ class Cosine:
         self._inverse = inverse_lengths(vectors) if inverse is None else inverse
         self._queries = vectors if queries is None else queries
         self._scale = self._inverse if queries is None else inverse_lengths(queries)
-        self._confidence = (
-            np.ones(len(vectors), np.float32) if confidence is None else confidence
-        )
+        if confidence is None:
+            confidence = np.ones(len(vectors), np.float32)
+        self._confidence = confidence
 
     @property
     def n_items(self) -> int:  # noqa: D102
@@ -351,15 +340,12 @@ class Cosine:
     def _score_error(self, users: Indices) -> Floats:
         """Return a bound on the rounding of a cosine (as `FactorModel._score_error`)."""
         terms = self._vectors.shape[1] + 3
-        return np.full(
-            len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32
-        )
+        bound = 2 * terms * np.finfo(np.float32).eps
+        return np.full(len(users), bound, np.float32)
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
         """Return queries and vectors, with factors that convert their products to cosines."""
-        if (
-            len(users) == 1
-        ):  # a product with one vector is faster than the kernel for many
+        if len(users) == 1:  # a product is faster than the kernel for many
             return None
         return FactorForm(
             self._queries[users],
@@ -369,49 +355,31 @@ class Cosine:
             self._confidence,
         )
 
-    @staticmethod
-    def exclude_itself(users: Indices) -> tuple[Indices, Indices]:
-        """Return the pairs of each item with itself, as `exclude` of `top_n`."""
-        return np.arange(len(users)), users
-
 
 def _blocks(
     scorer: Scorer,
     users: Indices,
     n: int,
-    exclude: Exclude | None,
-    allowed: NDArray[np.bool_] | None,
-    order: SearchOrder | None,
-    ties: Ties | None,
+    exclude: CsrPairs | None,
+    options: SearchOptions,
 ) -> Iterator[TopN]:
     """Yield at least one block; blocks are larger if the kernel computes the scores."""
-
-    def size_of_block(width: int, limit: int) -> int:  # for at most `limit` numbers
-        results = _BLOCK_RESULTS // max(1, min(n, scorer.n_items))
-        return max(1, min(limit // max(1, width), results))
-
     is_compiled = kernels.backend().name == "compiled"
-    size = size_of_block(scorer.n_items, _BLOCK_SCORES)
-    if (
-        len(users) > size
-        and is_compiled
-        and (form := scorer._factor_form(users[:0])) is not None
-    ):
-        size = max(size, size_of_block(form.users.shape[1], _BLOCK_FACTORS))
+    width, limit = scorer.n_items, _BLOCK_SCORES
+    if is_compiled and (form := scorer._factor_form(users[:0])) is not None:
+        width, limit = min(width, form.users.shape[1]), _BLOCK_FACTORS
+    n_results = max(1, min(n, scorer.n_items))
+    size = max(1, min(limit // max(1, width), _BLOCK_RESULTS // n_results))
     for start in range(0, max(1, len(users)), size):
-        rows = slice(start, start + size)
-        part = users[rows]
-        ties_of_part = None if ties is None else ties.take(rows)
-        form = scorer._factor_form(part) if is_compiled else None
+        block = slice(start, start + size)
+        form = scorer._factor_form(users[block]) if is_compiled else None
+        ties = options["ties"]
+        of_block = options.copy()
+        of_block["ties"] = None if ties is None else ties.take(block)
         if form is None:
-            top = _by_scores(scorer, part, n, exclude, allowed, ties_of_part)
+            top = _by_scores(scorer, users[block], n, exclude, of_block)
         else:
-            options: SearchOptions = {
-                "allowed": allowed,
-                "order": order,
-                "ties": ties_of_part,
-            }
-            top = _by_factors(form, part, n, exclude, options)
+            top = _by_factors(form, users[block], n, exclude, of_block)
         yield TopN(top.rows + start, top.items, top.ranks, top.scores)
 
 
@@ -419,19 +387,12 @@ def _by_factors(
     form: FactorForm,
     users: Indices,
     n: int,
-    exclude: Exclude | None,
+    exclude: CsrPairs | None,
     options: SearchOptions,
 ) -> TopN:
-    seen_pairs = None  # pairs to leave out, in the form of the kernel
-    if isinstance(exclude, CsrPairs):
-        seen_pairs = kernels.Seen(users, exclude.indptr, exclude.indices)
-    elif exclude is not None:
-        rows, items = exclude(users)
-        order = np.argsort(rows, kind="stable")
-        indptr = np.searchsorted(rows[order], np.arange(len(users) + 1))
-        seen_pairs = kernels.Seen(
-            np.arange(len(users)), indptr, items[order].astype(np.int32)
-        )
+    seen = None
+    if exclude is not None:
+        seen = kernels.Seen(users, exclude.indptr, exclude.indices)
     best = top_k(
         form.users,
         form.items,
@@ -440,30 +401,32 @@ def _by_factors(
         bias=form.bias,
         weight=form.weight,
         sparse=form.sparse,
-        seen=seen_pairs,
+        seen=seen,
         **options,
     )
     rows, columns = np.nonzero(np.arange(best.items.shape[1]) < best.counts[:, None])
-    items, scores = best.items[rows, columns], best.scores[rows, columns]
+    items = best.items[rows, columns].astype(np.int64)
+    scores = best.scores[rows, columns]
     if form.link is not None:
         scores = form.link(scores)
-    return TopN(rows, items.astype(np.int64), (columns + 1).astype(np.int32), scores)
+    return TopN(rows, items, (columns + 1).astype(np.int32), scores)
 
 
 def _by_scores(
     scorer: Scorer,
     users: Indices,
     n: int,
-    exclude: Exclude | None,
-    allowed: NDArray[np.bool_] | None,
-    ties: Ties | None,
+    exclude: CsrPairs | None,
+    options: SearchOptions,
 ) -> TopN:
     scores = checked_scores(scorer, users)
     if exclude is not None:
         scores[exclude(users)] = -np.inf
-    if allowed is not None:
-        scores[:, ~allowed] = -np.inf
-    if (error := scorer._score_error(users)) is None:
+    if options["allowed"] is not None:
+        scores[:, ~options["allowed"]] = -np.inf
+    ties = options["ties"]
+    error = scorer._score_error(users)
+    if error is None:
         return select(scores, n, ties=ties)
 
     def exact(rows: Indices, items: Indices) -> Floats:

@@ -24,7 +24,7 @@ from recsys.models.parts import Floats, Indices
 from recsys.predictions import clip_to_range, unsupported, user_contributions
 from recsys.ranking.lists import ListOptions
 from recsys.ranking.rerank import prepare_lists
-from recsys.ranking.topn import Cosine, CsrPairs, TopN, top_n
+from recsys.ranking.topn import CsrPairs, TopN, top_n
 from recsys.recommender import Recommender
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
@@ -165,7 +165,7 @@ class Responses:
             self.recommender._item_similarity,
             indices,
             n,
-            exclude=Cosine.exclude_itself,
+            exclude=CsrPairs.diagonal(self.ratings.n_items),
             ties=self.recommender._known_users.ties,
         )
         lists = self._fill(blocks, len(indices))

@@ -19,7 +19,7 @@ from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
-from recsys.ranking.topn import Cosine, CsrPairs, Exclude, Scorer, top_n
+from recsys.ranking.topn import CsrPairs, Scorer, top_n
 from recsys.serve.browser_model import Form, browser_model, is_linear, scores_new
 from recsys.serve.catalogue import Catalogue, id_texts
 from recsys.serve.problems import ProblemError
@@ -225,7 +225,8 @@ def _neighbours(recommender: Recommender, items: Indices) -> Form:
     """Return the most similar items of each item."""
     scorer = recommender._item_similarity
     n = min(_N_NEIGHBOURS, max(1, len(items) - 1))
-    return _ranked(recommender, scorer, items, items, n, Cosine.exclude_itself)
+    n_items = recommender.ratings.n_items
+    return _ranked(recommender, scorer, items, items, n, CsrPairs.diagonal(n_items))
 
 
 def _ranked(
@@ -234,7 +235,7 @@ def _ranked(
     queries: Indices,
     items: Indices,
     n: int,
-    exclude: Exclude,
+    exclude: CsrPairs,
 ) -> Form:
     """Return the n best items of each query, as positions in the page, padded with -1.
 

@@ -192,12 +192,10 @@ def test_both_ways_give_the_same_bits(n_users, n_items, k, n, seed):
     )
     users = rng.integers(n_users, size=50)
 
-    def exclude(block):  # not a CSR matrix, and in no order
-        return np.repeat(np.arange(len(block)), 2)[::-1], np.repeat(
-            block % max(1, n_items), 2
-        )[::-1]
-
-    exclude = exclude if n_items else None
+    exclude = None
+    if n_items:
+        blocked = np.arange(n_users, dtype=np.int32) % n_items
+        exclude = CsrPairs(np.arange(n_users + 1), blocked)
     found = collect(top_n(model, users, n, exclude=exclude))
     assert found == collect(top_n(by_scores(model), users, n, exclude=exclude))
 
@@ -288,7 +286,7 @@ def test_cosine_equals_the_formula():
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
     found = collect(
-        top_n(Cosine(vectors), np.arange(40), 4, exclude=Cosine.exclude_itself)
+        top_n(Cosine(vectors), np.arange(40), 4, exclude=CsrPairs.diagonal(40))
     )
     expected = sorted_top(cosines, 4)
     assert [entry[:3] for entry in found] == [entry[:3] for entry in expected]
@@ -302,17 +300,17 @@ def test_both_ways_give_the_same_cosines(monkeypatch):
     vectors = rng.normal(size=(150, 7)).astype(np.float32)
     vectors[[3, 60]], vectors[100:110] = 0, 3 * vectors[1]
     cosine = Cosine(vectors, confidence=rng.random(150).astype(np.float32))
-    found = collect(top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself))
+    found = collect(top_n(cosine, np.arange(150), 12, exclude=CsrPairs.diagonal(150)))
     monkeypatch.setattr(Cosine, "_factor_form", lambda self, users: None)
     assert found == collect(
-        top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself)
+        top_n(cosine, np.arange(150), 12, exclude=CsrPairs.diagonal(150))
     )
     assert len(found) == 148 * 12
 
 
 def test_cosine_of_a_zero_vector_is_like_nothing():
     cosine = Cosine(np.float32([[1, 0], [0, 0], [2, 0], [-1, 0]]))
-    found = collect(top_n(cosine, np.arange(4), 9, exclude=Cosine.exclude_itself))
+    found = collect(top_n(cosine, np.arange(4), 9, exclude=CsrPairs.diagonal(4)))
     assert found == [
         (0, 2, 1, 1),
         (0, 3, 2, -1),
@@ -328,7 +326,7 @@ def test_cosine_never_exceeds_one():
         np.random.default_rng(4).normal(size=(1, 97)), 30, axis=0
     ).astype(np.float32)
     found = collect(
-        top_n(Cosine(vectors), np.arange(30), 29, exclude=Cosine.exclude_itself)
+        top_n(Cosine(vectors), np.arange(30), 29, exclude=CsrPairs.diagonal(30))
     )
     assert max(entry[3] for entry in found) <= 1
     assert [entry[1] for entry in found[:3]] == [1, 2, 3]
