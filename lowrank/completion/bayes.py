@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import biased_start, check_problem
-from lowrank.completion.links import Posterior, RowPrior, Side, unpack
+from lowrank.completion.links import Posterior, RowPrior, Side, summed_covariance
 from lowrank.errors import ArgumentError
 from lowrank.kernels import Floats
 
@@ -32,9 +32,8 @@ _START_NOISE = 0.2
 _NOISES = 0.3, 2.0  # range of the calibrated noise, relative to that of the posterior
 _NOISE_ERROR = 0.05  # relative tolerance of the calibrated noise variance
 _GRID = 6  # noise variances that are compared at a time
-_QUICK_STEPS = (
-    3  # updates of the means alone between sweeps that also update covariances
-)
+# Updates of the means alone between sweeps that also update covariances
+_QUICK_STEPS = 3
 
 
 def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
@@ -205,7 +204,7 @@ def variational_sweeps(
     with kernels.at_most(threads):
         start = biased_start(X, k, random_state=random_state)
         rows, columns = VariationalSide.pair(
-            X, prior, prior, link_penalty, row_features, column_features
+            X, prior, link_penalty, row_features, column_features
         )
         rows.begin(target)
         columns.begin(target)
@@ -278,7 +277,9 @@ class VariationalSide(Side):
         vectors = self.vectors.mean
         from_prior = self.weighted_dots(vectors, vectors - 2 * self.prior_means)
         precision = self.prior.precision.astype(np.float64)
-        from_prior += float(np.sum(precision * self.summed_covariance()))
+        from_prior += float(
+            np.sum(precision * summed_covariance(self.vectors, self.weight))
+        )
         objective = float(result.objective[self.seen].sum())
         return objective + noise * (d * n_seen - from_prior)
 
@@ -290,7 +291,9 @@ class VariationalSide(Side):
         self.prior_means = predicted + mean
         residual -= mean
         residual *= np.sqrt(self.weight)[:, None]
-        scatter = kernels.coefficients(residual, residual) + self.summed_covariance()
+        scatter = kernels.coefficients(residual, residual) + summed_covariance(
+            self.vectors, self.weight
+        )
         if self.penalty:
             link = np.ascontiguousarray(self.prior.link)
             scatter += self.penalty * kernels.coefficients(link, link)
@@ -304,14 +307,6 @@ class VariationalSide(Side):
         self.prior = replace(
             self.with_mean(mean), precision=(precision + precision.T) / 2
         )
-
-    def summed_covariance(self) -> NDArray[np.float64]:
-        """Return the weighted sum of the covariances of rows with entries."""
-        packed = kernels.coefficients(self.vectors.covariance, self.weight[:, None])
-        summed: NDArray[np.float64] = unpack(
-            packed.T.astype(np.float64), len(self.prior.mean)
-        )[0]
-        return summed
 
     def free_energy(self) -> float:
         """Return this side's share of the free energy, right after `fit_prior`."""

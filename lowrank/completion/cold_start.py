@@ -22,11 +22,15 @@ from lowrank import kernels
 from lowrank.completion.bayes import VariationalSide, shrinkage_target
 from lowrank.completion.feature_ridge import (
     FeatureDesign,
-    FeatureMap,
     FeatureRidge,
     GroupedFeatures,
 )
-from lowrank.completion.links import Posterior, RowPrior, posterior_rows, unpack
+from lowrank.completion.links import (
+    Posterior,
+    RowPrior,
+    posterior_rows,
+    summed_covariance,
+)
 from lowrank.kernels import Floats
 from lowrank.subspace import orthonormal
 
@@ -35,9 +39,8 @@ N_SLOPES = 32  # maximum number of directions of the features
 # Steps of expectation maximisation for the penalties of the map. More steps raise the evidence, but
 # rank held-out rows worse.
 _MAP_STEPS = 3
-_SLOPE_STEPS = (
-    10  # steps of expectation maximisation for the distribution of the slopes
-)
+# Steps of expectation maximisation for the distribution of the slopes
+_SLOPE_STEPS = 10
 _EXTRA = 8  # oversampling: columns of the random subspace beyond the directions
 _RANGE_STEPS = 6  # steps of subspace iteration for the directions
 
@@ -59,9 +62,8 @@ class ColdMap:
 
     def vectors(self, features: kernels.CsrArrays) -> Posterior:
         """Return the means and covariances of rows with these features."""
+        means = kernels.csr_matmat(features, self.coefficients) + self.mean
         upper = self.covariance[np.triu_indices(len(self.mean))]
-        feature_map = FeatureMap(self.mean, self.coefficients)
-        means = feature_map.vectors(features, len(features.indptr) - 1)
         return Posterior(means, self.spread(features)[:, None] * upper)
 
     def spread(self, features: kernels.CsrArrays) -> Floats:
@@ -79,9 +81,8 @@ def mean_covariance(
     if not vectors.covariance.shape[1]:
         return np.zeros((d, d))
     weight = np.sqrt(counts).astype(vectors.mean.dtype)
-    packed = kernels.coefficients(vectors.covariance, weight[:, None] / weight.sum())
-    mean: NDArray[np.float64] = unpack(packed.T.astype(np.float64), d)[0]
-    return mean
+    weight /= weight.sum()
+    return summed_covariance(vectors, weight)
 
 
 def fit_cold_map(
@@ -97,7 +98,7 @@ def fit_cold_map(
     dtype = vectors.dtype
     d = vectors.shape[1]
     weight = np.sqrt(counts).astype(dtype)
-    # Their sum is the effective number of rows.
+    # The sum of the weights is then the effective number of rows.
     weight *= weight.sum() / (weight @ weight)
     total = float(weight.sum(dtype=np.float64))
     ridge = FeatureRidge.of(features, weight, d)
@@ -112,11 +113,10 @@ def fit_cold_map(
         scatter += np.diag(np.diag(scatter) / total + np.finfo(dtype).tiny)
         expected = scatter / (total + 1)
         ridge.learn(np.linalg.inv(expected).astype(dtype))
-    feature_map = ridge.map(mean)
     return ColdMap(
-        mean=feature_map.mean,
+        mean=ridge.map(mean).mean,
         covariance=expected.astype(dtype),
-        coefficients=feature_map.coefficients,
+        coefficients=ridge.coefficients,
         draws=ridge.drawn(),
         centre=ridge.design.centre,
     )
@@ -129,9 +129,9 @@ def main_directions(
 
     The result has shape (n_features, r).
     """
-    n_entries = max(1, int(counts.sum()))
-    weight = (counts / n_entries).astype(dtype)[:, None]
-    design = FeatureDesign.of(features, weight[:, 0])
+    weight = (counts / max(1, counts.sum())).astype(dtype)
+    design = FeatureDesign.of(features, weight)
+    weight = weight[:, None]
     n_features = design.n_features
     r = min(N_SLOPES, n_features)
     width = min(r + _EXTRA, n_features)
@@ -143,10 +143,12 @@ def main_directions(
                 return np.zeros((n_features, r), dtype)
             Q = orthonormal(Q)
         image = design.forward(Q)
-        variances, turn = np.linalg.eigh(kernels.coefficients(image, weight * image))
-    best = slice(None, -r - 1, -1)
-    total = max(float(variances[best].sum()), np.finfo(dtype).tiny)
-    directions = Q @ turn[:, best] * (1 / np.sqrt(total))
+        variances, rotation = np.linalg.eigh(
+            kernels.coefficients(image, weight * image)
+        )
+    largest = slice(None, -r - 1, -1)
+    total = max(float(variances[largest].sum()), np.finfo(dtype).tiny)
+    directions = Q @ rotation[:, largest] / np.sqrt(total)
     return np.ascontiguousarray(directions, dtype)
 
 
@@ -159,10 +161,8 @@ class Slopes(NamedTuple):
     def of(self, entries: kernels.CsrArrays, directions: Floats) -> Floats:
         """Return the slopes of columns given their residuals, shape (n, r + 1)."""
         columns = Posterior.exactly(_with_bias(directions))
-        posterior = posterior_rows(
-            entries, columns, self.prior, mean=0.0, noise=self.noise
-        )
-        return posterior.mean
+        rows = posterior_rows(entries, columns, self.prior, mean=0.0, noise=self.noise)
+        return rows.mean
 
 
 def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
@@ -171,15 +171,14 @@ def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
 
     d = directions.shape[1] + 1
     dtype = residuals.dtype
-    X = sparse.csr_array(
-        (residuals.data, residuals.indices, residuals.indptr),
-        shape=(len(residuals.indptr) - 1, len(directions)),
-    )
+    indptr, indices, data = residuals
+    shape = len(indptr) - 1, len(directions)
+    X = sparse.csr_array((data, indices, indptr), shape=shape)
     noise = float(residuals.data.var(dtype=np.float64)) or 1.0
     target = shrinkage_target(d, noise)
     precision = np.diag(1 / target).astype(dtype)
     prior = RowPrior(np.zeros(d, dtype), precision, np.zeros((0, d), dtype), 0.0)
-    rows, columns = VariationalSide.pair(X, prior, prior, 0.0)
+    rows, columns = VariationalSide.pair(X, prior)
     rows.target = target
     covariance = np.zeros((len(directions), d * (d + 1) // 2), dtype)
     columns.vectors = Posterior(_with_bias(directions), covariance)

@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _EXACT = 1024  # maximum number of features whose Gram matrix is factored
-_STEPS = (
-    6  # maximum conjugate gradient steps per sweep; they start from the previous sweep
-)
+# maximum conjugate gradient steps per sweep; they start from the previous sweep
+_STEPS = 6
 _CLOSE = 1e-2  # relative change of the coefficients below which the steps end
-_MOST_TURN = (
-    10.0  # maximum weight of the previous direction, against residuals of mere rounding
-)
+# maximum weight of the previous direction, against residuals of mere rounding
+_MOST_TURN = 10.0
 _FIRST_PENALTY = 10.0  # of each group, relative to the typical weight
 _DRAWS = 32  # draws of the coefficients that measure their uncertainty
 _TRACE_DRAWS = 8  # draws that estimate the trace of their covariance, for many features
@@ -68,43 +66,32 @@ class Link:
     """The 0/1 pattern of a sparse matrix, its rows scaled to length 1.
 
     `scale` is one over the square root of each row's number of entries, 1 for a row without
-    entries. `turned` is the transposed pattern. With fewer rows than columns, products through it
-    are faster, because they gather from, or scatter to, the smaller array.
+    entries. `transpose` is the transposed pattern, which `backward` needs.
     """
 
     pattern: kernels.CsrArrays
     scale: Floats
-    n_cols: int
-    turned: kernels.CsrArrays | None = None
+    transpose: kernels.CsrArrays | None = None
 
     @classmethod
-    def of(cls, entries: kernels.CsrArrays, n_cols: int) -> Link:
+    def of(
+        cls, entries: kernels.CsrArrays, transpose: kernels.CsrArrays | None = None
+    ) -> Link:
         """Return the link of the matrix whose arrays are `entries`."""
         counts = np.maximum(np.diff(entries.indptr), 1)
-        dtype = entries.data.dtype
         pattern = entries._replace(data=np.ones_like(entries.data))
-        return cls(pattern, (1 / np.sqrt(counts)).astype(dtype), n_cols)
-
-    def with_turned(self, other: Link) -> Link:
-        """Return this link with the pattern of the transposed link, if products are faster so."""
-        helps = len(self.scale) < self.n_cols
-        return replace(self, turned=other.pattern if helps else None)
+        return cls(pattern, (1 / np.sqrt(counts)).astype(entries.dtype), transpose)
 
     def forward(self, B: Floats) -> Floats:
         """Return S @ B for B of shape (n_cols, width)."""
-        if self.turned is None:
-            product = kernels.csr_matmat(self.pattern, B)
-        else:
-            product = kernels.csr_rmatmat(self.turned, B, len(self.scale))
+        product = kernels.csr_matmat(self.pattern, B)
         product *= self.scale[:, None]
         return product
 
     def backward(self, Y: Floats) -> Floats:
         """Return S.T @ Y for Y of shape (n_rows, width)."""
-        scaled = Y * self.scale[:, None]
-        if self.turned is None:
-            return kernels.csr_rmatmat(self.pattern, scaled, self.n_cols)
-        return kernels.csr_matmat(self.turned, scaled)
+        assert self.transpose is not None
+        return kernels.csr_matmat(self.transpose, Y * self.scale[:, None])
 
     def squares(self, weight: Floats) -> Floats:
         """Return the diagonal of S' W S as a column."""
@@ -128,19 +115,19 @@ class FeatureDesign:
     def of(cls, features: GroupedFeatures, weight: Floats) -> Self:
         """Return features centred by their weighted mean over rows."""
         matrix = features.matrix.astype(weight.dtype, copy=False)
-        groups, centre = (
-            tuple(features.groups.values()),
-            np.zeros(matrix.shape[1], weight.dtype),
+        design = cls(
+            rows=kernels.csr_arrays(matrix),
+            columns=kernels.csr_arrays(matrix.T.tocsr()),
+            groups=tuple(features.groups.values()),
+            centre=np.zeros(matrix.shape[1], weight.dtype),
         )
-        columns = kernels.csr_arrays(matrix.T.tocsr())
-        return cls(kernels.csr_arrays(matrix), columns, groups, centre).centred(weight)
+        return design.centred(weight)
 
     def centred(self, weight: Floats) -> Self:
         """Return the same features, centred by the mean with other weights."""
+        sums = self.backward(weight[:, None])[:, 0]
         total = weight.dtype.type(weight.sum(dtype=np.float64))
-        return replace(
-            self, centre=kernels.csr_matmat(self.columns, weight[:, None])[:, 0] / total
-        )
+        return replace(self, centre=sums / total)
 
     @property
     def n_features(self) -> int:
@@ -182,15 +169,16 @@ class FeatureDesign:
         """Return F' W F as a dense matrix, F centred by the mean with these weights."""
         from scipy import sparse
 
-        shape = len(self.centre), len(weight)
         indptr, indices, data = self.columns
+        shape = len(self.centre), len(weight)
         columns = sparse.csr_array(
             (data.astype(np.float64), indices, indptr), shape=shape
         )
-        scaled = columns * weight.astype(np.float64)
+        wide = weight.astype(np.float64)
+        scaled = columns * wide
         full: NDArray[np.float64] = (scaled @ columns.T).toarray()
         centre = self.centre.astype(np.float64)
-        full -= np.outer(centre, centre) * float(weight.sum(dtype=np.float64))
+        full -= np.outer(centre, centre) * wide.sum()
         return full
 
 
@@ -224,8 +212,9 @@ def ridge_fit(
     Simm et al. (2017), "Macau: scalable Bayesian factorization with high-dimensional side
     information using MCMC", section 3.
     """
+    dtype = start.dtype
     w = weight[:, None]
-    rho = np.asarray(ridge, start.dtype)
+    rho = np.asarray(ridge, dtype)
     B = start.copy()
     if squares is None:
         squares = design.squares(weight)
@@ -243,13 +232,13 @@ def ridge_fit(
         scale = scale or float(size.sum())
         if size.sum() <= close**2 * scale:
             break
-        turn = _ratio(size, previous_size).astype(start.dtype)
+        turn = _ratio(size, previous_size).astype(dtype)
         direction *= np.minimum(turn, _MOST_TURN)
         direction += preconditioned
         image = design.forward(direction)
         curvature = _dots(image, w * image) + _dots(direction, rho * direction)
         step = _ratio(relaxation * _dots(residual, direction), curvature)
-        step = step.astype(start.dtype)
+        step = step.astype(dtype)
         B += step * direction
         fitted += step * image
     return B, fitted
@@ -288,6 +277,7 @@ class FeatureRidge:
     penalties: NDArray[np.float64] = field(init=False)
     draws: Floats | None = None
     log_evidence: float = 0.0
+    # Computed when first used: F'WF, and its Cholesky factor with the penalties that it has.
     _gram: NDArray[np.float64] | None = None
     _factored: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
@@ -302,7 +292,8 @@ class FeatureRidge:
 
     def weigh(self, weight: Floats, charge: Floats) -> None:
         """Set the weights of rows and the charge on predictions."""
-        self.weight, self._gram, self._factored = weight + charge, None, None
+        self.weight = weight + charge
+        self._gram = self._factored = None
         self.shrinkage = np.ones((len(weight), 1), weight.dtype)
         np.divide(weight, self.weight, out=self.shrinkage[:, 0], where=weight > 0)
         self.design = self.design.centred(self.weight)
@@ -333,24 +324,24 @@ class FeatureRidge:
         means = np.einsum("i,ij->j", self.weight, target, dtype=np.float64)
         means /= self.weight.sum(dtype=np.float64)
         target = target - means.astype(target.dtype)
-        if not self.is_exact:
-            coefficients, _ = ridge_fit(
-                self.design,
-                target,
-                ridge=self.ridge,
-                weight=self.weight,
-                start=start,
-                steps=_STEPS,
-                close=_CLOSE,
-                squares=self.diagonal,
-            )
-            return coefficients
-        from scipy.linalg import cho_solve
+        if self.is_exact:
+            from scipy.linalg import cho_solve
 
-        right = self.design.backward(self.weight[:, None] * target).astype(np.float64)
-        with kernels.one_blas_thread():
-            solved = cho_solve((self._root(), True), right)
-        return np.ascontiguousarray(solved, target.dtype)
+            right = self.design.backward(self.weight[:, None] * target)
+            with kernels.one_blas_thread():
+                solved = cho_solve((self._root(), True), right.astype(np.float64))
+            return np.ascontiguousarray(solved, target.dtype)
+        coefficients, _ = ridge_fit(
+            self.design,
+            target,
+            ridge=self.ridge,
+            weight=self.weight,
+            start=start,
+            steps=_STEPS,
+            close=_CLOSE,
+            squares=self.diagonal,
+        )
+        return coefficients
 
     def drawn(self, n_draws: int = _DRAWS) -> Floats:
         """Return draws from N(0, Q), shape (n_features, n_draws), from a fixed seed."""
@@ -370,9 +361,9 @@ class FeatureRidge:
         scale = np.zeros_like(self.weight)
         np.divide(1, np.sqrt(self.weight), out=scale, where=self.weight > 0)
         target = scale[:, None] * row_noise - self.design.forward(prior_means)
-        start = self.draws
-        if start is None or start.shape[1] != n_draws:
-            start = np.zeros_like(noise)
+        start = np.zeros_like(noise)
+        if self.draws is not None and self.draws.shape[1] == n_draws:
+            start = self.draws
         self.draws = prior_means + self.solve(target, start - prior_means)
         return self.draws
 
@@ -383,7 +374,8 @@ class FeatureRidge:
         C_g' + d \operatorname{tr} Q_{gg})`. A prior with the weight of one more feature keeps all
         penalties finite.
         """
-        d, sizes = self.coefficients.shape[1], self.design.sizes + 1
+        d = self.coefficients.shape[1]
+        sizes = self.design.sizes + 1
         if self.is_exact:  # the exact diagonal of Q, otherwise an estimate
             from scipy.linalg.lapack import dtrtri
 
@@ -391,17 +383,15 @@ class FeatureRidge:
                 inverse, _ = dtrtri(self._root(), lower=True)
             variances = np.einsum("ij,ij->j", inverse, inverse)
         else:
-            variances = np.mean(
-                self.drawn(_TRACE_DRAWS).astype(np.float64) ** 2, axis=1
-            )
+            draws = self.drawn(_TRACE_DRAWS).astype(np.float64)
+            variances = np.mean(draws**2, axis=1)
         traces = self.design.sums(variances)
         traces += 1 / (_FIRST_PENALTY * _typical(self.weight))
-        before, squares = self.penalties, self.squares(precision)
-        self.penalties = d * sizes / (squares + d * traces)
-        gain = (
-            sizes @ np.log(self.penalties / before) - (self.penalties - before) @ traces
-        )
-        self.log_evidence += 0.5 * d * float(gain)
+        previous = self.penalties
+        self.penalties = d * sizes / (self.squares(precision) + d * traces)
+        gain = float(sizes @ np.log(self.penalties / previous))
+        gain -= float((self.penalties - previous) @ traces)
+        self.log_evidence += 0.5 * d * gain
 
     def squares(self, precision: Floats) -> NDArray[np.float64]:
         """Return tr C Lambda C' for each group."""

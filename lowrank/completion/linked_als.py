@@ -28,15 +28,13 @@ from lowrank.completion.links import (
     exact_posterior,
     ridge_precision,
     sampled_rows,
-    unpack,
+    summed_covariance,
 )
 from lowrank.kernels import Floats, transposed
 
 _LEARNING_SWEEPS = 5  # sweeps in which the penalties of features are learned
-_CHARGED_SWEEPS = (
-    0,
-    3,
-)  # sweeps in which the charge on features is updated; it changes slowly
+# Sweeps in which the charge on features is updated; it changes slowly.
+_CHARGED_SWEEPS = 0, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +91,6 @@ def linked_als_sweeps(
         start = biased_start(X, k, random_state=random_state, by_column=by_column)
         rows, columns = _LinkedSide.pair(
             X,
-            prior,
             prior,
             link_penalty,
             row_features,
@@ -226,12 +223,11 @@ class _LinkedSide(Side):
         posterior = exact_posterior(
             entries, other.vectors.mean, self.prior, prior_means[rows], mean
         )
-        weight = self.weight[rows, None]
-        packed = kernels.coefficients(posterior.covariance, weight).T.astype(np.float64)
+        weight = self.weight[rows]
         scale = self.weight.sum(dtype=np.float64) / weight.sum(dtype=np.float64)
-        covariance = unpack(packed, prior_means.shape[1])[0]
-        variances: NDArray[np.float64] = scale * np.diag(covariance)
-        return variances
+        variances = np.diag(summed_covariance(posterior, weight))
+        scaled: NDArray[np.float64] = scale * variances
+        return scaled
 
     def vector_penalties(self) -> float:
         off = self.vectors.mean - self.prior_means

@@ -29,9 +29,8 @@ from lowrank.completion.feature_ridge import (
 from lowrank.kernels import CodedMatrix, Floats, Stored, posteriors, transposed
 
 _SAMPLED_ROWS = 4096  # maximum number of rows from which distributions are learned
-_RELAXATION = (
-    1.5  # of the step of links in each sweep, which starts from the previous links
-)
+# of the step of links in each sweep, which starts from the previous links
+_RELAXATION = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +51,8 @@ class RowPrior:
     def weights(self, counts: NDArray[np.int64]) -> Floats:
         """Return n_u^g; rows without entries count as rows with one."""
         dtype = self.mean.dtype
-        weights: Floats = np.maximum(counts, 1).astype(dtype) ** dtype.type(
-            self.count_power
-        )
+        positive = np.maximum(counts, 1).astype(dtype)
+        weights: Floats = positive ** dtype.type(self.count_power)
         return weights
 
     def means(self, link: Link, features: kernels.CsrArrays | None = None) -> Floats:
@@ -95,13 +93,22 @@ def unpack(packed: Floats, d: int) -> Floats:
     return full
 
 
+def summed_covariance(rows: Posterior, weight: Floats) -> NDArray[np.float64]:
+    """Return the weighted sum of the covariances of rows, shape (d, d)."""
+    packed = kernels.coefficients(rows.covariance, weight[:, None]).T
+    summed: NDArray[np.float64] = unpack(packed.astype(np.float64), rows.mean.shape[1])[
+        0
+    ]
+    return summed
+
+
 def ridge_precision(
     k: int, regularization: float, scale: float, dtype: DTypeLike
 ) -> Floats:
     """Return the penalties of `als_sweeps` as a prior precision, for noise of variance 1."""
-    return np.diag(
-        np.append(np.full(k, regularization * scale), regularization)
-    ).astype(dtype)
+    penalties = np.full(k + 1, regularization * scale)
+    penalties[-1] = regularization
+    return np.diag(penalties).astype(dtype)
 
 
 def posterior_rows(
@@ -122,7 +129,7 @@ def posterior_rows(
         entries,
         columns.mean,
         prior,
-        prior.means(Link.of(entries, len(columns.mean)), features),
+        prior.means(Link.of(entries), features),
         mean=mean,
         noise=noise,
         sums=covariance_sums(entries, columns),
@@ -209,6 +216,7 @@ def exact_posterior(
 ) -> Posterior:
     """Return the posterior of rows, with covariances, given exact columns and noise variance 1."""
     n, d = prior_means.shape
+    # The sums of the covariances of exact columns are zero.
     sums = np.zeros((n, d * (d + 1) // 2), columns.dtype)
     return _half_sweep(entries, columns, prior, prior_means, mean=mean, sums=sums)[0]
 
@@ -268,35 +276,30 @@ class Side:
     penalty: float  # of B, in units of the prior precision; 0 without a link
     linked: Floats  # term of the links in the prior means, shape (n, d)
     link_squares: Floats | None = None  # the diagonal of S' W S
-    covariance_sums: tuple[Floats, Floats] | None = (
-        None  # sums by row, and the summed covariances
-    )
+    # Sums of covariances by row, and the covariances of which they are the sums
+    covariance_sums: tuple[Floats, Floats] | None = None
 
     @classmethod
     def pair(
         cls,
         X: Observed,
-        row_prior: RowPrior,
-        column_prior: RowPrior,
-        link_penalty: float,
+        prior: RowPrior,
+        link_penalty: float = 0.0,
         row_features: GroupedFeatures | None = None,
         column_features: GroupedFeatures | None = None,
         by_column: Stored | None = None,
     ) -> tuple[Self, Self]:
-        """Return the rows and the columns of X with vectors of zero; a missing B is zero too."""
+        """Return the rows and the columns of X, with vectors, B and C of zero."""
+        n, m = X.shape
         by_row = stored(X)
-        by_column = by_column or transposed(by_row, X.shape[1])
-        rows = cls.of(by_row, X.shape[1], row_prior, link_penalty, row_features)
-        columns = cls.of(
-            by_column, X.shape[0], column_prior, link_penalty, column_features
-        )
-        rows.link = rows.link.with_turned(columns.link)
-        columns.link = columns.link.with_turned(rows.link)
-        for side in (rows, columns):
-            if side.penalty:
-                side.link_squares = side.link.squares(side.weight)
-                if side.prior.link.any():
-                    side.linked = side.link.forward(side.prior.link)
+        by_column = by_column or transposed(by_row, m)
+        rows = cls.of(by_row, m, prior, link_penalty, row_features)
+        columns = cls.of(by_column, n, prior, link_penalty, column_features)
+        if link_penalty:
+            rows.link = replace(rows.link, transpose=columns.link.pattern)
+            columns.link = replace(columns.link, transpose=rows.link.pattern)
+            rows.link_squares = rows.link.squares(rows.weight)
+            columns.link_squares = columns.link.squares(columns.weight)
         return rows, columns
 
     @classmethod
@@ -308,36 +311,32 @@ class Side:
         link_penalty: float,
         features: GroupedFeatures | None,
     ) -> Self:
-        """Return the rows of a matrix, without the squares and predictions of the link."""
+        """Return the rows of a matrix, without the squares of the link."""
         entries = coded.arrays if isinstance(coded, CodedMatrix) else coded
         counts = np.diff(entries.indptr)
+        n = len(counts)
         d = len(prior.mean)
         dtype = prior.mean.dtype
-        link = Link.of(entries, n_columns)
         weight = np.where(counts > 0, prior.weights(counts), 0).astype(dtype)
         typical = float(weight.sum(dtype=np.float64)) / np.count_nonzero(counts)
-        if link_penalty and not len(prior.link):
+        if link_penalty:
             prior = replace(prior, link=np.zeros((n_columns, d), dtype))
-        ridge = feature_rows = None
+        ridge = None
         if features is not None and features.matrix.shape[1]:
             ridge = FeatureRidge.of(features, weight, d)
-            if prior.features is not None:
-                ridge.coefficients = prior.features
             prior = replace(prior, features=ridge.coefficients)
-            feature_rows = ridge.design.rows
-        prior_means = prior.means(link, feature_rows)
         return cls(
             data=entries.data,
-            link=link,
-            vectors=Posterior.exactly(kernels.aligned_zeros((len(counts), d), dtype)),
+            link=Link.of(entries),
+            vectors=Posterior.exactly(kernels.aligned_zeros((n, d), dtype)),
             prior=prior,
-            prior_means=prior_means,
+            prior_means=np.zeros((n, d), dtype),
             weight=weight,
             typical=typical,
             features=ridge,
             # Without a link penalty, an infinite typical weight would make it NaN.
             penalty=link_penalty * typical if link_penalty else 0.0,
-            linked=np.zeros_like(prior_means),
+            linked=np.zeros((n, d), dtype),
         )
 
     @property
@@ -352,13 +351,11 @@ class Side:
         sums = None
         covariances = other.vectors.covariance
         if covariances.shape[1]:
-            if (
-                self.covariance_sums is None
-                or self.covariance_sums[1] is not covariances
-            ):
-                summed = kernels.csr_matmat(self.link.pattern, covariances)
-                self.covariance_sums = summed, covariances
-            sums = self.covariance_sums[0]
+            cached = self.covariance_sums
+            if cached is None or cached[1] is not covariances:
+                sums = kernels.csr_matmat(self.link.pattern, covariances)
+                self.covariance_sums = cached = sums, covariances
+            sums = cached[0]
         posterior, result = _half_sweep(
             self.link.pattern._replace(data=self.data),
             other.vectors.mean,
