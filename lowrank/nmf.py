@@ -18,22 +18,27 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted
 
 from lowrank import kernels
-from lowrank.arguments import checked_count, checked_generator, checked_rank
+from lowrank.arguments import checked_count, checked_rank
 from lowrank.completion.als import als_sweeps, solve_rows
 from lowrank.completion.completion import chosen_rank
-from lowrank.completion.observed import check_not_negative, observed_entries
+from lowrank.completion.observed import (
+    Entries,
+    check_not_negative,
+    observed_entries,
+    seed_of,
+)
 from lowrank.errors import check_choice, check_positive
+from lowrank.low_rank import LowRank
 from lowrank.nonnegative import (
     FIRST_STEP,
     LONGER,
     SHORTER,
-    Penalties,
     best_fit,
     is_sparse,
     solve_nonnegative_rows,
     sum_of_squares,
 )
-from lowrank.operators import largest_entry, safe_exponent
+from lowrank.operators import safe_exponent
 from lowrank.samples import checked_scores, validated_array
 from lowrank.svd import ConvergenceWarning
 
@@ -44,10 +49,8 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import FloatArray
 
-_ROUNDING = (
-    8  # rounding error of an objective, in machine epsilons of the sum of squares
-)
-_DENSE_BLOCK = 1 << 20  # entries whose errors are computed at once
+# Rounding error of an objective, in machine epsilons of the sum of squares
+_ROUNDING = 8
 
 
 class _State(NamedTuple):
@@ -172,7 +175,7 @@ class NMF(
         exponent = safe_exponent(_peak(data), data.dtype)
         self._exponents = exponent // 2, exponent - exponent // 2
         data = _times(data, -exponent)
-        seed = self._seed()
+        seed = seed_of(self.random_state)
         k = checked_rank(
             self.n_components,
             min(data.shape),
@@ -182,14 +185,17 @@ class NMF(
         )
         self.held_out_rmse_ = None
         known = self._known(data)
+        if known is not None:
+            known = observed_entries(known)
         if k == 0:
             k, error = chosen_rank(
                 *_entries_to_fit(data, known, seed), self.regularization, seed
             )
             self.held_out_rmse_ = error * 2.0**exponent
-        self._size = _root_mean_square(data, known)
-        whole = sum_of_squares(data if known is None else known.data)
-        rounding = _ROUNDING * float(np.finfo(data.dtype).eps) * whole
+        squares = sum_of_squares(data if known is None else known)
+        count = math.prod(data.shape) if known is None else known.nnz
+        self._size = math.sqrt(squares / count) or 1.0
+        rounding = _ROUNDING * float(np.finfo(data.dtype).eps) * squares
         objectives: list[float] = []
         if known is None:
             states = self._sweeps_of_all(data, k, seed)
@@ -215,8 +221,14 @@ class NMF(
         self.n_components_, self.n_iter_ = k, len(objectives)
         with np.errstate(over="ignore", under="ignore"):
             self.objectives_ = np.ldexp(objectives, 2 * exponent)
-        errors = _squared_errors(data, known, factors, self._columns)
-        self.reconstruction_err_ = math.sqrt(max(errors, 0.0)) * 2.0**exponent
+        fitted = LowRank(factors, self._columns)
+        if known is None:
+            error = fitted.distance_to(data)
+        else:
+            rows, columns, values = Entries.of(known)
+            errors = values - fitted.entries(rows, columns)
+            error = math.sqrt(sum_of_squares(errors))
+        self.reconstruction_err_ = error * 2.0**exponent
         return np.ldexp(factors, self._exponents[0])
 
     def transform(self, X: MatrixLike) -> FloatArray:
@@ -252,22 +264,25 @@ class NMF(
             csr.sum_duplicates()
         return csr
 
-    def _seed(self) -> int:
-        """Return the seed that all steps of a fit share."""
-        if isinstance(self.random_state, (int, np.integer)):
-            return int(self.random_state)
-        return int(checked_generator(self.random_state).integers(2**32))
-
     def _known(self, data: Any) -> csr_array | None:
         """Return the known entries; None if all are known."""
         if is_sparse(data):
-            return observed_entries(data) if self.unstored == "missing" else None
-        return observed_entries(data) if np.isnan(data).any() else None
+            return data if self.unstored == "missing" else None
+        is_known = ~np.isnan(data)
+        if is_known.all():
+            return None
+        rows, columns = np.nonzero(is_known)
+        values = data[rows, columns]
+        return sparse.csr_array((values, (rows, columns)), shape=data.shape)
 
     def _sweeps_of_all(self, data: Any, k: int, seed: int) -> Iterator[_State]:
-        penalties = Penalties.of(data, self.regularization)
-        limit = int(self.max_iter)
-        fit = best_fit(data, k, penalties=penalties, max_iter=limit, random_state=seed)
+        fit = best_fit(
+            data,
+            k,
+            regularization=self.regularization,
+            max_iter=int(self.max_iter),
+            random_state=seed,
+        )
         while True:
             yield _State(fit.column_factors, fit.objectives)
             fit.sweep()
@@ -307,28 +322,10 @@ class NMF(
     def _solved(self, data: Any) -> FloatArray:
         """Return the best factors of samples that are in the units of the fit."""
         H = self._columns.astype(data.dtype, copy=False)
-        if is_sparse(data):
-            if self.unstored == "missing":
-                return self._solved_known(data, H)
-            return self._solved_all(data, H)
-        has_missing = np.isnan(data).any(axis=1)
-        factors = np.zeros((len(data), H.shape[1]), data.dtype)
-        if not has_missing.all():
-            factors[~has_missing] = self._solved_all(data[~has_missing], H)
-        if has_missing.any():
-            rows = data[has_missing]
-            rows_at, columns_at = np.nonzero(~np.isnan(rows))
-            known = sparse.csr_array(
-                (rows[rows_at, columns_at], (rows_at, columns_at)), shape=rows.shape
-            )
-            factors[has_missing] = self._solved_known(known, H)
-        return factors
-
-    def _solved_all(self, data: Any, H: FloatArray) -> FloatArray:
-        penalty = self.regularization * self._size * math.sqrt(data.shape[1])
-        return solve_nonnegative_rows(data, H, penalty)
-
-    def _solved_known(self, known: csr_array, H: FloatArray) -> FloatArray:
+        known = self._known(data)
+        if known is None:
+            penalty = self.regularization * self._size * math.sqrt(data.shape[1])
+            return solve_nonnegative_rows(data, H, penalty)
         factors, _ = solve_rows(
             kernels.csr_arrays(known),
             H,
@@ -357,9 +354,8 @@ class NMF(
 
 def _peak(data: Any) -> float:
     """Return the largest known entry."""
-    if is_sparse(data):
-        return largest_entry(data.data)
-    return float(np.nanmax(data)) if not np.isnan(data).all() else 0.0
+    values = data.data if is_sparse(data) else data
+    return float(np.fmax.reduce(values, axis=None, initial=0.0))
 
 
 def _times(data: Any, exponent: int) -> Any:
@@ -370,13 +366,6 @@ def _times(data: Any, exponent: int) -> Any:
         values = np.ldexp(data.data, exponent)
         return sparse.csr_array((values, data.indices, data.indptr), shape=data.shape)
     return np.ldexp(data, exponent)
-
-
-def _root_mean_square(data: Any, known: csr_array | None) -> float:
-    """Return the root mean square of the known entries, 1 if they are zero."""
-    if known is None:
-        return math.sqrt(sum_of_squares(data) / (data.shape[0] * data.shape[1])) or 1.0
-    return math.sqrt(sum_of_squares(known.data) / known.nnz) or 1.0
 
 
 def _entries_to_fit(
@@ -393,42 +382,16 @@ def _entries_to_fit(
         return observed_entries(data), None
     n, m = data.shape
     rng = np.random.default_rng(seed)
-    stored = (
-        np.repeat(np.arange(n, dtype=np.int64), np.diff(data.indptr)) * m + data.indices
-    )
-    drawn = np.unique(rng.integers(0, n * m, size=max(data.nnz, 1)))
-    zeros = drawn[~np.isin(drawn, stored)]
-    places = np.concatenate([stored, zeros])
-    values = np.concatenate([data.data, np.zeros(zeros.size, data.dtype)])
-    share = (n * m - stored.size) / max(zeros.size, 1)
-    weights = np.concatenate([np.ones(stored.size), np.full(zeros.size, share)])
-    order = np.argsort(places, kind="stable")
-    rows, columns = np.divmod(places[order], m)
+    rows, columns, values = Entries.of(data)
+    stored = rows * m + columns
+    drawn = rng.integers(0, n * m, size=max(data.nnz, 1))
+    zeros = np.setdiff1d(drawn, stored)
+    weight_of_zero = (n * m - stored.size) / max(zeros.size, 1)
+    weights = np.append(np.ones(stored.size), np.full(zeros.size, weight_of_zero))
+    values = np.append(values, np.zeros(zeros.size, data.dtype))
+    positions = np.append(stored, zeros)
+    order = np.argsort(positions)
+    rows, columns = np.divmod(positions[order], m)
     indptr = np.searchsorted(rows, np.arange(n + 1))
     entries = sparse.csr_array((values[order], columns, indptr), shape=(n, m))
     return entries, weights[order].astype(data.dtype)
-
-
-def _squared_errors(
-    data: Any, known: csr_array | None, rows: FloatArray, columns: FloatArray
-) -> float:
-    """Return the sum of squared errors over the known entries."""
-    if known is not None:
-        pair = (np.pad(factors, ((0, 0), (0, 1))) for factors in (rows, columns))
-        return sum_of_squares(
-            known.data - kernels.csr_entries(kernels.csr_arrays(known), *pair)
-        )
-    if not is_sparse(data):
-        step = max(1, _DENSE_BLOCK // max(1, data.shape[1]))
-        parts = kernels.pieces(len(data), step)
-        return math.fsum(
-            sum_of_squares(data[part] - rows[part] @ columns.T) for part in parts
-        )
-    pair = (np.pad(factors, ((0, 0), (0, 1))) for factors in (rows, columns))
-    fitted = kernels.csr_entries(kernels.csr_arrays(data), *pair)
-    grams = [kernels.coefficients(factors, factors) for factors in (rows, columns)]
-    squares = float(np.einsum("ij,ij->", *grams, dtype=np.float64))
-    # The fitted squares outside of the stored entries are the errors of the zeros.
-    return sum_of_squares(data.data - fitted) + max(
-        squares - sum_of_squares(fitted), 0.0
-    )

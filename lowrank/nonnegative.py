@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -28,53 +28,56 @@ _TRIALS = ((10, 2), (10, 1))
 _ROTATIONS = 2  # starts from random rotations
 
 
-FIRST_STEP, LONGER, SHORTER = 0.5, 1.1, 0.5
-"""Length of the extrapolation, and its factors where it was short enough, and too long."""
-
-
-@dataclass(frozen=True, eq=False)
-class Penalties:
-    """Penalties of the squares of the factors of each row and of each column."""
-
-    rows: float = 0.0
-    columns: float = 0.0
-
-    @classmethod
-    def of(cls, X: Any, regularization: float) -> Penalties:
-        """Return the penalties of `als_sweeps` without biases, where all entries are known."""
-        n, m = X.shape
-        size = math.sqrt(sum_of_squares(X) / (n * m))
-        return cls(
-            rows=regularization * size * math.sqrt(m),
-            columns=regularization * size * math.sqrt(n),
-        )
+FIRST_STEP = 0.5
+"""Length of the first extrapolation."""
+LONGER = 1.1
+"""Factor of the length after an extrapolation that was short enough."""
+SHORTER = 0.5
+"""Factor of the length after an extrapolation that was too long."""
 
 
 @dataclass(frozen=True, eq=False)
 class FullMatrix:
-    """A matrix of shape (n, m), the sum of its squares, and the penalties of its factors."""
+    """A matrix X of shape (n, m), and the penalties of the squares of its factors.
+
+    `squares` is the sum of the squares of all entries.
+    """
 
     operator: MatrixOperator
     squares: float
-    penalties: Penalties
+    row_penalty: float
+    column_penalty: float
+
+    @classmethod
+    def of(cls, X: Any, regularization: float) -> Self:
+        """Return a matrix with the penalties of `als_sweeps` without biases."""
+        n, m = X.shape
+        squares = sum_of_squares(X)
+        penalty = regularization * math.sqrt(squares / (n * m))
+        return cls(
+            operator=as_operator(X),
+            squares=squares,
+            row_penalty=penalty * math.sqrt(m),
+            column_penalty=penalty * math.sqrt(n),
+        )
 
     def improve(self, W: Floats, H: Floats) -> float:
         """Improve factors (n, k), then (m, k), in place; return the objective."""
-        penalties = self.penalties
         products = np.ascontiguousarray(self.operator.matmat(H))
-        gram = _with_penalty(kernels.coefficients(H, H), penalties.rows)
+        gram = _with_penalty(kernels.coefficients(H, H), self.row_penalty)
         kernels.nonnegative_descent(gram, products, W, passes=_PASSES)
         of_rows = kernels.coefficients(W, W)
         products = np.ascontiguousarray(self.operator.rmatmat(W))
-        gram = _with_penalty(of_rows, penalties.columns)
+        gram = _with_penalty(of_rows, self.column_penalty)
         kernels.nonnegative_descent(gram, products, H, passes=_PASSES)
         of_columns = kernels.coefficients(H, H)
         # |X - W H'|^2 = |X|^2 - 2 <X'W, H> + <W'W, H'H>
-        fitted = float(np.einsum("ij,ij->", products, H, dtype=np.float64))
-        squares = float(np.einsum("ij,ij->", of_rows, of_columns, dtype=np.float64))
-        penalty = penalties.rows * float(np.trace(of_rows, dtype=np.float64))
-        penalty += penalties.columns * float(np.trace(of_columns, dtype=np.float64))
-        return 0.5 * (self.squares - 2 * fitted + squares + penalty)
+        squares = self.squares
+        squares -= 2 * float(np.einsum("ij,ij->", products, H, dtype=np.float64))
+        squares += float(np.einsum("ij,ij->", of_rows, of_columns, dtype=np.float64))
+        penalty = self.row_penalty * float(np.trace(of_rows, dtype=np.float64))
+        penalty += self.column_penalty * float(np.trace(of_columns, dtype=np.float64))
+        return 0.5 * (squares + penalty)
 
 
 class NonnegativeFit:
@@ -105,7 +108,8 @@ class NonnegativeFit:
     """
 
     def __init__(self, matrix: FullMatrix, W: Floats, H: Floats) -> None:
-        self.row_factors, self.column_factors = W, H
+        self.row_factors = W
+        self.column_factors = H
         self.objectives: list[float] = []
         self._matrix = matrix
         self._step = FIRST_STEP
@@ -117,38 +121,40 @@ class NonnegativeFit:
         H = self._extrapolated(self.column_factors, self._previous[1])
         objective = self._matrix.improve(W, H)
         if self.objectives and objective > self.objectives[-1]:
-            W, H = self.row_factors.copy(), self.column_factors.copy()
+            W = self.row_factors.copy()
+            H = self.column_factors.copy()
+            # What it rises from the factors themselves is rounding.
             objective = min(self._matrix.improve(W, H), self.objectives[-1])
             self._step *= SHORTER
         else:
             self._step = min(1.0, self._step * LONGER)
         self._previous = self.row_factors, self.column_factors
-        self.row_factors, self.column_factors = W, H
+        self.row_factors = W
+        self.column_factors = H
         self.objectives.append(max(objective, 0.0))
         return self.objectives[-1]
 
     def _extrapolated(self, factors: Floats, previous: Floats) -> Floats:
-        further: Floats = factors + factors.dtype.type(self._step) * (
-            factors - previous
-        )
-        return np.maximum(further, 0)
+        step = factors.dtype.type(self._step)
+        extrapolated: Floats = factors + step * (factors - previous)
+        return np.maximum(extrapolated, 0)
 
 
 def best_fit(
-    X: Any, k: int, *, penalties: Penalties, max_iter: int, random_state: int = 0
+    X: Any, k: int, *, regularization: float, max_iter: int, random_state: int = 0
 ) -> NonnegativeFit:
     """Return the most promising of several fits after a few sweeps, at most `max_iter`.
 
     X is an ndarray or csr_array of shape (n, m), float32 or float64, without negative entries. A
     sparse matrix never becomes dense.
     """
-    matrix = FullMatrix(as_operator(X), sum_of_squares(X), penalties)
+    matrix = FullMatrix.of(X, regularization)
     fits = [NonnegativeFit(matrix, W, H) for W, H in starts(X, k, random_state)]
-    for sweeps, kept in _TRIALS:
+    for n_sweeps, n_best in _TRIALS:
         for fit in fits:
-            for _ in range(min(sweeps, max_iter - len(fit.objectives))):
+            for _ in range(min(n_sweeps, max_iter - len(fit.objectives))):
                 fit.sweep()
-        fits = sorted(fits, key=lambda fit: fit.objectives[-1])[:kept]
+        fits = sorted(fits, key=lambda fit: fit.objectives[-1])[:n_best]
     return fits[0]
 
 
@@ -168,19 +174,19 @@ def starts(X: Any, k: int, random_state: int) -> Iterator[tuple[Floats, Floats]]
         U, s, Vt = truncated_svd(X, k, tol=_START_TOL, random_state=random_state)
     rng = np.random.default_rng(random_state)
     dtype = U.dtype
-    parts = larger_parts(U, s, np.ascontiguousarray(Vt.T))
+    V = Vt.T
+    W, H = larger_parts(U, s, V)
     # A product of numbers of this size in all k factors is as large as an entry.
     mean = float(X.mean(dtype=np.float64))
     size = dtype.type(math.sqrt(max(mean, 0.0) / k))
-    yield parts
-    noisy = [
-        factors + size * rng.random(factors.shape).astype(dtype) for factors in parts
-    ]
-    yield noisy[0], noisy[1]
+    yield W, H
+    row_noise = size * rng.random(W.shape).astype(dtype)
+    column_noise = size * rng.random(H.shape).astype(dtype)
+    yield W + row_noise, H + column_noise
     root = np.sqrt(s)
     for _ in range(_ROTATIONS):
         rotation = np.linalg.qr(rng.standard_normal((k, k)))[0].astype(dtype)
-        yield np.abs((U * root) @ rotation), np.abs((Vt.T * root) @ rotation)
+        yield np.abs((U * root) @ rotation), np.abs((V * root) @ rotation)
 
 
 def larger_parts(U: Floats, s: Floats, V: Floats) -> tuple[Floats, Floats]:
@@ -189,30 +195,31 @@ def larger_parts(U: Floats, s: Floats, V: Floats) -> tuple[Floats, Floats]:
     Of u and v, the pair with the larger product of norms is kept, and scaled by the root of this
     product times s. Pairs without one are zero.
     """
-    pairs = [(np.maximum(sign * U, 0), np.maximum(sign * V, 0)) for sign in (1, -1)]
-    lengths = [[np.linalg.norm(part, axis=0) for part in pair] for pair in pairs]
-    sizes = [rows * columns for rows, columns in lengths]
-    is_positive = sizes[0] >= sizes[1]
-    scale = np.sqrt(s * np.maximum(sizes[0], sizes[1]))
-    factors: list[Floats] = []
-    for side in (0, 1):
-        part = np.where(is_positive, pairs[0][side], pairs[1][side])
-        length = np.where(is_positive, lengths[0][side], lengths[1][side])
-        factors.append(
-            np.ascontiguousarray(part * (scale / np.where(length > 0, length, 1)))
-        )
-    return factors[0], factors[1]
+    positive_U, positive_V = np.maximum(U, 0), np.maximum(V, 0)
+    negative_U, negative_V = np.maximum(-U, 0), np.maximum(-V, 0)
+    positive = np.linalg.norm(positive_U, axis=0) * np.linalg.norm(positive_V, axis=0)
+    negative = np.linalg.norm(negative_U, axis=0) * np.linalg.norm(negative_V, axis=0)
+    is_positive = positive >= negative
+    lengths = np.sqrt(s * np.maximum(positive, negative))
+    rows = np.where(is_positive, positive_U, negative_U)
+    columns = np.where(is_positive, positive_V, negative_V)
+    return _with_lengths(rows, lengths), _with_lengths(columns, lengths)
+
+
+def _with_lengths(vectors: Floats, lengths: Floats) -> Floats:
+    """Return columns scaled to the given lengths."""
+    norms = np.linalg.norm(vectors, axis=0)
+    return np.ascontiguousarray(vectors * (lengths / np.where(norms > 0, norms, 1)))
 
 
 def solve_nonnegative_rows(X: Any, column_factors: Floats, penalty: float) -> Floats:
     """Return the best non-negative factors of each row for fixed columns, shape (n, k)."""
-    n, k = X.shape[0], column_factors.shape[1]
+    n = X.shape[0]
     dtype = column_factors.dtype
-    factors = kernels.aligned_zeros((n, k), dtype)
-    no_entries = kernels.CsrArrays(
-        indptr=np.zeros(n + 1, np.int64),
-        indices=np.zeros(0, np.int32),
-        data=np.zeros(0, dtype),
+    factors = kernels.aligned_zeros((n, column_factors.shape[1]), dtype)
+    # All entries are in the Gram matrix and the right-hand sides.
+    no_entries = kernels.csr_arrays(
+        sparse.csr_array((n, len(column_factors)), dtype=dtype)
     )
     kernels.implicit_half_sweep(
         no_entries,
@@ -229,10 +236,11 @@ def solve_nonnegative_rows(X: Any, column_factors: Floats, penalty: float) -> Fl
 def sum_of_squares(X: Any) -> float:
     """Return the sum of the squares of all entries, accumulated in float64."""
     values = (X.data if is_sparse(X) else X).reshape(-1)
-    parts = (
-        values[part].astype(np.float64) for part in kernels.pieces(values.size, _CHUNK)
-    )
-    return math.fsum(float(np.einsum("i,i->", part, part)) for part in parts)
+    sums = []
+    for part in kernels.pieces(values.size, _CHUNK):
+        wide = values[part].astype(np.float64)
+        sums.append(float(wide @ wide))
+    return math.fsum(sums)
 
 
 def is_sparse(X: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.acceleration import Acceleration
-from lowrank.arguments import checked_count, checked_generator, checked_rank
+from lowrank.arguments import checked_count, checked_rank
 from lowrank.blocks import as_array
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps, moments
 from lowrank.completion.nuclear_norm import (
@@ -29,6 +29,7 @@ from lowrank.completion.observed import (
     hold_out,
     observed_entries,
     root_mean_square,
+    seed_of,
 )
 from lowrank.errors import (
     ArgumentError,
@@ -251,10 +252,7 @@ def complete(
     rank = checked_rank(k, min(entries.shape), "min(X.shape)", or_none=True) or None
     if regularization is not None:
         check_positive(regularization, "regularization")
-    if not isinstance(
-        random_state, (int, np.integer)
-    ):  # several fits use the same seed
-        random_state = int(checked_generator(random_state).integers(2**32))
+    seed = seed_of(random_state)
     check_positive(tol, "tol")
     stop = _Stop(float(tol), checked_count(max_iter, "max_iter"))
     exponent = safe_exponent(float(np.abs(entries.data).max()), entries.dtype)
@@ -262,12 +260,10 @@ def complete(
     if exponent:
         entries = (entries.astype(np.float64) / unit).astype(entries.dtype)
     if method == "als":
-        problem = _Problem(entries, of_entries, biases, nonnegative, random_state)
+        problem = _Problem(entries, of_entries, biases, nonnegative, seed)
         completion = _by_als(problem, rank, regularization, stop)
     else:
-        completion = _by_soft_impute(
-            entries, rank, regularization, biases, random_state, stop
-        )
+        completion = _by_soft_impute(entries, rank, regularization, biases, seed, stop)
     scale = completion.factors.dtype.type(unit)
     half = exponent // 2  # split between the two factors: one alone might overflow
     left, right = completion.factors.left, completion.factors.right

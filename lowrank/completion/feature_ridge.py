@@ -174,11 +174,10 @@ class FeatureDesign:
         columns = sparse.csr_array(
             (data.astype(np.float64), indices, indptr), shape=shape
         )
-        wide = weight.astype(np.float64)
-        scaled = columns * wide
+        scaled = columns * weight.astype(np.float64)
         full: NDArray[np.float64] = (scaled @ columns.T).toarray()
         centre = self.centre.astype(np.float64)
-        full -= np.outer(centre, centre) * wide.sum()
+        full -= np.outer(centre, centre) * float(weight.sum(dtype=np.float64))
         return full
 
 

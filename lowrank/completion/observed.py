@@ -206,6 +206,13 @@ def hold_out(
     return training.tocsr(), entries.where(is_test)
 
 
+def seed_of(random_state: RandomStateLike) -> int:
+    """Return a seed that several fits share."""
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(checked_generator(random_state).integers(2**32))
+
+
 def sum_of_squares(values: FloatArray) -> float:
     """Return the sum of squares, accumulated in float64."""
     wide = values.astype(np.float64, copy=False)
