@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import deque
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +19,6 @@ from lowrank.completion.nuclear_norm import (
     choose_regularization,
     penalties_to,
     soft_impute,
-    soft_impute_path,
 )
 from lowrank.completion.observed import (
     Entries,
@@ -52,19 +50,16 @@ if TYPE_CHECKING:
 
 METHODS = ("als", "soft-impute")
 
-_CANDIDATE = (1e-3, 100)  # tolerance and sweeps of the fits that are compared
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
-_PATIENCE = (
-    2  # a search ends after this many candidates with a clearly higher held-out error
-)
+# A search ends after this many candidates with a clearly higher held-out error.
+_PATIENCE = 2
 _CLEARLY = 1.001  # ratio to the lowest error above which an error is clearly higher
 _TEST_FRACTION = 0.1
 _SETTLED_SWEEPS = 8  # the decrease of so many sweeps estimates what is left
 _OBJECTIVE_ROUNDING = 8  # rounding error of an objective, in machine epsilons
-_HOPELESS = float(
-    np.finfo(np.float64).max
-)  # the error of a candidate that cannot be fitted
+# The error of a candidate that cannot be fitted
+_HOPELESS = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -259,11 +254,9 @@ def complete(
     unit = 2.0**exponent
     if exponent:
         entries = (entries.astype(np.float64) / unit).astype(entries.dtype)
-    if method == "als":
-        problem = _Problem(entries, of_entries, biases, nonnegative, seed)
-        completion = _by_als(problem, rank, regularization, stop)
-    else:
-        completion = _by_soft_impute(entries, rank, regularization, biases, seed, stop)
+    problem = _Problem(entries, of_entries, biases, nonnegative, seed)
+    fit = _by_als if method == "als" else _by_soft_impute
+    completion = fit(problem, rank, regularization, stop)
     scale = completion.factors.dtype.type(unit)
     half = exponent // 2  # split between the two factors: one alone might overflow
     left, right = completion.factors.left, completion.factors.right
@@ -283,6 +276,9 @@ class _Stop(NamedTuple):
     max_iter: int
 
 
+_CANDIDATE = _Stop(tol=1e-3, max_iter=100)  # of the fits that are compared
+
+
 class _Problem(NamedTuple):
     """The entries to fit with their weights, and the form of the model."""
 
@@ -295,33 +291,29 @@ class _Problem(NamedTuple):
     def held_out(self) -> tuple[_Problem, Entries, FloatArray | None]:
         """Split into a problem of most entries, and the other entries with their weights."""
         X = self.X
-        if self.weights is None:
-            training, test = hold_out(X, _TEST_FRACTION, self.seed)
-            return self._replace(X=training), test, None
-        positions = sparse.csr_array(
-            (np.arange(X.nnz), X.indices, X.indptr), shape=X.shape
-        )
-        training_positions, test_positions = hold_out(
-            positions, _TEST_FRACTION, self.seed
-        )
-        chosen = training_positions.data
-        structure = training_positions.indices, training_positions.indptr
-        training = sparse.csr_array((X.data[chosen], *structure), shape=X.shape)
-        test = test_positions._replace(values=X.data[test_positions.values])
-        problem = self._replace(X=training, weights=self.weights[chosen])
-        return problem, test, self.weights[test_positions.values]
+        positions = np.arange(X.nnz)
+        numbered = sparse.csr_array((positions, X.indices, X.indptr), shape=X.shape)
+        training, test = hold_out(numbered, _TEST_FRACTION, self.seed)
+        training_weights = test_weights = None
+        if self.weights is not None:
+            training_weights = self.weights[training.data]
+            test_weights = self.weights[test.values]
+        training.data = X.data[training.data]
+        test = test._replace(values=X.data[test.values])
+        problem = self._replace(X=training, weights=training_weights)
+        return problem, test, test_weights
 
 
 def _without_zero_weights(
     X: csr_array, weights: FloatArray
 ) -> tuple[csr_array, FloatArray]:
     """Return the entries of positive weight, and their weights in the type of X."""
-    positive = weights > 0
-    if not positive.all():
-        rows, columns, values = Entries.of(X).where(positive)
-        indptr = np.searchsorted(rows, np.arange(X.shape[0] + 1))
-        X = sparse.csr_array((values, columns, indptr), shape=X.shape)
-    return X, weights[positive].astype(X.dtype)
+    structure = X.indices.copy(), X.indptr.copy()
+    positive = sparse.csr_array((weights.astype(X.dtype), *structure), shape=X.shape)
+    positive.eliminate_zeros()
+    values = X.data[weights > 0]
+    X = sparse.csr_array((values, positive.indices, positive.indptr), shape=X.shape)
+    return X, positive.data
 
 
 def _by_als(
@@ -387,25 +379,23 @@ def _fitted_als(
         random_state=problem.seed,
     )
     sweep = next(sweeps)
-    image = _as_vector(sweep.factors, unit)
-    point = image
-    is_first = is_plain = True
+    point: FloatArray | None = None  # where the last sweep started
+    is_plain = True
     for iteration in count(1):
         if is_plain and not math.isfinite(sweep.objective):
             return None, math.inf
-        is_plain = not is_first and not acceleration.accepts(
-            point, image, sweep.objective
-        )
-        if not is_plain:
+        image = _as_vector(sweep.factors, unit)
+        is_plain = False
+        if point is not None:
+            is_plain = not acceleration.accepts(point, image, sweep.objective)
+        if is_plain:  # the combined point failed: go on from the best one
+            point = acceleration.best_image
+        else:
             objectives.append(sweep.objective)
             decrease = _recent_decrease(objectives, rounding)
             if decrease <= stop.tol or iteration >= stop.max_iter:
                 return sweep.factors, decrease
-        if is_plain:  # the combined point failed: go on from the best one
-            point = acceleration.best_image
-        elif not is_first:
-            point = acceleration.next_point()
-        is_first = False
+            point = image if point is None else acceleration.next_point()
         if regularization == 0:  # combined points would overfit
             sweep = next(sweeps)
         else:
@@ -413,7 +403,6 @@ def _fitted_als(
             if problem.nonnegative:
                 start.column_factors.clip(min=0, out=start.column_factors)
             sweep = sweeps.send(start)
-        image = _as_vector(sweep.factors, unit)
     raise AssertionError("the loop above has no end")
 
 
@@ -481,7 +470,7 @@ def _bests_of_ranks(
     training, test, weights = problem.held_out()
 
     def candidate(k: int, penalty: float) -> _Candidate:
-        fitted, _ = _fitted_als(training, k, penalty, _Stop(*_CANDIDATE))
+        fitted, _ = _fitted_als(training, k, penalty, _CANDIDATE)
         error = _HOPELESS if fitted is None else _error_at(fitted, test, weights)
         return _Candidate(error, k, penalty)
 
@@ -518,13 +507,11 @@ def _error_at(
 
 
 def _by_soft_impute(
-    X: csr_array,
-    k: int | None,
-    regularization: float | None,
-    biases: bool,
-    seed: int,
-    stop: _Stop,
+    problem: _Problem, k: int | None, regularization: float | None, stop: _Stop
 ) -> Completion:
+    X = problem.X
+    biases = problem.biases
+    seed = problem.seed
     error = None
     mean, deviation = moments(X)
     unit = (deviation if biases else math.hypot(mean, deviation)) or 1.0
@@ -532,25 +519,29 @@ def _by_soft_impute(
         training, test = hold_out(X, _TEST_FRACTION, seed)
         fitted = Biases.of(training, biases)
         errors = test.values - fitted.at(test.rows, test.columns)
-        test = test._replace(values=errors)
         path = choose_regularization(
-            fitted.subtracted(training), held_out=test, max_rank=k, random_state=seed
+            fitted.subtracted(training),
+            held_out=test._replace(values=errors),
+            max_rank=k,
+            random_state=seed,
         )
-        regularization, error = path.best / unit, float(path.held_out_rmses.min())
+        regularization = path.best / unit
+        error = float(path.held_out_rmses.min())
     fitted = Biases.of(X, biases)
     residual = fitted.subtracted(X)
-    *larger, last = penalties_to(regularization * unit, residual)
-    start = None
+    *larger, last = penalties_to(regularization * unit, residual).tolist()
+    solution = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        if larger:
-            starts = soft_impute_path(residual, larger, max_rank=k, random_state=seed)
-            start = deque(starts, maxlen=1).pop()
+        for penalty in larger:
+            solution = soft_impute(
+                residual, penalty, max_rank=k, start=solution, random_state=seed
+            )
     solution = soft_impute(
         residual,
-        float(last),
+        last,
         max_rank=k,
-        start=start,
+        start=solution,
         tol=stop.tol,
         max_iter=stop.max_iter,
         random_state=seed,
