@@ -25,7 +25,6 @@ from recsys.data.columns import (
     title_column,
     usual_column,
 )
-from recsys.data.csr import Column
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, integers_if_whole
@@ -46,10 +45,12 @@ from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.readers.delimited import (
     Layout,
+    UnreliableError,
     detect,
-    parse,
+    parsed_blocks,
     read_carefully,
     read_delimited,
+    stripped,
 )
 from recsys.readers.formats import (
     joined,
@@ -587,11 +588,17 @@ def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
             unique_name += "_"
         names[str(position)] = unique_name
     roles = {position: int(position) for position in names}
-    batches: list[Mapping[str, Column]] = []
-    if not parse(data, layout, roles, dict.fromkeys(roles, "text"), batches.append):
-        batches = [read_carefully(data, layout, roles, pad=True)]
-    frame = pl.concat(map(pl.DataFrame, batches)).select(*names).rename(names)
-    return frame.with_columns(pl.when(pl.all().str.len_bytes() > 0).then(pl.all()))
+
+    def all_stripped(texts: dict[str, pl.Series]) -> dict[str, pl.Series]:
+        return {position: stripped(text) for position, text in texts.items()}
+
+    try:
+        blocks = parsed_blocks(data, layout, roles, all_stripped)
+        frame = pl.concat([pl.DataFrame(block) for block in blocks])
+    except UnreliableError:
+        texts = read_carefully(data, layout, roles, pad=True)
+        frame = pl.DataFrame(all_stripped({name: texts[name] for name in names}))
+    return frame.rename(names)
 
 
 def _features(

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 import polars as pl
@@ -37,13 +37,11 @@ from recsys.data.csr import Batches, Column
 from recsys.data.ids import (
     CANONICAL_INTEGER,
     MISSING_IDS,
-    WHOLE_NUMBER,
     Spot,
     integers_if_whole,
     is_bad_id,
 )
 from recsys.data.rows import (
-    OPTIONAL_ROLES,
     STRICT,
     BadRows,
     Rows,
@@ -66,28 +64,26 @@ _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")
 _LABEL = "label"  # of RecBole: 1 for an interaction, 0 for none
 
-_MARK = "\x1f"  # replaces "::" for polars; not possible if the text contains it
 _TAB = "\t"  # in such files, quotes that do not enclose a field are part of it
 # records per chunk; more live objects double the time by garbage collection
 _CHUNK = 1 << 10
 LINE = "line"
 """Column with the line number of each row, if known."""
 _INTEGER = re.compile(r"-?\d{1,18}")
-Kind: TypeAlias = str
-"""Kind of a column: id, name (any id), integer, float, text, or a format of times."""
 
 _COMMA_WITH = ";"  # separator of spreadsheets that use decimal commas
 _COMMA = r"^([-+]?\d*),(\d+)$"
 _BLOCK = 1 << 20  # bytes to parse at once
-_NUMBERS: dict[Kind, type[np.number]] = {
-    "id": np.int64,
-    "integer": np.int64,
-    "float": np.float32,
+_NUMBERS: dict[str, type[np.number]] = {
+    "user": np.int64,
+    "item": np.int64,
+    "rating": np.float32,
+    "timestamp": np.int64,
 }
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 FileKind: TypeAlias = Literal[
     "delimited", "jsonl", "parquet", "lightgcn", "counted", "netflix"
 ]
-_Columns: TypeAlias = Mapping[str, Column]
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,118 +430,125 @@ def _check_first_rating(
         )
 
 
+class UnreliableError(Exception):
+    """Polars cannot read a file, or may have read it wrongly."""
+
+
 def read_fast(
     data: DataFile,
     layout: Layout,
     roles: Roles,
     time_format: str | None = None,
 ) -> Rows | None:
-    """Read with polars; return None if this fails or gives unexpected nulls."""
-    kinds = {
-        role: _kind(role, position, layout, time_format)
-        for role, position in roles.items()
-    }
+    """Read with polars; return None if a record or a value needs a closer look."""
+    form = time_format
+    if "timestamp" in roles and form is None:
+        times = _sampled(layout, roles["timestamp"])
+        if not all(map(_INTEGER.fullmatch, times)):
+            form = iso_format(times)
+    if form is None or "%" not in form:
+        return _read_blocks(data, layout, roles, None)
+    try:
+        return _read_blocks(data, layout, roles, form)
+    except pl.exceptions.InvalidOperationError:
+        # Some times have another format than the sample: read them as texts.
+        return _read_blocks(data, layout, roles, None)
 
-    rows = _parsed(data, layout, roles, kinds)
-    if rows is None:
+
+def _read_blocks(
+    data: DataFile, layout: Layout, roles: Roles, form: str | None
+) -> Rows | None:
+    """Read with polars, times by a format of polars or as texts."""
+    samples = {role: _sampled(layout, position) for role, position in roles.items()}
+    likes = all(map(is_truth, samples.get("rating", ())))
+    numeric = [
+        role
+        for role, texts in samples.items()
+        if role in _NUMBERS and all(map(_NUMBER.fullmatch, texts))
+    ]
+    if form is not None and "timestamp" in numeric:
+        numeric.remove("timestamp")
+
+    def converted(texts: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
+        columns = {role: stripped(column) for role, column in texts.items()}
+        for role in columns.keys() & {"user", "item"}:
+            columns[role] = _ids(columns[role])
+        if "rating" in columns and not likes:
+            columns["rating"] = _finite_numbers(columns["rating"], layout)
+        if "timestamp" in columns:
+            columns["timestamp"] = _times(columns["timestamp"], form)
+        return columns
+
+    batches = Batches()
+    try:
+        for columns in parsed_blocks(data, layout, roles, converted, numeric):
+            batches.add(columns)
+    except UnreliableError:
         return None
-    # Some values may have another type than the sample.
-    missing = [role for role, column in rows.columns.items() if column.null_count()]
-    changed: dict[str, Kind] = {}
-    for role in missing:
-        if kinds[role] == "id":
-            changed[role] = "name"
-    number_roles = [*changed, *_whole_numbers(layout, roles, kinds)]
-    if "%" in kinds.get("timestamp", ""):
-        times: Any = rows.columns["timestamp"]
-        if "timestamp" in missing or times.min() < YEAR_1000:
-            changed["timestamp"] = "text"
-    if changed:
-        kinds |= changed
-        rows = _parsed(data, layout, roles, kinds)
-    if rows is None or rows.lacks_values:
+    rows = batches.rows()
+    if not rows.columns or rows.lacks_values:
         return None
-    if kinds.get("rating") == "float" and not _are_finite(rows):
-        return None
-    for role in number_roles:
-        rows.columns[role] = integers_if_whole(rows.columns[role])
     header = layout.names if layout.has_header else ()
-    for role in ("user", "item"):
-        if kinds.get(role) == "name":
-            name = header[roles[role]] if header else None
-            if _has_bad_ids(rows, role, name):
+    for role in rows.columns.keys() & {"user", "item"}:
+        column = rows.columns[role]
+        if not column.dtype.is_integer():
+            column = integers_if_whole(column)
+            rows.columns[role] = column
+        if not column.dtype.is_integer():
+            texts = column.unique().cast(pl.String)
+            name = header[roles[role]] if header else ""
+            # Such as "1.23457E+11", or a header in the middle.
+            if is_bad_id(texts).any() or (texts == name).any():
                 return None
     return rows
 
 
-def _parsed(
-    data: DataFile,
-    layout: Layout,
-    roles: Roles,
-    kinds: Mapping[str, Kind],
-) -> Rows | None:
-    """Return columns as the given kinds; None if this is unreliable."""
-    batches = Batches()
-    if parse(data, layout, roles, kinds, batches.add):
-        return batches.rows()
-    return None
+def _ids(texts: pl.Series) -> pl.Series:
+    """Return ids as integers if all are in canonical form, else as texts."""
+    if texts.str.contains(CANONICAL_INTEGER.pattern).all():
+        numbers = texts.cast(pl.Int64, strict=False)
+        if numbers.null_count() == texts.null_count():
+            return numbers
+    return texts.set(texts.is_in(MISSING_IDS), None)
 
 
-def _are_finite(rows: Rows) -> bool:
-    """Return whether all ratings are finite."""
-    numbers = rows.columns["rating"] if rows.levels is None else rows.levels
-    return bool(np.isfinite(np.asarray(numbers)).all())
+def _finite_numbers(texts: pl.Series, layout: Layout) -> pl.Series:
+    """Return texts as numbers.
+
+    Raises
+    ------
+    UnreliableError
+        If one is missing, infinite or not a number.
+    """
+    if layout.separator == _COMMA_WITH:
+        texts = texts.str.replace(_COMMA, "$1.$2")
+    numbers = texts.cast(pl.Float32, strict=False)
+    if numbers.null_count() or not numbers.is_finite().all():
+        raise UnreliableError
+    return numbers
 
 
-def _has_bad_ids(rows: Rows, role: str, name: str | None) -> bool:
-    """Return whether texts are not ids ("1.23457E+11"), or the name of the column."""
-    column = rows.columns.get(role)
-    if column is None or column.dtype.is_integer():
-        return False
-    texts = column.unique().cast(pl.String)
-    if is_bad_id(texts).any():
-        return True
-    return name is not None and bool((texts == name).any())
+def _times(texts: pl.Series, form: str | None) -> pl.Series:
+    """Return times by their format, or as integers if all are, or as texts."""
+    if form is not None:
+        times = texts.str.to_datetime(form, time_unit="us")
+        if (times.to_physical() < YEAR_1000 * 10**6).any():
+            raise pl.exceptions.InvalidOperationError(form)
+        return times
+    numbers = texts.cast(pl.Int64, strict=False)
+    return texts if numbers.null_count() else numbers
 
 
-def _whole_numbers(
-    layout: Layout,
-    roles: Roles,
-    kinds: Mapping[str, Kind],
-) -> list[str]:
-    """Return the roles of ids that seem to be whole numbers, some like "17.0"."""
-    names = [role for role in roles if kinds[role] == "name"]
-    return [
-        role
-        for role in names
-        if all(map(WHOLE_NUMBER.match, _sampled(layout, roles[role])))
-    ]
+def stripped(texts: pl.Series) -> pl.Series:
+    """Return texts without spaces around them, null where they are empty."""
+    texts = texts.str.strip_chars()
+    return texts.set(texts.str.len_bytes() == 0, None)
 
 
-def _kind(
-    role: str,
-    place: int,
-    layout: Layout,
-    time_format: str | None,
-) -> Kind:
-    """Return the kind of a column from its sample; for times, their format."""
-    texts = _sampled(layout, place)
-    if role == "rating":
-        return "text" if texts and all(map(is_truth, texts)) else "float"
-    if role == "timestamp" and time_format is not None and "%" in time_format:
-        return time_format
-    if role == "timestamp" and all(map(_INTEGER.fullmatch, texts)):
-        return "integer"
-    if role == "timestamp":
-        return (iso_format(texts) if time_format is None else None) or "text"
-    if role in OPTIONAL_ROLES:
-        return "text"
-    return "id" if all(map(CANONICAL_INTEGER.match, texts)) else "name"
-
-
-def _sampled(layout: Layout, place: int) -> list[str]:
+def _sampled(layout: Layout, position: int) -> list[str]:
     """Return the values of a column in the rows of the sample that have it."""
-    return [row[place].strip() for row in layout.sample if place < len(row)]
+    rows = (row for row in layout.sample if position < len(row))
+    return [row[position].strip() for row in rows]
 
 
 def read_carefully(
@@ -672,40 +675,56 @@ def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
     ]
 
 
-def parse(
+def parsed_blocks(
     data: DataFile,
     layout: Layout,
     roles: Roles,
-    kinds: Mapping[str, Kind],
-    take: Callable[[_Columns], object],
-) -> bool:
-    """Read columns as their kinds, with null for other values, if this is reliable.
+    convert: Callable[[dict[str, pl.Series]], dict[str, pl.Series]],
+    numeric: Sequence[str] = (),
+) -> Iterator[Mapping[str, Column]]:
+    """Yield the columns of each block of a file, without blank rows.
 
-    `take` is called with the columns of each block, in the order of the file, without blank rows.
-    The result is unreliable if polars fails, or its number of rows differs from that given by the
-    lines and separators of a block: polars lets a stray quote include line ends, and reads missing
-    fields as null. (A file with line ends inside quotes is therefore always unreliable.)
+    Blocks of numbers in canonical form are parsed directly, which takes a third of the time and of
+    the memory of polars. Other columns are read as texts, null if empty, and converted.
+
+    Raises
+    ------
+    UnreliableError
+        If polars fails, or has read another number of rows than the lines and separators of a
+        block give: it lets a stray quote include line ends, and reads missing fields as null. (A
+        file with line ends inside quotes is therefore always unreliable.)
     """
     if any('"' in name or "\ufffd" in name for name in layout.names):
         # A stray quote or another encoding also affects later blocks.
-        return False
-    parser = _Parser(layout, roles, kinds)
+        raise UnreliableError
+
+    def parsed(block: bytes) -> tuple[dict[str, Column], int]:
+        size = len(block)
+        # polars does not count blank lines at the beginning.
+        block = block.lstrip(b"\r\n")
+        columns: dict[str, Column] = {}
+        if not block:
+            return columns, size
+        n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
+        if numeric:
+            columns = _numbers(block, layout, roles, numeric, n_rows)
+        positions = {role: roles[role] for role in roles if role not in columns}
+        if positions:
+            columns |= convert(_texts(block, layout, positions, n_rows))
+        return columns, size
+
     size = data.path.stat().st_size
     n_bytes = 0
     n_rows = 0
-    for parsed in _in_turns(parser.parsed, _blocks(data.path, layout.skip)):
-        if parsed is None:
-            return False
-        columns, n_read = parsed
+    for columns, n_read in _in_turns(parsed, _blocks(data.path, layout.skip)):
         n_bytes += n_read
-        if n_filled := len(next(iter(columns.values()), ())):
-            take(columns)
-        n_rows += n_filled
+        if columns:
+            n_rows += len(next(iter(columns.values())))
+            yield columns
         if data.on_rows is not None:
             data.on_rows(n_rows, n_rows * size // n_bytes)
     if n_rows and data.on_rows is not None:
         data.on_rows(n_rows, n_rows)
-    return n_rows > 0
 
 
 def _blocks(path: Path, skip: int) -> Iterator[bytes]:
@@ -717,14 +736,14 @@ def _blocks(path: Path, skip: int) -> Iterator[bytes]:
             yield block + stream.readline()
 
 
-_Found: TypeAlias = "tuple[_Columns, int] | None"
+_Parsed = TypeVar("_Parsed")
 
 
 def _in_turns(
-    work: Callable[[bytes], _Found], blocks: Iterator[bytes]
-) -> Iterator[_Found]:
+    work: Callable[[bytes], _Parsed], blocks: Iterator[bytes]
+) -> Iterator[_Parsed]:
     """Process a few blocks in parallel, and yield their results in order."""
-    waiting: deque[Future[_Found]] = deque()
+    waiting: deque[Future[_Parsed]] = deque()
     threads = default_threads.get()
     with ThreadPoolExecutor(threads) as pool:
         for block in blocks:
@@ -735,111 +754,60 @@ def _in_turns(
             yield waiting.popleft().result()
 
 
-@dataclass(frozen=True)
-class _Parser:
-    """Parser of the blocks of a file."""
+def _numbers(
+    block: bytes, layout: Layout, roles: Roles, numeric: Sequence[str], n_rows: int
+) -> dict[str, Column]:
+    """Return the columns of numbers if all are in canonical form, else none."""
+    ordered = sorted(numeric, key=roles.__getitem__)
+    arrays = [np.empty(n_rows, _NUMBERS[role]) for role in ordered]
+    n_filled = backends.active.read_rows(
+        np.frombuffer(block, np.uint8),
+        layout.separator,
+        len(layout.names),
+        [roles[role] for role in ordered],
+        arrays,
+    )
+    if n_filled < 0:
+        return {}
+    return {role: array[:n_filled] for role, array in zip(ordered, arrays, strict=True)}
 
-    layout: Layout
-    roles: Roles
-    kinds: Mapping[str, Kind]
 
-    def parsed(self, block: bytes) -> _Found:
-        """Return the columns of a block, and its size in bytes; None if unreliable."""
-        size = len(block)
-        # polars does not count blank lines at the beginning.
-        block = block.lstrip(b"\r\n")
-        if not block:
-            return {}, size
-        n_rows = block.count(b"\n")
-        if not block.endswith(b"\n"):
-            n_rows += 1
-        columns = self._numbers(block, n_rows)
-        roles = [role for role in self.roles if role not in columns]
-        if roles:
-            texts = self._texts(block, n_rows, roles)
-            if texts is None:
-                return None
-            columns |= texts
-        return columns, size
-
-    def _numbers(self, block: bytes, n_rows: int) -> dict[str, Column]:
-        """Return the columns of numbers if all are in canonical form, else none.
-
-        They are parsed directly, and are always reliable.
-        """
-        roles = [role for role in self.roles if self.kinds[role] in _NUMBERS]
-        roles.sort(key=self.roles.__getitem__)
-        arrays = [np.empty(n_rows, _NUMBERS[self.kinds[role]]) for role in roles]
-        filled = backends.active.read_rows(
-            np.frombuffer(block, np.uint8),
-            self.layout.separator,
-            len(self.layout.names),
-            [self.roles[role] for role in roles],
-            arrays,
-        )
-        if filled < 0:
-            return {}
-        filled_arrays = (array[:filled] for array in arrays)
-        return dict(zip(roles, filled_arrays, strict=True))
-
-    def _texts(
-        self,
-        block: bytes,
-        n_rows: int,
-        roles: list[str],
-    ) -> dict[str, pl.Series] | None:
-        """Return columns that polars has read; None if unreliable."""
-        mark = self.layout.separator
-        is_quoted = b'"' in block
-        if mark == DOUBLE_COLON:  # polars needs a single character
-            mark = _MARK
-            is_quoted = False
-            block = block.replace(b"::", _MARK.encode())
-        elif is_quoted and mark != _TAB and b'\\"' in block:
-            return None  # a quote after a backslash
-        frame = self._frame(block, mark, is_quoted, roles)
-        if frame is None or len(frame) != n_rows:
-            return None
-        n_filled = n_rows - int(frame["blank"].sum())
-        # Separators in quotes are part of a field.
-        if mark == _TAB or not is_quoted:
-            n_separators = n_filled * (len(self.layout.names) - 1)
-            if block.count(mark.encode()) != n_separators:
-                return None
-        if n_filled < n_rows:
-            frame = frame.filter(~frame["blank"])
-        return {role: frame[role] for role in roles}
-
-    def _frame(
-        self,
-        block: bytes,
-        mark: str,
-        is_quoted: bool,
-        roles: list[str],
-    ) -> pl.DataFrame | None:
-        """Read all columns, so that polars detects long rows; None if it fails."""
-        names = [str(position) for position in range(len(self.layout.names))]
-        # Between tabs, quotes that do not enclose a field are part of it.
-        is_literal = is_quoted and mark == _TAB
-        with_commas = self.layout.separator == _COMMA_WITH
-        values = {}
-        for role in roles:
-            text = pl.col(names[self.roles[role]])
-            if is_literal:
-                text = _unquoted(text)
-            values[role] = _cast(text, self.kinds[role], with_commas)
-        plan = pl.scan_csv(
-            block,
-            has_header=False,
-            separator=mark,
-            quote_char='"' if is_quoted and not is_literal else None,
-            schema=dict.fromkeys(names, pl.String),
-        )
-        blank = pl.all_horizontal(pl.col(name).is_null() for name in names)
-        try:
-            return plan.select(**values, blank=blank).collect()
-        except pl.exceptions.PolarsError:
-            return None
+def _texts(
+    block: bytes, layout: Layout, positions: Mapping[str, int], n_rows: int
+) -> dict[str, pl.Series]:
+    """Return columns that polars has read as texts."""
+    is_quoted = b'"' in block
+    # The separator of polars is one character: "::" has an empty column in the middle.
+    step = len(layout.separator)
+    # Between tabs and double colons, quotes that do not enclose a field are part of it.
+    is_literal = layout.separator in (_TAB, DOUBLE_COLON)
+    if is_quoted and not is_literal and b'\\"' in block:
+        raise UnreliableError
+    n_separators = step * (len(layout.names) - 1)
+    # All columns are read, so that polars detects long rows.
+    names = [str(number) for number in range(n_separators + 1)]
+    values = {role: pl.col(names[step * n]) for role, n in positions.items()}
+    if is_quoted and layout.separator == _TAB:
+        values = {role: _unquoted(text) for role, text in values.items()}
+    plan = pl.scan_csv(
+        block,
+        has_header=False,
+        separator=layout.separator[0],
+        quote_char='"' if is_quoted and not is_literal else None,
+        schema=dict.fromkeys(names, pl.String),
+    )
+    blank = pl.all_horizontal(pl.all().is_null())
+    try:
+        frame = plan.select(**values, blank=blank).collect()
+    except pl.exceptions.PolarsError:
+        raise UnreliableError from None
+    n_filled = n_rows - int(frame["blank"].sum())
+    is_whole = is_literal or not is_quoted  # no separator is inside quotes
+    n_marks = block.count(layout.separator[0].encode())
+    if len(frame) != n_rows or (is_whole and n_marks != n_filled * n_separators):
+        raise UnreliableError
+    frame = frame.filter(~frame["blank"]).drop("blank")
+    return frame.to_dict()
 
 
 def _unquoted(text: pl.Expr) -> pl.Expr:
@@ -849,27 +817,3 @@ def _unquoted(text: pl.Expr) -> pl.Expr:
     ends = text.str.ends_with('"')
     is_quoted = begins & ends & (text.str.len_bytes() > 1)
     return pl.when(is_quoted).then(inside).otherwise(text)
-
-
-def _cast(
-    text: pl.Expr,
-    kind: Kind,
-    with_commas: bool,
-) -> pl.Expr:
-    stripped = text.str.strip_chars()
-    if kind == "text":
-        return pl.when(stripped.str.len_bytes() > 0).then(stripped)
-    if kind == "name":
-        return pl.when(~stripped.is_in(MISSING_IDS)).then(stripped)
-    if kind == "float":
-        pointed = text.str.replace(_COMMA, "$1.$2") if with_commas else text
-        return pointed.cast(pl.Float32, strict=False)
-    if "%" in kind:
-        return stripped.str.to_datetime(kind, time_unit="us", strict=False)
-    number = text.cast(pl.Int64, strict=False)
-    if kind == "integer":
-        return number
-    # An id is an integer only in its canonical form: "7", not "007" or "+7".
-    is_padded = text.str.starts_with("0") & (text.str.len_bytes() > 1)
-    is_signed = text.str.starts_with("+") | text.str.starts_with("-0")
-    return pl.when(~(is_padded | is_signed)).then(number)
