@@ -52,16 +52,7 @@ from recsys.readers.delimited import (
     read_delimited,
     stripped,
 )
-from recsys.readers.formats import (
-    joined,
-    json_objects,
-    read_jsonl,
-    read_lightgcn,
-    read_netflix,
-    read_parquet,
-    read_table_rows,
-    reading_parquet,
-)
+from recsys.readers.formats import joined, read_table_rows
 from recsys.readers.sources import (
     DataFile,
     NoRowsError,
@@ -402,21 +393,16 @@ def read_raw(
     request = request.changed(**dict.fromkeys(folders))
     required = [role for role in required if role not in folders]
     layout = detect(data, request)
-    if layout.kind in ("netflix", "lightgcn", "counted") and request.needed:
-        role, name = next(iter(request.needed.items()))
-        raise DataError(
-            f"{data.name} has a form without named columns ({layout.kind}), so the {role} column "
-            f"{name!r} cannot be used; leave it out, or name the separator with --sep."
-        )
-    if layout.kind == "netflix":
-        rows = read_netflix(data, request)
-    elif layout.kind in ("lightgcn", "counted"):
-        rows = read_lightgcn(data, request, counted=layout.kind == "counted")
-    elif layout.kind == "delimited":
+    if isinstance(layout, Layout):
         rows = read_delimited(data, layout, request, required)
     else:
-        read = read_parquet if layout.kind == "parquet" else read_jsonl
-        rows = read(data, request, required)
+        if layout.frame is None and request.needed:
+            role, name = next(iter(request.needed.items()))
+            raise DataError(
+                f"{data.name} has a form without named columns ({layout.name}), so the {role} "
+                f"column {name!r} cannot be used; leave it out, or name the separator with --sep."
+            )
+        rows = layout.read(data, request, required)
     for role, (name, value) in folders.items():
         if role not in rows.columns:
             rows.columns[role] = value.new_from_index(
@@ -507,7 +493,8 @@ def _neighbouring_table(
 def _read(data: DataFile, ids: Ids, request: Request) -> Features:
     """Return the typed table in a file, with a column of the years in titles."""
     read = [
-        _frame(part, request.columns.get(ids.kind)) for part in data.parts or (data,)
+        read_frame(part, request.columns.get(ids.kind))
+        for part in data.parts or (data,)
     ]
     frame = pl.concat([part for part, _ in read], how="diagonal_relaxed")
     untyped = all(is_text for _, is_text in read)
@@ -521,7 +508,7 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
     return features
 
 
-def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
+def read_frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
     """Return all columns of a file, and whether they are strings without types."""
     if (name := plain_name(data.name)) in _MOVIELENS:
         names, separator, change = _MOVIELENS[name]
@@ -542,22 +529,9 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
             table_rows, dict.fromkeys(names, pl.String), orient="row"
         ), True
     layout = detect(data, Request({"item": column}))
-    if layout.kind == "parquet":
-        with reading_parquet(data.name):
-            return pl.read_parquet(data.path, glob=False), False
-    if layout.kind == "jsonl":
-        rows = [fields for _, fields in json_objects(data)]
-        try:
-            return pl.DataFrame(rows, infer_schema_length=None, strict=False), False
-        except (
-            TypeError,
-            ValueError,
-            OverflowError,
-            pl.exceptions.PolarsError,
-        ) as error:
-            reason = str(error).partition("\n")[0].rstrip(".")
-            raise DataError(f"{data.name} is not a table: {reason}.") from None
-    if layout.kind != "delimited" or not layout.has_header:
+    if not isinstance(layout, Layout) and layout.frame is not None:
+        return layout.frame(data), False
+    if not isinstance(layout, Layout) or not layout.has_header:
         raise DataError(f"{data.name} has no header; its columns need names.")
     frame = _texts(data, layout)
     if layout.separator == ";":
@@ -594,7 +568,8 @@ def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
 
     try:
         blocks = parsed_blocks(data, layout, roles, all_stripped)
-        frame = pl.concat([pl.DataFrame(block) for block in blocks])
+        empty = pl.DataFrame(schema=dict.fromkeys(roles, pl.String))
+        frame = pl.concat([empty, *map(pl.DataFrame, blocks)])
     except UnreliableError:
         texts = read_carefully(data, layout, roles, pad=True)
         frame = pl.DataFrame(all_stripped({name: texts[name] for name in names}))

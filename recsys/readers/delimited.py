@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -51,6 +51,7 @@ from recsys.data.rows import (
 from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
+from recsys.readers.formats import PARQUET, Format, recognised
 from recsys.readers.sources import DataFile, NoRowsError
 
 _HEAD = 1 << 16  # bytes to inspect, extended to at least two lines
@@ -59,7 +60,6 @@ DOUBLE_COLON = "::"
 """Separator of MovieLens."""
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
 _NAMED_SEPARATORS = {r"\t": "\t", "tab": "\t", "space": " "}
-_INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 # The id of a product, then of a reviewer: read in the usual order, they would be swapped.
 _OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")
 _LABEL = "label"  # of RecBole: 1 for an interaction, 0 for none
@@ -81,22 +81,18 @@ _NUMBERS: dict[str, type[np.number]] = {
     "timestamp": np.int64,
 }
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-FileKind: TypeAlias = Literal[
-    "delimited", "jsonl", "parquet", "lightgcn", "counted", "netflix"
-]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layout of a file; all attributes except `kind` apply to delimited files.
+    """Layout of a text with delimited columns.
 
     `separator` is one character, or "::"; `names` are from the header, or given by position; `skip`
     counts the lines before the first row: blank ones, and the header; `sample` has the first rows;
     `types` are the types of columns in an atomic file of RecBole.
     """
 
-    kind: FileKind
-    separator: str = ""
+    separator: str
     names: tuple[str, ...] = ()
     has_header: bool = True
     skip: int = 0
@@ -104,8 +100,8 @@ class Layout:
     types: tuple[str, ...] = ()
 
 
-def detect(data: DataFile, request: Request) -> Layout:
-    """Detect the layout of a file.
+def detect(data: DataFile, request: Request) -> Layout | Format:
+    """Detect the format of a file, or the layout of its columns if it is delimited text.
 
     Raises
     ------
@@ -114,16 +110,16 @@ def detect(data: DataFile, request: Request) -> Layout:
         array of other values than objects, or has no separator between columns.
     """
     if data.is_parquet:
-        return Layout("parquet")
+        return PARQUET
     lines = _first_lines(data)
     blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
     lines = lines[blank:]
     if not lines:
         raise NoRowsError(f"{data.name} is empty.")
     if request.options.get("sep") is None:
-        kind = _kind_without_columns(lines, data)
-        if kind is not None:
-            return Layout(kind)
+        format = recognised(lines, data)
+        if format is not None:
+            return format
     return _delimited(lines, blank, data, request)
 
 
@@ -137,31 +133,6 @@ def _first_lines(data: DataFile) -> list[str]:
     data.check_text(head)
     lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
     return lines if is_whole else lines[:-1]
-
-
-def _kind_without_columns(lines: list[str], data: DataFile) -> FileKind | None:
-    """Return the kind of a file that is not delimited; None for other files."""
-    begin = lines[0].lstrip()[:1]
-    if begin == "{" or data.suffix in (".jsonl", ".ndjson"):
-        return "jsonl"
-    if begin == "[":
-        raise DataError(
-            f"{data.name} is a JSON array, and its elements are not objects."
-        )
-    if re.fullmatch(r"\d+:\s*", lines[0]):
-        return "netflix"
-    filled = [line for line in lines if line.strip()]
-    if not all(map(_INTEGERS.fullmatch, filled)):
-        return None
-    rows = [line.split() for line in filled]
-    widths = set(map(len, rows))
-    if len(widths) > 1 and all(int(row[0]) == len(row) - 1 for row in rows):
-        return "counted"
-    # Users come back in a table of integers with spaces, but not in LightGCN lines.
-    users = {row[0] for row in rows}
-    if len(users) == len(rows) and widths not in ({1}, {2}):
-        return "lightgcn"
-    return None
 
 
 def _delimited(
@@ -199,10 +170,9 @@ def _delimited(
     if names is not None:
         if names == BY_PLACE and all(map(_is_of_amazon, rows)):
             names = ("item (first)", "user (second)", *names[2:])
-        return Layout("delimited", separator, names, False, blank, tuple(rows))
+        return Layout(separator, names, False, blank, tuple(rows))
     untyped_names, types = without_types(first)
     return Layout(
-        "delimited",
         separator,
         names=tuple(untyped_names),
         skip=blank + 1,

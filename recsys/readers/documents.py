@@ -431,7 +431,7 @@ def _plain(value: Any, place: str, role: str) -> str:
 
 
 def _delimited_rows(data: DataFile, separator: str, names: list[str]) -> Rows:
-    for line, fields in records(data, Layout("delimited", separator, tuple(names))):
+    for line, fields in records(data, Layout(separator, tuple(names))):
         if len(fields) != len(names):
             raise DataError(
                 f"{data.name}, line {line}: {len(fields)} fields, and the header has {len(names)}."

@@ -1,15 +1,20 @@
-"""Readers of Parquet, JSON lines, tables of databases, LightGCN and Netflix files."""
+"""Formats other than delimited text: Parquet, JSON lines, databases, LightGCN and Netflix files.
+
+`FORMATS` is the registry: how each format is recognised and read.
+"""
 
 from __future__ import annotations
 
 import ast
 import json
 import math
+import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, chain, islice
 from typing import Any, TypeAlias, cast
 
@@ -26,6 +31,7 @@ from recsys.readers.sources import DataFile, NoRowsError
 JsonObject: TypeAlias = dict[str, Any]
 """Fields of one row of JSON lines."""
 
+_INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _OF_PYTHON = ("{'", "{u'", '{u"')  # beginnings of dicts
 _GLOB = frozenset("*?[")
 _CHUNK = 100_000  # rows of a Parquet file to read at once, which fit in a cache
@@ -509,6 +515,7 @@ def _id_of(value: Any) -> Any:
 def read_lightgcn(
     data: DataFile,
     request: Request,
+    required: Sequence[str] = (),
     *,
     counted: bool = False,
 ) -> Rows:
@@ -555,7 +562,9 @@ def read_lightgcn(
     return Rows(pairs.to_dict(), layout, place, idle, bad)
 
 
-def read_netflix(data: DataFile, request: Request) -> Rows:
+def read_netflix(
+    data: DataFile, request: Request, required: Sequence[str] = ()
+) -> Rows:
     """Read files of the Netflix Prize: a line "7:" with an item, then its ratings."""
     item = pl.col("line").str.extract(r"^(\d+):$").cast(pl.Int64).forward_fill()
     fields = pl.col("line").str.extract_groups(
@@ -602,6 +611,101 @@ def _lines(data: DataFile, form: str) -> pl.DataFrame:
     line = pl.col("line")
     frame = frame.with_row_index("row", 1).with_columns(line.str.strip_chars())
     return frame.filter(line.str.len_bytes() > 0)
+
+
+def _parquet_frame(data: DataFile) -> pl.DataFrame:
+    """Return all columns of a Parquet file."""
+    with reading_parquet(data.name):
+        return pl.read_parquet(data.path, glob=False)
+
+
+def _objects_frame(data: DataFile) -> pl.DataFrame:
+    """Return all columns of JSON objects, one per line."""
+    rows = [fields for _, fields in json_objects(data)]
+    try:
+        return pl.DataFrame(rows, infer_schema_length=None, strict=False)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise DataError(f"{data.name} is not a table: {reason}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Format of a file.
+
+    `read` reads the columns that have a role, of which some are required. `fits` recognises the
+    first lines that are not blank; a name with one of the `suffixes` decides without them. `frame`
+    reads all columns; it is None if they have no names.
+    """
+
+    name: str
+    read: Callable[[DataFile, Request, Sequence[str]], Rows]
+    fits: Callable[[Sequence[str]], bool] = lambda lines: False
+    suffixes: tuple[str, ...] = ()
+    frame: Callable[[DataFile], pl.DataFrame] | None = None
+
+
+def _integer_rows(lines: Sequence[str]) -> list[list[str]]:
+    """Return the fields of lines of integers with spaces; none for other lines."""
+    are_integers = all(map(_INTEGERS.fullmatch, lines))
+    return [line.split() for line in lines] if are_integers else []
+
+
+def _are_counted(lines: Sequence[str]) -> bool:
+    """Return whether each line has as many items as its first number tells."""
+    rows = _integer_rows(lines)
+    are_equal = len(set(map(len, rows))) <= 1
+    return not are_equal and all(int(row[0]) == len(row) - 1 for row in rows)
+
+
+def _are_lists(lines: Sequence[str]) -> bool:
+    """Return whether lines are of a user and items.
+
+    Users come back in a table of integers with spaces, but not in such lines.
+    """
+    rows = _integer_rows(lines)
+    users = {row[0] for row in rows}
+    widths = set(map(len, rows))
+    return len(users) == len(rows) > 0 and widths not in ({1}, {2})
+
+
+PARQUET = Format("Parquet", read_parquet, frame=_parquet_frame)
+FORMATS = (
+    Format(
+        "JSON lines",
+        read_jsonl,
+        fits=lambda lines: lines[0].lstrip().startswith("{"),
+        suffixes=(".jsonl", ".ndjson"),
+        frame=_objects_frame,
+    ),
+    Format(
+        "Netflix Prize",
+        read_netflix,
+        fits=lambda lines: re.fullmatch(r"\d+:\s*", lines[0]) is not None,
+    ),
+    Format("counted items", partial(read_lightgcn, counted=True), fits=_are_counted),
+    Format("LightGCN", read_lightgcn, fits=_are_lists),
+)
+"""Formats of text other than delimited columns, in the order in which they are tried."""
+
+
+def recognised(lines: Sequence[str], data: DataFile) -> Format | None:
+    """Return the format of a text by its first lines; None for delimited columns.
+
+    Raises
+    ------
+    DataError
+        If the text is a JSON array of other values than objects.
+    """
+    filled = [line for line in lines if line.strip()]
+    for format in FORMATS:
+        if data.suffix in format.suffixes or format.fits(filled):
+            return format
+    if filled[0].lstrip().startswith("["):
+        raise DataError(
+            f"{data.name} is a JSON array, and its elements are not objects."
+        )
+    return None
 
 
 def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:

@@ -23,9 +23,8 @@ from recsys.data.ids import (
 from recsys.data.ratings import build_ratings
 from recsys.data.rows import RowRules, Rows, check_as_of, prepared
 from recsys.errors import DataError
-from recsys.readers import read_raw
-from recsys.readers.delimited import Layout, read_carefully, read_fast
-from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
+from recsys.readers import read_frame, read_raw
+from recsys.readers.formats import parquet_columns
 from recsys.readers.sources import DataFile, NoRowsError, open_data
 
 
@@ -52,25 +51,21 @@ def read_ids(
 
 def read_block(path: str, request: Request) -> pl.DataFrame:
     """Read items to block for all users, or pairs if there is a column of users."""
+    requested = request.columns
     with suppress(NoRowsError), open_data(path, request.options) as data:
-        first_file = data.parts[0] if data.parts else data
-        names = _first_row(first_file)[0].names
-        user = _column_of(names, "user", request.columns.get("user"))
-        item = _column_of(names, "item", request.columns.get("item"))
+        names, _ = _first_row(data.parts[0] if data.parts else data)
+        user = _column_of(names, "user", requested.get("user"))
+        item = _column_of(names, "item", requested.get("item"))
         if len(names) > 1 and user and item:
             request = request.changed(user=user, item=item, implicit=True)
             columns = read_raw(data, request).plain().columns
             return pl.DataFrame({"user": columns["user"], "item": columns["item"]})
-        ids = _listed_ids(data, "item", request.columns.get("item"))
+        ids = _listed_ids(data, "item", requested.get("item"))
         return pl.DataFrame([pl.Series("item", ids)])
     return pl.DataFrame(schema={"item": pl.String})
 
 
-def _listed_ids(
-    data: DataFile,
-    kind: str,
-    requested: str | None,
-) -> list[Any]:
+def _listed_ids(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     """Return the ids in all files."""
     ids = []
     for part in data.parts or (data,):
@@ -80,83 +75,38 @@ def _listed_ids(
     return ids
 
 
-def _ids_of(
-    data: DataFile,
-    kind: str,
-    requested: str | None,
-) -> list[Any]:
-    """Return the ids in one file."""
-    layout, line = _first_row(data)
-    if layout.kind == "parquet":
-        return _ids_of_parquet(data, layout.names, kind, requested)
-    if line.startswith("{"):
-        return _ids_of_objects(data, kind, requested)
-    column = _column_of(layout.names, kind, requested)
-    if column is None:
-        return _ids_of_lines(data, kind)
-    roles = {kind: layout.names.index(column)}
-    rows = read_fast(data, layout, roles)
-    if rows is None:
-        rows = Rows(read_carefully(data, layout, roles))
-    ids = rows.columns[kind]
-    if ids.dtype.is_integer():
-        return ids.drop_nulls().to_list()
-    return _listed_texts(ids.cast(pl.String), data, kind)
-
-
-def _ids_of_parquet(
-    data: DataFile,
-    names: Sequence[str],
-    kind: str,
-    requested: str | None,
-) -> list[Any]:
-    """Return the ids in a Parquet file."""
-    column = _only_column_of(names, kind, requested)
-    if column is None:
-        raise DataError(f"{data.name} has no column {kind}; it has {', '.join(names)}.")
-    with reading_parquet(data.name):
-        ids = pl.read_parquet(data.path, columns=[column])[column]
-    if ids.dtype.is_float():
-        ids = ids.fill_nan(None)
-    return as_id_series(ids.drop_nulls(), kind).to_list()
-
-
-def _ids_of_lines(data: DataFile, kind: str) -> list[Any]:
-    """Return the ids of a JSON array, or one id per line."""
-    lines = [line.strip() for line in data.lines()]
-    if lines and lines[0].startswith("["):
-        with suppress(ValueError, RecursionError):
-            array = json.loads(" ".join(lines))
-            return as_id_series(array, kind).to_list()
-    return _listed_texts(pl.Series(lines, dtype=pl.String), data, kind)
-
-
-def _listed_texts(
-    texts: pl.Series,
-    data: DataFile,
-    kind: str,
-) -> list[Any]:
-    """Return texts as ids without missing ones; integers if all are whole numbers."""
-    ids = texts.filter(~texts.is_in(MISSING_IDS).fill_null(True))
+def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
+    """Return the ids in one file, without missing ones."""
+    names, line = _first_row(data)
+    column = _column_of(names, kind, requested)
+    is_typed = data.is_parquet or line.startswith("{")
+    if is_typed or (column is not None and len(names) > 1):
+        frame, _ = read_frame(data, column)
+        column = _column_of(frame.columns, kind, requested)
+        if column is None and frame.width == 1:
+            column = frame.columns[0]
+        if column is None:
+            raise DataError(
+                f"{data.name} has no column {kind}; it has {', '.join(frame.columns)}."
+            )
+        ids = frame[column]
+    else:
+        lines = [text.strip() for text in data.lines()]
+        if lines and lines[0].startswith("["):
+            with suppress(ValueError, RecursionError):
+                return as_id_series(json.loads(" ".join(lines)), kind).to_list()
+        if column is not None:
+            lines.remove(line)  # the header
+        ids = pl.Series([text.strip('"') for text in lines], dtype=pl.String)
+    if is_typed:
+        if ids.dtype.is_float():
+            ids = ids.fill_nan(None)
+        return as_id_series(ids.drop_nulls(), kind).to_list()
+    ids = ids.filter(~ids.is_in(MISSING_IDS).fill_null(True))
     bad = is_bad_id(ids)
     if bad.any():
         raise DataError(f"{data.name}: {id_problem(ids.filter(bad)[0], kind)}")
     return integers_if_whole(ids).to_list()
-
-
-def _ids_of_objects(
-    data: DataFile,
-    kind: str,
-    requested: str | None,
-) -> list[Any]:
-    """Return the ids in a file of JSON objects, one per line."""
-    objects = [fields for _, fields in json_objects(data)]
-    names = list(dict.fromkeys(name for fields in objects for name in fields))
-    column = _only_column_of(names, kind, requested)
-    if column is None:
-        raise DataError(f"{data.name} has no key {kind}; it has {', '.join(names)}.")
-    values = [fields[column] for fields in objects if fields.get(column) is not None]
-    return as_id_series(values, kind).to_list()
 
 
 def read_history(
@@ -171,11 +121,7 @@ def read_history(
     """
     with open_data(path, request.options) as data:
         files = data.parts or (data,)
-        layout, line = _first_row(files[0])
-        names = layout.names
-        if line.startswith("{"):
-            with suppress(ValueError, RecursionError):
-                names = tuple(json.loads(line))
+        names, line = _first_row(files[0])
         columns_by_role = request.columns
         absent = [r for r in request.optional if columns_by_role[r] not in names]
         request = request.changed(**dict.fromkeys(absent))
@@ -232,17 +178,17 @@ def _merged(
     return columns
 
 
-def _first_row(data: DataFile) -> tuple[Layout, str]:
-    """Return the first line that is not blank, after the layout that it implies."""
+def _first_row(data: DataFile) -> tuple[Sequence[str], str]:
+    """Return the fields, and the text, of the first line that is not blank."""
     if data.is_parquet:
-        return Layout("parquet", names=tuple(parquet_columns(data))), ""
-    numbered = enumerate(data.lines(), 1)
-    filled = (pair for pair in numbered if pair[1].strip())
-    number, line = next(filled, (1, ""))
+        return list(parquet_columns(data)), ""
+    line = next((line.strip() for line in data.lines() if line.strip()), "")
+    if line.startswith("{"):
+        with suppress(ValueError, RecursionError):
+            return list(json.loads(line)), line
     separator = next((mark for mark in "\t;" if mark in line), ",")
     fields = next(csv.reader([line], delimiter=separator), [])
-    names = tuple(field.strip() for field in fields)
-    return Layout("delimited", separator, names, skip=number), line.strip()
+    return [field.strip() for field in fields], line
 
 
 def _column_of(
@@ -265,15 +211,3 @@ def _column_of(
         return names[0] if is_usual else None
     position = usual_column(names, kind, "the list")
     return None if position is None else names[position]
-
-
-def _only_column_of(
-    names: Sequence[str],
-    kind: str,
-    requested: str | None,
-) -> str | None:
-    """Find the column as `_column_of`, or the only one of a file that names it."""
-    column = _column_of(names, kind, requested)
-    if column is None and len(names) == 1:
-        return names[0]
-    return column
