@@ -56,60 +56,24 @@ class Postings(NamedTuple):
         out: Floats,
     ) -> None:
         """Add the weights of terms, each times its factor, to scores of the documents."""
-        lengths = self.indptr[terms + 1] - self.indptr[terms]
-        indptr = np.append(0, np.cumsum(lengths))
+        starts = self.indptr[terms]
+        ends = self.indptr[terms + 1]
+        indptr = np.append(0, np.cumsum(ends - starts))
         if not indptr[-1]:
             return
         # A small matrix of the terms of the query alone: terms by documents.
-        slices = [self._slice(term) for term in terms.tolist()]
-        parts_of_documents = [self.documents[entries] for entries in slices]
-        parts_of_counts = [self.counts[entries] for entries in slices]
-        documents = np.concatenate(parts_of_documents)
-        counts = np.concatenate(parts_of_counts)
-        weights = _weights(counts, saturation[documents])
-        matrix = indptr, documents, weights
+        slices = list(map(slice, starts.tolist(), ends.tolist()))
+        documents = np.concatenate([self.documents[entries] for entries in slices])
+        counts = np.concatenate([self.counts[entries] for entries in slices])
+        weights = weights_of(counts, saturation[documents])
         rows = np.arange(len(terms))
-        sum_rows(matrix, rows, factors, len(out), out=out)
-
-    def weights_in(
-        self,
-        document: int,
-        terms: Indices,
-        saturation: Floats,
-    ) -> NDArray[np.float64]:
-        """Return the weight of each term in one document."""
-        counts = np.zeros(len(terms), np.float32)
-        for number, term in enumerate(terms.tolist()):
-            entries = self._slice(term)
-            documents = self.documents[entries]
-            position = int(np.searchsorted(documents, document))
-            if position == len(documents):
-                continue
-            if documents[position] == document:
-                counts[number] = self.counts[entries][position]
-        weights = _weights(counts, saturation[[document]])
-        return weights.astype(np.float64)
-
-    def _slice(self, term: int) -> slice:
-        """Return the positions of the documents of a term."""
-        start = int(self.indptr[term])
-        stop = int(self.indptr[term + 1])
-        return slice(start, stop)
+        sum_rows((indptr, documents, weights), rows, factors, len(out), out=out)
 
 
-def _weights(counts: Floats, saturation: Floats) -> Floats:
+def weights_of(counts: Floats, saturation: Floats) -> Floats:
     """Return the weights of counts in documents, without the idf."""
-    numerators = (_K1 + 1) * counts
-    weights: Floats = numerators / (counts + saturation)
+    weights: Floats = (_K1 + 1) * counts / (counts + saturation)
     return weights
-
-
-def document_lengths(counts: Any) -> NDArray[np.floating[Any]]:
-    """Return the sum of each row of a csr_array of counts."""
-    data = np.append(counts.data, 0)
-    lengths = np.add.reduceat(data, counts.indptr[:-1])
-    lengths[np.diff(counts.indptr) == 0] = 0  # reduceat gives the next entry for these
-    return np.asarray(lengths, counts.dtype)
 
 
 def saturation(lengths: NDArray[np.floating[Any]], mean_length: float) -> Floats:

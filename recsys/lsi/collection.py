@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from scipy import sparse
 
 from lowrank.kernels import pieces
 from recsys.data.ids import Ids
-from recsys.lsi.bm25 import Postings, document_lengths
+from recsys.lsi.bm25 import Postings
 from recsys.ranking.topn import inverse_lengths
 
 if TYPE_CHECKING:
@@ -34,15 +34,13 @@ class Collection:
 
     `table` has the columns document and, if known, title and snippet. `counts` is a csr_array of
     counts of terms, or the rows of the given matrix. `embedding` are the coordinates V_k S_k.
-    `has_counts` is false if the rows are not counts, which BM25 needs. `stored` are arrays of a
-    saved index, which are used instead of computing them again.
+    `has_counts` is false if the rows are not counts, which BM25 needs.
     """
 
     table: pl.DataFrame
     counts: Any
     embedding: Floats
     has_counts: bool
-    stored: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -60,17 +58,11 @@ class Collection:
     @cached_property
     def inverse(self) -> Float32s:
         """1 / length of the coordinates of each document, 0 for coordinates of zero."""
-        if "inverse" in self.stored:
-            return self.stored["inverse"]
         return np.nan_to_num(inverse_lengths(self.vectors), nan=0.0)
 
     @cached_property
     def postings(self) -> Postings:
         """The documents of each term."""
-        if "postings_indptr" in self.stored:
-            return Postings(
-                *(self.stored[f"postings_{name}"] for name in Postings._fields)
-            )
         if self.has_counts:
             return Postings.from_counts(self.counts)
         return Postings.empty(self.counts.shape[1])
@@ -78,9 +70,7 @@ class Collection:
     @cached_property
     def lengths(self) -> Floats:
         """Number of words of each document."""
-        if "lengths" in self.stored:
-            return self.stored["lengths"]
-        return document_lengths(self.counts)
+        return np.asarray(self.counts.sum(axis=1), self.counts.dtype)
 
     def unit_vectors(self, rows: Indices) -> Float32s:
         """Return vectors of length 1, shape (n_rows, k), 0 for documents without coordinates."""
@@ -153,7 +143,15 @@ class Collection:
         """Return the documents that the `arrays` and `table` of a saved index describe."""
         csr = (arrays["counts_data"], arrays["counts_indices"], arrays["counts_indptr"])
         counts = sparse.csr_array(csr, shape=(len(table), n_terms))
-        return cls(table, counts, arrays["embedding"], has_counts, stored=arrays)
+        collection = cls(table, counts, arrays["embedding"], has_counts)
+        postings = (arrays[f"postings_{name}"] for name in Postings._fields)
+        # Cached properties are what was saved.
+        vars(collection).update(
+            inverse=arrays["inverse"],
+            lengths=arrays["lengths"],
+            postings=Postings(*postings),
+        )
+        return collection
 
 
 def _joined(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.kernels.retrieval import largest
-from recsys.lsi.bm25 import inverse_document_frequency, saturation
+from recsys.lsi.bm25 import inverse_document_frequency, saturation, weights_of
 from recsys.lsi.collection import Collection
 from recsys.lsi.queries import Query
 
@@ -124,9 +124,10 @@ class Search:
 
     def word_shares(self, query: Query, document: int) -> Doubles:
         """Return the contribution of each term of a query to the BM25 score of a document."""
-        postings = self.documents.postings
-        weights = postings.weights_in(document, query.terms, self.saturation)
-        return weights * self.idf[query.terms] * query.counts
+        row = self.documents.counts[[document]].toarray()[0]
+        counts = row[query.terms].astype(np.float32)
+        weights = weights_of(counts, self.saturation[[document]])
+        return weights.astype(np.float64) * self.idf[query.terms] * query.counts
 
     def cosines(self, direction: Floats, documents: Indices | None = None) -> Floats:
         """Return the cosines of documents, all by default, with a direction of length 1."""

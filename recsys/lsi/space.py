@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -273,7 +272,31 @@ class Weighting:
                 f"The weighting {name!r} needs counts, which are not negative; "
                 f"got {counts.data.min():g}. Negative values in data need weighting='count'."
             )
-        return cls(name, _GLOBAL[name](counts), power)
+        n_documents, n_terms = counts.shape
+        weights: Float64s = np.ones(n_terms)
+        if name == "tfidf":
+            frequency = np.bincount(counts.indices, minlength=n_terms)
+            # Terms of a given vocabulary may be in no document.
+            weights = np.log((1 + n_documents) / np.maximum(frequency, 1))
+        elif name == "log-entropy" and n_documents > 1:
+            sums = counts.sum(axis=0, dtype=np.float64)
+            shares = counts.data / sums[counts.indices]
+            products = shares * np.log(shares)
+            weights += np.bincount(
+                counts.indices, products, minlength=n_terms
+            ) / np.log(n_documents)
+            # A term in all documents alike has no weight, but for rounding.
+            weights[weights <= n_documents * np.finfo(np.float64).eps] = 0
+        return cls(name, weights, power)
+
+    def _local(self, counts: Floats) -> Floats:
+        """Return the weights of counts in a document."""
+        if self.name == "count":
+            return counts
+        if self.name == "log-entropy":
+            return np.log1p(counts)
+        # The tangent c continues 1 + ln c below 1.
+        return np.where(counts >= 1, 1 + np.log(np.maximum(counts, 1)), counts)
 
     def apply(self, counts: Any) -> Any:
         """Return the weighted matrix.
@@ -282,7 +305,7 @@ class Weighting:
         length 1 (except empty ones); with 1/2 long documents have more weight in a decomposition.
         """
         weights = self.term_weights.astype(counts.dtype)[counts.indices]
-        weights *= _LOCAL[self.name](counts.data).astype(counts.dtype, copy=False)
+        weights *= self._local(counts.data).astype(counts.dtype, copy=False)
         csr = (weights, counts.indices, counts.indptr)
         weighted = sparse.csr_array(csr, shape=counts.shape, copy=False)
         if self.name == "count":
@@ -299,7 +322,7 @@ class Weighting:
 
     def of_query(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
         """Return the weights of the terms of a query, which are not scaled."""
-        weights = _LOCAL[self.name](counts) * self.term_weights[terms]
+        weights = self._local(counts) * self.term_weights[terms]
         return weights.astype(counts.dtype)
 
 
@@ -314,51 +337,3 @@ def canonical_csr(matrix: Any) -> Any:
     canonical.sum_duplicates()
     canonical.eliminate_zeros()
     return canonical
-
-
-def _logarithmic(counts: Floats) -> Floats:
-    """Return 1 + ln c, continued below 1 by its tangent c."""
-    return np.where(counts >= 1, 1 + np.log(np.maximum(counts, 1)), counts)
-
-
-def _unchanged(counts: Floats) -> Floats:
-    return counts
-
-
-def _inverse_frequency(counts: Any) -> Float64s:
-    n_documents, n_terms = counts.shape
-    frequency = np.bincount(counts.indices, minlength=n_terms)
-    # Terms of a given vocabulary may be in no document.
-    weights: Float64s = np.log((1 + n_documents) / np.maximum(frequency, 1))
-    return weights
-
-
-def _entropy(counts: Any) -> Float64s:
-    n_documents, n_terms = counts.shape
-    if n_documents < 2:
-        return np.ones(n_terms)
-    data = counts.data.astype(np.float64)
-    sums = np.bincount(counts.indices, weights=data, minlength=n_terms)
-    shares = data / sums[counts.indices]
-    products = shares * np.log(shares)
-    information = np.bincount(counts.indices, weights=products, minlength=n_terms)
-    weights: Float64s = 1 + information / np.log(n_documents)
-    # A term in all documents alike has no weight, but for rounding.
-    weights[weights <= n_documents * np.finfo(np.float64).eps] = 0
-    return weights
-
-
-def _ones(counts: Any) -> Float64s:
-    return np.ones(counts.shape[1])
-
-
-_LOCAL: dict[str, Callable[[Floats], Floats]] = {
-    "tfidf": _logarithmic,
-    "log-entropy": np.log1p,
-    "count": _unchanged,
-}
-_GLOBAL: dict[str, Callable[[Any], Float64s]] = {
-    "tfidf": _inverse_frequency,
-    "log-entropy": _entropy,
-    "count": _ones,
-}
