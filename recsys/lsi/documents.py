@@ -74,7 +74,7 @@ def _snippet(text: str) -> str:
     line = " ".join(text[: 4 * _SNIPPET].split())
     if len(line) <= _SNIPPET:
         return line
-    return line[: _SNIPPET - 1].rstrip() + "…"
+    return f"{line[: _SNIPPET - 1].rstrip()}…"
 
 
 def _with_title(title: str | None, text: str) -> str:
@@ -84,7 +84,7 @@ def _with_title(title: str | None, text: str) -> str:
     # Many texts begin with their title. Repetition is of no use if there is little more.
     beginning = " ".join(text[: 2 * len(title)].split())
     has_title = beginning.startswith(" ".join(title.split()))
-    n_more = len(text) - len(title) * has_title
+    n_more = len(text) - has_title * len(title)
     times = _TITLES if n_more > len(title) else 1
     return f"{title}\n" * (times - has_title) + text
 
@@ -277,9 +277,10 @@ def as_queries(
         raise DataError(
             f"A query must be a text, several texts, or rows of counts; got {kind}."
         )
-    if n_axes > 1:
-        return encoder.queries_of(matrix(queries), False)
-    if not len(queries):
-        raise DataError("There are no queries.")
-    row = np.asarray(queries)[None, :]
-    return encoder.queries_of(matrix(row.T if in_columns else row), True)
+    is_single = n_axes == 1
+    if is_single:
+        if not len(queries):
+            raise DataError("There are no queries.")
+        row = np.asarray(queries)[None, :]
+        queries = row.T if in_columns else row
+    return Queries.from_rows(matrix(queries), encoder.query_weights, is_single)

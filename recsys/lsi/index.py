@@ -190,16 +190,14 @@ class Index:
             If some words are unknown; they are left out. Of several queries, those without a known
             word have no rows.
         """
-        self._check_fitted()
         check_n(n)
         method = self._checked_method(method)
         checked = self._queries(queries)
         checked.check(self.terms_)
         rows, ranking = self._rankings(checked, n, method)
         ids, *others = self.documents_.columns_of(ranking.documents)
-        ranks = (np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)).astype(
-            np.int32
-        )
+        ranks = np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)
+        ranks = ranks.astype(np.int32)
         columns = [ids, pl.Series("rank", ranks), pl.Series("score", ranking.scores)]
         if parts:
             columns.append(pl.Series("words", ranking.words))
@@ -208,8 +206,8 @@ class Index:
         frame = pl.DataFrame([*columns, *others])
         if checked.is_single:
             return frame
-        names = pl.Series("query", list(checked.labels if labels is None else labels))
-        return frame.select(names.gather(rows), pl.all())
+        names = checked.labels if labels is None else labels
+        return frame.select(pl.Series("query", [*names]).gather(rows), pl.all())
 
     def _matched(
         self, queries: Queries, rows: Indices, documents: Indices
@@ -252,7 +250,6 @@ class Index:
         UnknownIdError
             If the document is not in the index.
         """
-        self._check_fitted()
         method = self._checked_method(method)
         queries = self._queries(query)
         if not queries.is_single:
@@ -261,21 +258,20 @@ class Index:
         directed = queries.queries[0].towards(self.components_)
         row = int(self.documents_.rows_of([document])[0])
         terms = self.terms_.values.gather(directed.terms).alias("term")
-        bm25 = self._search.word_shares(directed, row)
-        if method == "bm25":
-            return _sorted(pl.DataFrame([terms, pl.Series("contribution", bm25)]))
-        cosines, through = self._cosine_shares(directed, row)
         if method == "lsi":
-            return _sorted(
-                pl.DataFrame([terms, pl.Series("contribution", cosines), through])
-            )
+            cosines, through = self._cosine_shares(directed, row)
+            return _sorted([terms, pl.Series("contribution", cosines), through])
+        words = self._search.word_shares(directed, row)
+        if method == "bm25":
+            return _sorted([terms, pl.Series("contribution", words)])
         fusion = self._search.fusion(directed)
-        if len(fusion.best):  # their mean is the meaning of the query
-            cosines = np.zeros(len(terms))
-            through = through.clear(len(terms))
-        words = fusion.words * bm25
-        meaning = fusion.meaning * cosines
-        shares = pl.DataFrame(
+        words = fusion.words * words
+        meaning = np.zeros(len(terms))
+        through = pl.Series("through", [None] * len(terms), pl.String)
+        if not len(fusion.best):  # otherwise their mean is the meaning of the query
+            cosines, through = self._cosine_shares(directed, row)
+            meaning = fusion.meaning * cosines
+        shares = _sorted(
             [
                 terms.cast(pl.String),
                 pl.Series("contribution", words + meaning),
@@ -284,7 +280,7 @@ class Index:
                 through.cast(pl.String),
             ]
         )
-        return pl.concat([_sorted(shares), self._fusion_shares(fusion, row)])
+        return pl.concat([shares, self._fusion_shares(fusion, row)])
 
     def _fusion_shares(self, fusion: Fusion, row: int) -> pl.DataFrame:
         """Return the contributions of the best documents, if any, and of the average document."""
@@ -403,11 +399,9 @@ class Index:
     ) -> tuple[Indices, Ranking]:
         """Return the indices of queries, and the documents that a method finds for each."""
         search = self._search
-        find = {
-            "bm25": search.by_words,
-            "hybrid": search.by_both,
-            "lsi": search.by_meaning,
-        }[method]
+        find = search.by_both
+        if method != "hybrid":
+            find = search.by_words if method == "bm25" else search.by_meaning
         numbers = []
         rankings = []
         n_without_direction = 0
@@ -428,11 +422,9 @@ class Index:
         if n_without_direction:
             warn_of_no_direction(n_without_direction)
         if not rankings:
-            no_documents = np.zeros(0, np.int64)
-            no_scores = np.zeros(0, np.float32)
-            return no_documents, Ranking(
-                no_documents, no_scores, words=no_scores, meaning=no_scores
-            )
+            nothing = np.zeros(0, np.int64)
+            no_scores = nothing.astype(np.float32)
+            return nothing, Ranking(nothing, no_scores, no_scores, no_scores)
         rows = np.repeat(numbers, [len(ranking.documents) for ranking in rankings])
         return rows, Ranking(*map(np.concatenate, zip(*rankings, strict=True)))
 
@@ -454,10 +446,8 @@ class Index:
         if not document.nnz:
             return shares, names.clear(len(shares))
         # The document is d'U_k, so each share splits again over the terms of the document.
-        document_basis = (
-            self.components_[:, document.indices].astype(np.float64) * document.data
-        )
-        products = (weights[:, None] * basis) @ document_basis
+        of_terms = self.components_[:, document.indices].astype(np.float64)
+        products = (weights[:, None] * basis) @ (of_terms * document.data)
         products *= np.where(shares < 0, -1, 1)[:, None]
         through = names.gather(document.indices[np.argmax(products, axis=1)])
         has_share = pl.Series(products.max(axis=1) > 0)
@@ -470,6 +460,7 @@ class Index:
 
     def _checked_method(self, method: str | None) -> str:
         """Return the method of a search after checking that the index has the counts for it."""
+        self._check_fitted()
         check_choice("method", self.method if method is None else method, METHODS)
         if self._has_counts:
             return method or self.method
@@ -496,5 +487,7 @@ class Index:
             check_is_fitted(self)
 
 
-def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
+def _sorted(columns: list[pl.Series]) -> pl.DataFrame:
+    """Return a frame with the largest contribution first."""
+    frame = pl.DataFrame(columns)
     return frame.sort("contribution", descending=True, maintain_order=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -67,23 +68,18 @@ class Queries(NamedTuple):
         cls, rows: Any, weigh: Callable[[Indices, Floats], Floats], is_single: bool
     ) -> Queries:
         """Return the rows of a CSR matrix as queries; `weigh` takes terms and counts."""
-        terms = np.split(rows.indices.astype(np.int64), rows.indptr[1:-1])
-        counts = np.split(rows.data, rows.indptr[1:-1])
-        queries = [
-            Query(*pair, weigh(*pair)) for pair in zip(terms, counts, strict=True)
-        ]
-        return cls(range(rows.shape[0]), queries, is_single)
+        starts = rows.indptr[1:-1]
+        terms = np.split(rows.indices.astype(np.int64), starts)
+        pairs = zip(terms, np.split(rows.data, starts), strict=True)
+        queries = [Query(*pair, weigh(*pair)) for pair in pairs]
+        return cls(range(len(queries)), queries, is_single)
 
     def check(self, terms: Ids) -> None:
         """Check that queries have known words; see `check_words`."""
+        unknown = [query.unknown for query in self.queries]
         is_empty = np.array([not len(query.terms) for query in self.queries])
-        check_words(
-            [query.unknown for query in self.queries],
-            is_empty,
-            terms,
-            stacklevel=5,
-            is_batch=not self.is_single,
-        )
+        is_batch = not self.is_single
+        check_words(unknown, is_empty, terms, stacklevel=5, is_batch=is_batch)
 
 
 def check_words(
@@ -109,18 +105,15 @@ def check_words(
     NothingToRankError
         If no query has a known word, unless they are a batch.
     """
-    words = list(
-        dict.fromkeys(word for words_of_query in unknown for word in words_of_query)
-    )
+    words = list(dict.fromkeys(chain.from_iterable(unknown)))
     shown: Callable[[str], str] = str
     if terms is not None and len(unknown) == 1:
         shown = partial(_with_similar, terms=terms.values)
     listed_words = enumerated(words, _NAMED, shown)
     if is_empty.size and is_empty.all() and not is_batch:
         if words:
-            raise NothingToRankError(
-                f"No word of the query is in the index: {listed_words}."
-            )
+            sentence = f"No word of the query is in the index: {listed_words}."
+            raise NothingToRankError(sentence)
         raise NothingToRankError(
             "The query has no words, or only stop words; by default a word has at least two "
             "letters."
@@ -191,9 +184,7 @@ def has_texts(queries: Any) -> bool:
     """Return whether queries are texts, not vectors."""
     if isinstance(queries, str):
         return True
-    is_sequence = isinstance(queries, Sequence | pl.Series) or hasattr(
-        queries, "tolist"
-    )
-    if not is_sequence or np.ndim(queries) != 1:
+    is_list = isinstance(queries, Sequence | pl.Series) or hasattr(queries, "tolist")
+    if not is_list or np.ndim(queries) != 1:
         return False
     return isinstance(next(iter(queries), None), str)

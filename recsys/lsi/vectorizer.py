@@ -21,7 +21,7 @@ from recsys.data.ids import Ids
 from recsys.errors import DataError
 from recsys.lsi.markup import plain_text
 from recsys.lsi.queries import Queries, Query
-from recsys.lsi.space import WEIGHTINGS, Weighting, canonical_csr
+from recsys.lsi.space import WEIGHTINGS, Floats, Weighting, canonical_csr
 from recsys.messages import close_matches, did_you_mean
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
@@ -455,14 +455,13 @@ class WordEncoder:
             # Terms of added documents come last; scores are summed in the order of a new index.
             order = self.terms.values.gather(terms).arg_sort().to_numpy()
             terms, counts = terms[order], counts[order]
-            queries.append(
-                Query(terms, counts, self.weighting.of_query(terms, counts), unknown)
-            )
+            weights = self.query_weights(terms, counts)
+            queries.append(Query(terms, counts, weights, unknown))
         return Queries([*texts], queries, is_single)
 
-    def queries_of(self, rows: Any, is_single: bool) -> Queries:
-        """Return rows of counts as queries."""
-        return Queries.from_rows(rows, self.weighting.of_query, is_single)
+    def query_weights(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
+        """Return the weights of the terms of a query."""
+        return self.weighting.of_query(terms, counts)
 
     def count(self, text: str) -> tuple[list[int], list[float], list[str]]:
         """Return the terms of a text, ascending, their counts, and its unknown words."""
@@ -558,17 +557,15 @@ class VectorizerEncoder:
     def queries(self, texts: Sequence[str], is_single: bool) -> Queries:
         """Return texts as queries."""
         encoded = self.encode(texts)
-        rows = self.queries_of(encoded.rows, is_single).queries
-        queries = [
-            query._replace(unknown=words)
-            for query, words in zip(rows, encoded.unknown, strict=True)
-        ]
+        queries = Queries.from_rows(encoded.rows, self.query_weights, is_single).queries
+        pairs = zip(queries, encoded.unknown, strict=True)
+        queries = [query._replace(unknown=words) for query, words in pairs]
         # The texts are labels, with their markup.
         return Queries([*texts], queries, is_single)
 
-    def queries_of(self, rows: Any, is_single: bool) -> Queries:
-        """Return rows of weights as queries."""
-        return Queries.from_rows(rows, lambda _, weights: weights, is_single)
+    def query_weights(self, _terms: NDArray[np.int64], weights: Floats) -> Floats:
+        """Return weights as they are."""
+        return weights
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the rows of texts, and unknown words if the vectorizer has a vocabulary."""
