@@ -67,7 +67,8 @@ class Postings(NamedTuple):
         counts = np.concatenate([self.counts[entries] for entries in slices])
         weights = weights_of(counts, saturation[documents])
         rows = np.arange(len(terms))
-        sum_rows((indptr, documents, weights), rows, factors, len(out), out=out)
+        matrix = (indptr, documents, weights)
+        sum_rows(matrix, rows, factors, len(out), out=out)
 
 
 def weights_of(counts: Floats, saturation: Floats) -> Floats:

@@ -91,8 +91,7 @@ class Eigenwords:
         check_choice("sides", sides, _SIDES)
         check_choice("scaling", scaling, _SCALINGS)
         for name, value in (("window", window), ("min_count", min_count)):
-            is_integer = isinstance(value, int) and not isinstance(value, bool)
-            if not is_integer or value < 1:
+            if type(value) is not int or value < 1:
                 raise DataError(f"{name} must be a positive integer; got {value!r}.")
         self.n_components = n_components
         self.window = window
@@ -136,7 +135,7 @@ class Eigenwords:
             raise DataError("No word has another word in its window.")
         scaled = _scaled(self.counts_, self.scaling)
         k = self.n_components
-        if isinstance(k, int) and not isinstance(k, bool):
+        if type(k) is int:
             k = min(k, *scaled.shape)
         # Words as columns, so that U are the rows of the components.
         by_context = scaled.T.tocsr()
@@ -221,17 +220,15 @@ class Eigenwords:
         lengths = np.linalg.norm(vectors[rows], axis=1, keepdims=True)
         unit = vectors[rows] / lengths
         target = unit[1] - unit[0] + unit[2]
-        n_best = n + len(rows)  # the three words may be among the best
-        top = best_rows(Cosine(vectors, target[None, :]), 1, n_best)
-        is_other = ~np.isin(top.items, rows)
-        items = top.items[is_other][:n]
-        scores = top.scores[is_other][:n]
-        ranks = np.arange(1, len(items) + 1, dtype=np.int32)
+        # The three words may be among the best.
+        top = best_rows(Cosine(vectors, target[None, :]), 1, n + len(rows))
+        others = np.flatnonzero(~np.isin(top.items, rows))[:n]
+        ranks = np.arange(1, len(others) + 1, dtype=np.int32)
         return pl.DataFrame(
             [
-                self.terms_.values.gather(items).alias("word"),
+                self.terms_.values.gather(top.items[others]).alias("word"),
                 pl.Series("rank", ranks),
-                pl.Series("score", scores),
+                pl.Series("score", top.scores[others]),
             ]
         )
 
@@ -252,13 +249,16 @@ class Eigenwords:
                 lengths.append(len(row))
         running = np.concatenate(numbers)
         counts = np.bincount(running, minlength=len(number_of))
-        names = np.array(list(number_of), dtype=object)
-        frequent = np.flatnonzero(counts >= self.min_count)
-        if frequent.size:
-            frequent = frequent[np.argsort(names[frequent], kind="stable")]
-        target = np.full(len(names), -1, dtype=np.int64)
-        target[frequent] = np.arange(len(frequent))
-        labels = Ids([str(name) for name in names[frequent]], "word", sort=False)
+        # Words are numbered in alphabetic order; rare words keep their places in the text.
+        frequent = [
+            word
+            for word in sorted(number_of)
+            if counts[number_of[word]] >= self.min_count
+        ]
+        target = np.full(len(number_of), -1)
+        numbers_of_frequent = [number_of[word] for word in frequent]
+        target[numbers_of_frequent] = np.arange(len(frequent))
+        labels = Ids(frequent, "word", sort=False)
         return target[running], np.cumsum(lengths), labels
 
 
@@ -277,10 +277,10 @@ def word_contexts(
     """
     text = np.searchsorted(ends, np.arange(len(words)), side="right")
     offsets = [*range(-window, 0), *range(1, window + 1)]
-    n_columns = n_words
-    if sides == "apart":
-        n_columns *= len(offsets)
-    total: Any = None
+    # The words at each place have columns of their own, if the sides are apart.
+    step = n_words if sides == "apart" else 0
+    shape = (n_words, n_words + step * (len(offsets) - 1))
+    total: Any = sparse.csr_array(shape, dtype=np.float32)
     for number, offset in enumerate(offsets):
         # The word at `middle` has the word at `context` at this place of its window.
         before = max(0, -offset)
@@ -290,13 +290,9 @@ def word_contexts(
         is_pair = text[middle] == text[context]
         is_pair &= (words[middle] >= 0) & (words[context] >= 0)
         rows = words[middle][is_pair]
-        columns = words[context][is_pair]
-        if sides == "apart":
-            columns = columns + n_words * number
+        columns = words[context][is_pair] + step * number
         ones = np.ones(len(rows), dtype=np.float32)
-        entries = (ones, (rows, columns))
-        part = sparse.coo_array(entries, shape=(n_words, n_columns)).tocsr()
-        total = part if total is None else total + part
+        total += sparse.coo_array((ones, (rows, columns)), shape=shape)
     return total
 
 
@@ -309,7 +305,8 @@ def _scaled(counts: Any, scaling: str) -> Any:
     of_contexts = np.bincount(coo.col, coo.data, n_contexts).astype(np.float64)
     product = of_words[coo.row] * of_contexts[coo.col]
     if scaling == "ppmi":
-        data = np.maximum(np.log(coo.data * of_words.sum() / product), 0)
+        information = np.log(coo.data * of_words.sum() / product)
+        data = np.maximum(information, 0)
     else:
         data = np.sqrt(coo.data / np.sqrt(product))
     entries = (data.astype(np.float32), (coo.row, coo.col))

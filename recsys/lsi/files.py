@@ -45,11 +45,8 @@ _DOCUMENT_ARRAYS = {
     "postings_counts": ("postings",),
 }
 _ARRAYS = _SPACE_ARRAYS | _DOCUMENT_ARRAYS
-_INTEGERS = (
-    "_indices",
-    "_indptr",
-    "_documents",
-)  # suffixes of names of arrays of integers
+# Suffixes of names of arrays of integers.
+_INTEGERS = ("_indices", "_indptr", "_documents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +136,8 @@ def _check_arrays(
         "postings": arrays["postings_documents"].size,
     }
     for name, array in arrays.items():
-        types = ("<i4", "<i8") if name.endswith(_INTEGERS) else ("<f4", "<f8")
-        if array.dtype.str not in types:
+        kind = "i" if name.endswith(_INTEGERS) else "f"
+        if array.dtype.str not in (f"<{kind}4", f"<{kind}8"):
             raise DamageError(f"{name} has the type {array.dtype.str}")
         shape = tuple(sizes[axis] for axis in _ARRAYS[name])
         if array.shape != shape:

@@ -266,7 +266,7 @@ class Index:
             return _sorted([terms, pl.Series("contribution", words)])
         fusion = self._search.fusion(directed)
         words = fusion.words * words
-        meaning = np.zeros(len(terms))
+        meaning: Floats = np.zeros(len(terms))
         through = pl.Series("through", [None] * len(terms), pl.String)
         if not len(fusion.best):  # otherwise their mean is the meaning of the query
             cosines, through = self._cosine_shares(directed, row)

@@ -169,13 +169,18 @@ class LSI(
         self._set_space(decompose(rows, self.n_components, self.random_state))
         self.documents_ = self._collection(table, counts, rows)
         self._totals = self.documents_.totals()
+        dimensions_by = "as given"
+        if self.n_components is None:
+            dimensions_by = _DEFAULT
+        elif isinstance(self.n_components, str):
+            dimensions_by = f"rule: {self.n_components}"
         self.training_ = {
             **self._summary(),
             "terms": rows.shape[1],
             "terms_outside_dimensions": 0,
             "language": encoder.language.name,
             "dimensions": self.n_components_,
-            "dimensions_by": self._dimensions_by(),
+            "dimensions_by": dimensions_by,
             "share_kept": min(1.0, energy(self.singular_values_) / energy(rows.data)),
             "added": 0,
             "removed": 0,
@@ -183,12 +188,6 @@ class LSI(
             "seconds": time.perf_counter() - start,
         }
         return self
-
-    def _dimensions_by(self) -> str:
-        """Return how the number of dimensions was chosen."""
-        if isinstance(self.n_components, str):
-            return f"rule: {self.n_components}"
-        return _DEFAULT if self.n_components is None else "as given"
 
     def _summary(self) -> dict[str, Any]:
         """Return the numbers of documents and words."""
@@ -262,13 +261,14 @@ class LSI(
             self._encoder, documents, labels, len(self.documents_), self._matrix
         )
         replaced = self.documents_.ids.find(table["document"])
-        if not replace and (replaced >= 0).any():
-            label = table["document"][int((replaced >= 0).argmax())]
+        is_there = replaced >= 0
+        if not replace and is_there.any():
+            label = table["document"][int(is_there.argmax())]
             raise DataError(
                 f"Document {label!r} is already in the index; use --replace (replace=True) to "
                 "replace it."
             )
-        replaced = replaced[replaced >= 0]
+        replaced = replaced[is_there]
         counts = self._with_new_terms(counts, unknown)
         rows = self._encoder.weigh(counts)
         added = self._collection(table, counts, rows)
@@ -298,15 +298,9 @@ class LSI(
         Without weight in the dimensions they change neither coordinates nor cosines.
         """
         encoder = self._encoder
-        if (
-            not self._has_counts
-            or not isinstance(encoder, WordEncoder)
-            or not any(unknown)
-        ):
+        if not (isinstance(encoder, WordEncoder) and self._has_counts and any(unknown)):
             return counts
-        if (
-            encoder.terms.values.dtype != pl.String
-        ):  # terms of a matrix without a vocabulary
+        if encoder.terms.values.dtype != pl.String:  # a matrix without a vocabulary
             return counts
         names, further = encoder.new_terms(unknown)
         if not names:
@@ -315,12 +309,10 @@ class LSI(
         self.n_features_in_ = len(self._encoder.terms)
         components = np.pad(self.components_, ((0, 0), (0, len(names))))
         self._set_space(Space(components, self.singular_values_))
-        n_outside = self.training_["terms_outside_dimensions"] + len(names)
-        self.training_ = {
-            **self.training_,
-            "terms": self.n_features_in_,
-            "terms_outside_dimensions": n_outside,
-        }
+        training = dict(self.training_)
+        training["terms"] = self.n_features_in_
+        training["terms_outside_dimensions"] += len(names)
+        self.training_ = training
         return sparse.hstack([counts, further.astype(counts.dtype)], format="csr")
 
     def remove_documents(self, documents: IdsLike | int | str) -> int:
@@ -362,13 +354,11 @@ class LSI(
     def _note_change(self, n_added: int = 0, n_removed: int = 0) -> None:
         """Update the summary of the index for its documents."""
         gram = self._totals[1 + self.n_components_ :]
-        self.training_ = {
-            **self.training_,
-            **self._summary(),
-            "added": self.training_["added"] + n_added,
-            "removed": self.training_["removed"] + n_removed,
-            "orthogonality_loss": orthogonality_loss(gram, self.singular_values_),
-        }
+        training = {**self.training_, **self._summary()}
+        training["added"] += n_added
+        training["removed"] += n_removed
+        training["orthogonality_loss"] = orthogonality_loss(gram, self.singular_values_)
+        self.training_ = training
         self.__dict__.pop("_search", None)
 
     # Save

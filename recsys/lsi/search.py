@@ -23,15 +23,15 @@ Doubles = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _MOST_MEANING = 0.8  # weight of meaning in long documents
-_FEW_WORDS = (
-    30  # mean document length at which meaning has half that weight, for 8 query words
-)
+# Mean document length at which meaning has half that weight, for 8 query words.
+_FEW_WORDS = 30
 _BEST = 10  # number of best documents whose mean replaces the direction of the query
 _RARELY = 40  # minimum number of documents in the collection for each of these
 _GATHERED = 16  # vectors are read one by one for less than one in this many documents
 _CANDIDATES = 200  # number of documents, best by words, that are scored first
 _ROUNDING = 1e-5  # relative rounding error of float32 sums
-_EQUAL = 1e-6  # maximum variance, relative to the squared mean, that is taken for rounding error
+# Maximum variance, relative to the squared mean, that is taken for rounding error.
+_EQUAL = 1e-6
 
 
 class Ranking(NamedTuple):

@@ -22,9 +22,8 @@ Float64s = NDArray[np.float64]
 
 DEFAULT_RANK = 75
 _SHARE = 3  # default minimum number of documents (or terms) for each dimension
-_NOTHING = (
-    1e-10  # squares below this share of the largest one are rounding errors of zero
-)
+# Squares below this share of the largest one are rounding errors of zero.
+_NOTHING = 1e-10
 _LARGE = 20_000  # number of documents from which on _TOL is used; it saves a third of the passes
 _TOL = 1e-2  # tolerance of the SVD; with it the directions explain 2e-4 less
 _MANY = 65_536  # number of entries from which on products use all cores
@@ -46,11 +45,11 @@ class Space:
         For training documents these are rows of V_k S_k; for others they are the fold-in.
         """
         components = self.components
-        if (
-            4 * rows.nnz < rows.shape[1]
-        ):  # for a query, use the directions of its few terms only
+        # For a query, use the directions of its few terms only.
+        if 4 * rows.nnz < rows.shape[1]:
             used = np.unique(rows.indices)
-            rows, components = rows[:, used], components[:, used]
+            rows = rows[:, used]
+            components = components[:, used]
         turned = np.ascontiguousarray(components.T)
         if rows.dtype == turned.dtype and rows.nnz > _MANY:
             return np.asarray(csr_matmat(csr_arrays(rows), turned))
@@ -134,7 +133,8 @@ def decompose(
     n_documents = weighted.shape[0]
     tol = _TOL if n_documents > _LARGE else None
     svd = lowrank.truncated_svd(weighted, k, tol=tol, random_state=random_state)
-    rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps
+    eps = np.finfo(svd.s.dtype).eps
+    rounding = svd.s[0] * max(weighted.shape) * eps
     n_above = int(np.sum(svd.s > rounding))
     if not n_above:
         raise DataError(
@@ -146,14 +146,21 @@ def decompose(
 def orthogonality_loss(gram: Float64s, singular_values: NDArray[Any]) -> float:
     """Return ||V'V - I||_2 of V = X / singular_values, given X'X of the coordinates X."""
     scaled = gram / np.outer(singular_values, singular_values).astype(np.float64)
-    return float(np.abs(np.linalg.eigvalsh(scaled - np.eye(len(scaled)))).max())
+    error = scaled - np.eye(len(scaled))
+    # The norm of a symmetric matrix is its largest eigenvalue.
+    eigenvalues = np.linalg.eigvalsh(error)
+    return float(np.abs(eigenvalues).max())
 
 
 def energy(values: NDArray[Any]) -> float:
     """Return the sum of squares, accumulated in float64 without a copy."""
     flat = values.reshape(-1)
     parts = pieces(len(flat), 2**20)
-    return float(sum(np.square(flat[part], dtype=np.float64).sum() for part in parts))
+    total = 0.0
+    for part in parts:
+        squares = np.square(flat[part], dtype=np.float64)
+        total += float(squares.sum())
+    return total
 
 
 def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:
@@ -181,7 +188,8 @@ def with_documents(
     with one_blas_thread():  # more threads do not speed up many small decompositions
         components = space.components.astype(np.float64)
         values = space.singular_values.astype(np.float64)
-        for start in range(documents.shape[0] - n_new, documents.shape[0], _BLOCK):
+        n = documents.shape[0]
+        for start in range(n - n_new, n, _BLOCK):
             block = documents[start : start + _BLOCK].astype(np.float64)
             components, values = _with_rows(components, values, block)
         return _rayleigh_ritz(components, documents, space.components.dtype)
@@ -194,13 +202,16 @@ def _with_rows(
     k = len(s)
     P = rows @ components.T
     # Eigenvectors W of R'R, scaled: Q = (D' - U P') W / root, and R = root W'.
-    squares, W = np.linalg.eigh((rows @ rows.T).toarray() - P @ P.T)
-    largest = max(float(squares.max(initial=0.0)), float(s[0]) ** 2)
+    products = (rows @ rows.T).toarray()
+    squares, W = np.linalg.eigh(products - P @ P.T)
+    largest = squares.max(initial=0.0)
+    largest = max(largest, s[0] ** 2)
     is_new = squares > largest * _NOTHING  # the others are inside the old space
     root = np.sqrt(squares[is_new])
     W = W[:, is_new]
     # The singular values of [diag(s) 0; P R'] are those of the matrix with the new rows.
-    small = np.zeros((k + len(P), k + len(root)))
+    shape = (k + len(P), k + len(root))
+    small = np.zeros(shape)
     small[:k, :k] = np.diag(s)
     small[k:, :k] = P
     small[k:, k:] = W * root
@@ -229,7 +240,8 @@ def _rayleigh_ritz(
     directions = turn.T @ components
     # Signs are chosen so that the largest entry of each direction is positive.
     largest = np.abs(directions).argmax(axis=1)
-    signs = np.sign(directions[np.arange(len(directions)), largest])
+    rows = np.arange(len(directions))
+    signs = np.sign(directions[rows, largest])
     directions *= signs[:, None]
     turn = turn * signs
     values = np.sqrt(eigenvalues[order])
@@ -296,7 +308,8 @@ class Weighting:
         if self.name == "log-entropy":
             return np.log1p(counts)
         # The tangent c continues 1 + ln c below 1.
-        return np.where(counts >= 1, 1 + np.log(np.maximum(counts, 1)), counts)
+        logarithms = np.log(np.maximum(counts, 1))
+        return np.where(counts >= 1, 1 + logarithms, counts)
 
     def apply(self, counts: Any) -> Any:
         """Return the weighted matrix.
@@ -305,7 +318,8 @@ class Weighting:
         length 1 (except empty ones); with 1/2 long documents have more weight in a decomposition.
         """
         weights = self.term_weights.astype(counts.dtype)[counts.indices]
-        weights *= self._local(counts.data).astype(counts.dtype, copy=False)
+        local = self._local(counts.data)
+        weights *= local.astype(counts.dtype, copy=False)
         csr = (weights, counts.indices, counts.indptr)
         weighted = sparse.csr_array(csr, shape=counts.shape, copy=False)
         if self.name == "count":
@@ -315,9 +329,8 @@ class Weighting:
         inverse = np.zeros_like(norms)
         np.power(norms, -self.power, out=inverse, where=norms > 0)
         row_lengths = np.diff(weighted.indptr)
-        weights *= np.repeat(
-            inverse.astype(counts.dtype), row_lengths
-        )  # shared with `weighted`
+        # This array is a part of `weighted`.
+        weights *= np.repeat(inverse.astype(counts.dtype), row_lengths)
         return weighted
 
     def of_query(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
@@ -332,8 +345,8 @@ def canonical_csr(matrix: Any) -> Any:
     if not np.issubdtype(csr.dtype, np.floating):
         csr = csr.astype(np.float64)
     # A new array checks the order: scikit-learn's vectorizers mark unsorted matrices as sorted.
-    arrays = (csr.data.copy(), csr.indices.copy(), csr.indptr.copy())
-    canonical = sparse.csr_array(arrays, shape=csr.shape)
+    arrays = (csr.data, csr.indices, csr.indptr)
+    canonical = sparse.csr_array(arrays, shape=csr.shape, copy=True)
     canonical.sum_duplicates()
     canonical.eliminate_zeros()
     return canonical
