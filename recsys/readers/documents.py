@@ -32,8 +32,8 @@ from recsys.readers.formats import json_objects, parquet_columns, reading_parque
 from recsys.readers.judgements import FORMS, HTML, form_of, page
 from recsys.readers.sources import DataFile, Directory, head_of, open_data
 
-TEXTS = "texts"
-"""Kind of a file that is a JSON array of texts."""
+TEXTS, JSON, LINES = "texts", "JSON", "lines"
+"""Kinds of files: a JSON array of texts, JSON objects, and one document per line."""
 BATCH = 1000
 """Maximum number of documents in a batch."""
 
@@ -42,7 +42,7 @@ _HEAD = 1 << 16  # bytes to inspect for the kind of a file
 _ROWS = 1000  # rows of a Parquet file to read at once
 _SAMPLE = 100  # JSON objects whose keys determine the columns
 _NAMED = 3
-_SUFFIXES = {".csv": ",", ".tsv": "\t", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_SUFFIXES = {".csv": ",", ".tsv": "\t", ".jsonl": JSON, ".ndjson": JSON}
 _SUFFIXES |= dict.fromkeys((".html", ".htm", ".xhtml"), HTML)
 
 _TEXT = (
@@ -58,7 +58,6 @@ _TEXT = (
 _ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
 _TITLE = ("title", "name", "headline", "subject")
 _MOST_PARTS = 50  # maximum number of files in the folder of a test collection
-_LEAST_WORDS = 4  # minimum mean number of words to recognise a column of texts
 _CORPUS = "corpus.jsonl"  # the documents in a folder of BEIR's layout
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
@@ -168,12 +167,9 @@ class Documents:
         if str(self.path) != "-" and path.is_dir():
             yield from self._directory(path)
             return
-        if path.is_file() and head_of(path, _HEAD).startswith(ZIP):
-            with (
-                suppress(OSError, zipfile.BadZipFile),
-                zipfile.ZipFile(path) as archive,
-            ):
-                count = sum(not member.is_dir() for member in archive.infolist())
+        if path.is_file() and head_of(path).startswith(ZIP):
+            with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as packed:
+                count = sum(not member.is_dir() for member in packed.infolist())
                 if count > 1:
                     raise DataError(
                         f"{path.name} is an archive of {count:,} files; unpack it, and index the "
@@ -181,7 +177,7 @@ class Documents:
                     )
 
         def pick(names: Sequence[str], where: str) -> Roles:
-            columns = _chosen(list(names), self._columns, where)
+            columns = _chosen(names, self._columns, where)
             chosen = {**columns._asdict(), "item": _item_column(names, columns)}
             return {
                 role: names.index(name)
@@ -201,80 +197,78 @@ class Documents:
     def _file(self, data: DataFile, after: int) -> Iterator[tuple[int, Document]]:
         """Yield the documents of a file with their row or line numbers."""
         kind = _kind(data)
-        kind = _separator(data, self._columns) or kind if kind == "lines" else kind
         if kind in FORMS or kind == HTML:
             if any(self._columns):
                 raise DataError(
                     f"{data.name} has no columns: it is of the form {kind}."
                 )
-            if kind == HTML:
-                self.decision = (
-                    f"{data.name}: a page of HTML, without its tags and scripts"
-                )
-                text, title = page("".join(data.lines()))
-                yield 1, Document(data.name, text, title)
-                return
-            noun, read = FORMS[kind]
-            self.decision = f"{data.name}: {noun}, ids are its own"
-            for number, label, text, title in read(data.lines(), data.name):
-                yield number, Document(label, text, title)
+            yield from self._marked(data, kind)
             return
-        if kind == TEXTS and (texts := _array(data)) is not None:
+        table = _table_of(data, kind, self._columns)
+        if table is not None:
+            yield from self._table(data, table, after)
+            return
+        listed = [repr(name) for name in self._columns if name is not None]
+        if listed:
+            raise DataError(
+                f"{data.name} is read as one document per line: it begins without a column "
+                f"{' or '.join(listed)}."
+            )
+        texts: Iterable[Any] | None = _array(data) if kind == TEXTS else None
+        if texts is not None:
             self.decision = (
                 f"{data.name}: a JSON array of texts, {self._numbered('element')}"
             )
-            for number, text in enumerate(texts, 1):
-                if not isinstance(text, str):
-                    noun = type(text).__name__
-                    raise DataError(
-                        f"{data.name}, element {number} must be a text; got {noun}."
-                    )
-                yield number, Document(after + number, text)
-            return
-        if kind not in ("lines", TEXTS):
-            yield from self._table(data, kind, after)
-            return
-        if any(self._columns):
-            listed = " or ".join(
-                repr(name) for name in self._columns if name is not None
+        else:
+            self.decision = (
+                f"{data.name}: one document per line, {self._numbered('line')}"
             )
-            problem = f"it begins without a column {listed}."
-            raise DataError(f"{data.name} is read as one document per line: {problem}")
-        self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
-        for number, line in enumerate(data.lines(), 1):
-            if line.strip():
-                yield number, Document(after + number, line.strip())
+            texts = (line.strip() for line in data.lines())
+        for number, text in enumerate(texts, 1):
+            if not isinstance(text, str):
+                noun = type(text).__name__
+                raise DataError(
+                    f"{data.name}, element {number} must be a text; got {noun}."
+                )
+            if text or kind == TEXTS:
+                yield number, Document(after + number, text)
+
+    def _marked(self, data: DataFile, kind: str) -> Iterator[tuple[int, Document]]:
+        """Yield the documents of a collection, or the only one of a page of HTML."""
+        if kind == HTML:
+            self.decision = f"{data.name}: a page of HTML, without its tags and scripts"
+            text, title = page("".join(data.lines()))
+            yield 1, Document(data.name, text, title)
+            return
+        noun, read = FORMS[kind]
+        self.decision = f"{data.name}: {noun}, ids are its own"
+        for number, label, text, title in read(data.lines(), data.name):
+            yield number, Document(label, text, title)
 
     def _numbered(self, unit: str) -> str:
-        return f"ids are {unit} numbers" + (
-            f" + {self._after:,}" if self._after else ""
-        )
+        offset = f" + {self._after:,}" if self._after else ""
+        return f"ids are {unit} numbers{offset}"
 
     def _directory(self, folder: Path) -> Iterator[Document]:
         name = f"{folder.resolve().name}/"
-        paths = [
-            folder / file_name for file_name in Directory(folder).names(below=True)
-        ]
-        collection = _collection(folder, paths)
+        labels = Directory(folder).names(below=True)
+        collection = _collection(folder, labels)
         if collection is not None:
-            with open_data(collection, self._options) as data:
-                named = replace(
-                    data, name=f"{name}{collection.relative_to(folder).as_posix()}"
-                )
+            with open_data(folder / collection, self._options) as data:
+                named = replace(data, name=f"{name}{collection}")
                 yield from (document for _, document in self._file(named, self._after))
-            if len(paths) > 1:
+            if len(labels) > 1:
                 self.decision += (
-                    f"; {len(paths) - 1:,} other files of the folder left out"
+                    f"; {len(labels) - 1:,} other files of the folder left out"
                 )
             return
         self.decision = f"{name}: a directory of texts, ids are file names"
-        pages, binary_files = 0, list[str]()
-        for path in paths:
-            label = path.relative_to(folder).as_posix()
-            if (
-                head_of(path, _HEAD).startswith(ZIP)
-                or parse_address(str(path)) is not None
-            ):
+        n_pages = 0
+        binary_files = list[str]()
+        for label in labels:
+            path = folder / label
+            is_packed = head_of(path).startswith(ZIP)
+            if is_packed or parse_address(str(path)) is not None:
                 binary_files.append(label)
                 continue
             with open_data(path, self._options) as data:
@@ -285,70 +279,91 @@ class Documents:
                 text = "".join(replace(data, name=f"{name}{label}").lines())
                 title = None
                 if HTML in (form_of(head), _SUFFIXES.get(path.suffix.lower())):
-                    pages += 1
+                    n_pages += 1
                     text, title = page(text)
                 yield Document(label, text, title)
-        if pages:
-            self.decision += (
-                f"; {counted(pages, 'page')} of HTML without tags and scripts"
-            )
+        if n_pages:
+            pages = counted(n_pages, "page")
+            self.decision += f"; {pages} of HTML without tags and scripts"
         if binary_files:
             listed = ", ".join(binary_files[:_NAMED])
             if len(binary_files) > _NAMED:
                 listed += ", ..."
-            self.decision += (
-                f"; {counted(len(binary_files), 'binary file')} left out ({listed})"
-            )
+            left_out = counted(len(binary_files), "binary file")
+            self.decision += f"; {left_out} left out ({listed})"
 
     def _table(
-        self, data: DataFile, kind: str, after: int
+        self, data: DataFile, table: _Table, after: int
     ) -> Iterator[tuple[int, Document]]:
-        unit = "row" if kind == "parquet" else data.unit
-        if kind == "parquet":
-            layout, names = data.form, list(parquet_columns(data))
-            read: Callable[[_Columns], Rows] = partial(_parquet_rows, data)
-        elif kind == "jsonl":
-            sample = islice(json_objects(data), _SAMPLE)
-            layout = "JSON" if data.unit == "object" else "JSON lines"
-            names = list(dict.fromkeys(n for _, row in sample for n in row))
-            read = lambda _: json_objects(data)  # noqa: E731
-        else:
-            lines = list(islice(data.lines(), _SAMPLE))
-            separator = (sniff_separator(lines, ",;\t|") if lines else None) or kind
-            header = next(iter(split_rows(lines, separator)), [])
-            layout = separator_name(separator)
-            names, types = without_types([name.strip() for name in header])
-            if types:
-                chosen = (
-                    name and without_types([name])[0][0] for name in self._columns
-                )
-                self._columns = _Columns(*chosen)
-            read = lambda _: _delimited_rows(data, separator, names)  # noqa: E731
-        if not names:
+        """Yield the documents of a table, and describe its columns."""
+        if not table.names:
             raise DataError(f"{data.name} is empty.")
-        requested = self._columns
-        if requested.text is None:
-            requested = requested._replace(text=_text_column(names, requested, read))
-        columns = _chosen(names, requested, data.name)
-        if (name := _item_column(names, columns)) is not None:
-            values = [row.get(name) for _, row in read(columns._replace(id=name))]
+        columns = _chosen(table.names, table.wanted, data.name)
+        item = _item_column(table.names, columns)
+        if item is not None:
+            # Items are the ids if no two rows have the same.
+            values = [row.get(item) for _, row in table.read([item])]
             if len({*values} - {None, ""}) == len(values):
-                columns = columns._replace(id=name)
-        parts = [layout, f"text = {columns.text}"]
-        parts.append(f"id = {columns.id}" if columns.id else self._numbered(unit))
-        parts += [f"title = {columns.title}"] if columns.title else []
+                columns = columns._replace(id=item)
+        ids = self._numbered(table.unit) if columns.id is None else f"id = {columns.id}"
+        parts = [table.form, f"text = {columns.text}", ids]
+        if columns.title is not None:
+            parts.append(f"title = {columns.title}")
         self.decision = f"{data.name}: {', '.join(parts)}"
-        for number, row in read(columns):
+        used = dict.fromkeys(name for name in columns if name is not None)
+        for number, row in table.read([*used]):
+            location = f"{data.name}, {table.unit} {number}"
             identity = after + number if columns.id is None else row.get(columns.id)
-            location = f"{data.name}, {unit} {number}"
             if identity is None or identity == "":
                 raise DataError(f"{location}: the id is missing.")
             if type(identity) is not int:
                 identity = _plain(identity, location, "id")
             text = _plain(row.get(str(columns.text)), location, "text")
             title = None if columns.title is None else row.get(columns.title)
-            title = None if title is None else _plain(title, location, "title")
+            if title is not None:
+                title = _plain(title, location, "title")
             yield number, Document(identity, text, title)
+
+
+class _Table(NamedTuple):
+    """Table of documents; `read` yields the rows of some columns with their numbers."""
+
+    form: str
+    unit: str
+    names: Sequence[str]
+    wanted: _Columns
+    read: Callable[[Sequence[str]], Rows]
+
+
+def _table_of(data: DataFile, kind: str, wanted: _Columns) -> _Table | None:
+    """Return the table in a file, or None if it has no columns."""
+    if data.is_parquet:
+        names = list(parquet_columns(data))
+        return _Table(data.form, "row", names, wanted, partial(_parquet_rows, data))
+    if kind == JSON:
+        sample = islice(json_objects(data), _SAMPLE)
+        names = list(dict.fromkeys(name for _, row in sample for name in row))
+        form = "JSON" if data.unit == "object" else "JSON lines"
+        return _Table(form, data.unit, names, wanted, lambda _: json_objects(data))
+    if kind == TEXTS:
+        return None
+    lines = list(islice(data.lines(), _SAMPLE))
+    separator = sniff_separator(lines, ",;\t|") if lines else None
+    if separator is None and kind == LINES:
+        return None
+    separator = separator or kind
+    header = next(iter(split_rows(lines, separator)), [])
+    header = [name.strip() for name in header]
+    names, types = without_types(header)
+    if types:
+        plain = (name and without_types([name])[0][0] for name in wanted)
+        wanted = _Columns(*plain)
+    requested = {name for name in wanted if name is not None}
+    has_columns = requested and requested <= set(names)
+    if kind == LINES and not (types or has_columns):
+        return None
+    rows = partial(_delimited_rows, data, separator, names)
+    return _Table(separator_name(separator), data.unit, names, wanted, rows)
 
 
 def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
@@ -371,20 +386,21 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
 
 
 def _kind(data: DataFile) -> str:
-    """Return "parquet", "jsonl", "lines", a separator, or a marked-up form."""
+    """Return a marked-up form, `JSON`, `TEXTS`, `LINES`, or a separator."""
     if data.is_parquet:
-        return "parquet"
+        return "Parquet"
     head = head_of(data.path, _HEAD)
     if b"\0" in head:
         raise DataError(f"{data.name} is a binary file, not text.")
-    if (form := form_of(head)) is not None:
+    form = form_of(head)
+    if form is not None:
         return form
     beginning = head.lstrip(b"\xef\xbb\xbf \r\n\t")
     if beginning.startswith(b"[") and beginning[1:].lstrip().startswith(b'"'):
         return TEXTS
+    kind = _SUFFIXES.get(data.suffix, LINES)
     is_json = beginning.startswith((b'{"', b"{'", b"{u'"))
-    kind = _SUFFIXES.get(data.suffix, "lines")
-    return "jsonl" if is_json and kind != HTML else kind
+    return JSON if is_json and kind != HTML else kind
 
 
 def _array(data: DataFile) -> list[Any] | None:
@@ -396,29 +412,21 @@ def _array(data: DataFile) -> list[Any] | None:
     return elements if isinstance(elements, list) else None
 
 
-def _separator(data: DataFile, wanted: _Columns) -> str | None:
-    """Return the separator of a header that has types or the requested columns."""
-    lines = list(islice(data.lines(), _SAMPLE))
-    separator = sniff_separator(lines, ",;\t|") if lines else None
-    if separator is None:
-        return None
-    header = [name.strip() for name in next(iter(split_rows(lines, separator)), [])]
-    requested = {name for name in wanted if name is not None}
-    is_table = without_types(header)[1] or (requested and requested <= {*header})
-    return separator if is_table else None
-
-
-def _collection(folder: Path, paths: Sequence[Path]) -> Path | None:
+def _collection(folder: Path, labels: Sequence[str]) -> str | None:
     """Return the file with the documents of a test collection, if there is one.
 
     This is BEIR's corpus.jsonl, or the largest file in SMART or TREC form; the others are queries.
     """
     if (folder / _CORPUS).is_file():
-        return folder / _CORPUS
-    if len(paths) > _MOST_PARTS:
+        return _CORPUS
+    if len(labels) > _MOST_PARTS:
         return None
-    marked = [path for path in paths if form_of(head_of(path, _HEAD)) in FORMS]
-    return max(marked, key=lambda path: path.stat().st_size, default=None)
+    sizes = {
+        label: (folder / label).stat().st_size
+        for label in labels
+        if form_of(head_of(folder / label, _HEAD)) in FORMS
+    }
+    return max(sizes, key=sizes.__getitem__, default=None)
 
 
 def _plain(value: Any, place: str, role: str) -> str:
@@ -430,7 +438,9 @@ def _plain(value: Any, place: str, role: str) -> str:
     return "" if value is None else str(value)
 
 
-def _delimited_rows(data: DataFile, separator: str, names: list[str]) -> Rows:
+def _delimited_rows(
+    data: DataFile, separator: str, names: Sequence[str], columns: Sequence[str]
+) -> Rows:
     for line, fields in records(data, Layout(separator, tuple(names))):
         if len(fields) != len(names):
             raise DataError(
@@ -439,49 +449,47 @@ def _delimited_rows(data: DataFile, separator: str, names: list[str]) -> Rows:
         yield line, dict(zip(names, fields, strict=True))
 
 
-def _parquet_rows(data: DataFile, columns: _Columns) -> Rows:
-    names = list(dict.fromkeys(name for name in columns if name is not None))
-    for name, dtype in parquet_columns(data).items():
-        if name in names and dtype.is_nested():
+def _parquet_rows(data: DataFile, names: Sequence[str]) -> Rows:
+    types = parquet_columns(data)
+    for name in names:
+        if types[name].is_nested():
             raise DataError(
-                f"{data.name}: column {name} must be of texts; got {dtype} values."
+                f"{data.name}: column {name} must be of texts; got {types[name]} values."
             )
     with reading_parquet(data.name):
         scan = pl.scan_parquet(data.path, glob=False).select(names)
-        n_rows = scan.select(pl.len()).collect().item()
-    for start in range(0, n_rows, _ROWS):
-        with reading_parquet(data.name):
+        start = 1
+        for frame in scan.collect_batches(chunk_size=_ROWS, engine="streaming"):
             try:
-                rows = scan.slice(start, _ROWS).collect().rows(named=True)
+                rows = frame.rows(named=True)
             except (ValueError, OverflowError) as error:  # years out of Python's range
                 raise pl.exceptions.ComputeError(str(error)) from None
-        yield from enumerate(rows, start + 1)
+            yield from enumerate(rows, start)
+            start += len(frame)
 
 
-def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
+def _chosen(names: Sequence[str], wanted: _Columns, place: str) -> _Columns:
     """Choose the columns as requested or by usual names; a single one is the text."""
     listed = ", ".join(names)
     for requested in wanted:
         if requested is not None and requested not in names:
             raise DataError(f"{place} has no column {requested!r}; it has {listed}.")
+    lower = {name.lower(): name for name in reversed(names)}
 
-    def first(names: Sequence[str], known: Sequence[str]) -> str | None:
-        lower = {name.lower(): name for name in reversed(names)}
-        return next(
-            (lower[usual_name] for usual_name in known if usual_name in lower), None
-        )
+    def usual(usual_names: Sequence[str], text: str | None = None) -> str | None:
+        matches = (lower[name] for name in usual_names if name in lower)
+        return next((name for name in matches if name != text), None)
 
-    text = wanted.text or first(names, _TEXT) or (names[0] if len(names) == 1 else None)
+    text = wanted.text or usual(_TEXT)
+    if text is None and len(names) == 1:
+        text = names[0]
     if text is None:
         raise DataError(
             f"{place} has no column that is evidently the text; it has {listed}. Name it "
             "with --text-col (text_col)."
         )
-    other_names = [name for name in names if name != text]
     chosen = _Columns(
-        text,
-        wanted.id or first(other_names, _ID),
-        wanted.title or first(other_names, _TITLE),
+        text, wanted.id or usual(_ID, text), wanted.title or usual(_TITLE, text)
     )
     for name in chosen:
         if name is not None and names.count(name) > 1:
@@ -489,30 +497,11 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
     return chosen
 
 
-def _text_column(
-    names: list[str], columns: _Columns, read: Callable[[_Columns], Rows]
-) -> str | None:
-    """Return the column of texts by its contents, if no name decides."""
-    if len(names) == 1 or any(name.lower() in _TEXT for name in names):
-        return None
-    words = {}
-    for name in names:
-        values = [row.get(name) for _, row in islice(read(_Columns(name)), _SAMPLE)]
-        counts = [len(value.split()) for value in values if isinstance(value, str)]
-        words[name] = sum(counts) / max(1, len(values))
-    first, second, *_ = sorted(names, key=lambda name: -words[name])
-    stands_out = words[first] >= max(_LEAST_WORDS, 2 * words[second])
-    return first if stands_out and first not in (columns.id, columns.title) else None
-
-
 def _item_column(names: Sequence[str], columns: _Columns) -> str | None:
     """Return the column of items (sku, asin, ...) if there is no id column."""
-    used = [
-        names.index(name) for name in (columns.text, columns.title) if name in names
-    ]
-    with suppress(DataError):  # several columns have usual names
-        position = (
-            usual_column(names, "item", taken=used) if columns.id is None else None
-        )
-        return None if position is None else names[position]
+    used = [names.index(name) for name in (columns.text, columns.title) if name]
+    if columns.id is None:
+        with suppress(DataError):  # several columns have usual names
+            position = usual_column(names, "item", taken=used)
+            return None if position is None else names[position]
     return None

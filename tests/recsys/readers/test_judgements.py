@@ -110,19 +110,6 @@ def test_pages_of_html_have_no_tags_and_scripts(tmp_path):
     assert read(tmp_path / "tea.html")[1] == ["Green leaves"]
 
 
-def test_the_column_of_texts_is_found_by_its_contents(tmp_path):
-    path = tmp_path / "products.csv"
-    path.write_text(
-        "sku,label,blurb\na1,Kettle,boils water for the tea\nb2,Pan,fries eggs and more\n"
-    )
-    ids, texts, *_, decision = read(path)
-    assert (ids, texts[0]) == (["a1", "b2"], "boils water for the tea")
-    assert "text = blurb, id = sku" in decision
-    path.write_text("sku,label,blurb\na1,Kettle,Water\nb2,Pan,Eggs\n")
-    with pytest.raises(DataError, match="no column that is evidently the text"):
-        read(path)
-
-
 @pytest.mark.parametrize(
     ("text", "pairs", "form"),
     [
