@@ -17,13 +17,12 @@ from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, Progress, predicted_ratings
-from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.holdout import TOP, HeldOut, Lists, growing_blends
 from recsys.models.linear_filter import default_factors
 from recsys.models.parameters import model, random_state_parameter, threads_parameter
 from recsys.models.parts import Floats
-from recsys.models.registry import make_model, model_class, parameters
+from recsys.models.registry import model_class, seeded_model
 from recsys.provenance import FitRequest
 
 CANDIDATES = "als", "bayes", "spectral", "ials", "ease", "sparse-ease"
@@ -31,17 +30,14 @@ CANDIDATES = "als", "bayes", "spectral", "ials", "ease", "sparse-ease"
 
 _ENOUGH = 2_000  # minimum number of ratings for a comparison
 _FEW_ITEMS = 2_000  # maximum number of items for `ease`, whose fit is cubic in it
-_MOST_FOR_LINKED, _MOST_FOR_BAYES = (
-    20_000_000,
-    2_000_000,
-)  # maximum ratings, to bound fit times
-_GAIN = (
-    0.005  # minimum relative gain for a slower model, or for one more model in a blend
-)
-_GAIN_OF_MANY, _MANY = (
-    0.01,
-    3_000_000,
-)  # the same above this many interactions, where fits are slow
+# Maximum numbers of ratings, to bound fit times.
+_MOST_FOR_LINKED = 20_000_000
+_MOST_FOR_BAYES = 2_000_000
+# Minimum relative gain for a slower model, or for one more model in a blend.
+_GAIN = 0.005
+# The same above this many interactions, where fits are slow.
+_GAIN_OF_MANY = 0.01
+_MANY = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +48,12 @@ class Candidate:
     params: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return " ".join(
-            [self.model, *(key for key, value in self.params.items() if value is True)]
-        )
+        flags = [name for name, value in self.params.items() if value is True]
+        return " ".join([self.model, *flags])
 
     def unfitted(self, random_state: int, threads: int | None) -> Model:
         """Return the unfitted model, with the seed and threads if it has these parameters."""
-        shared = {"random_state": random_state, "threads": threads}
-        names = {entry.name for entry in parameters(self.model)}
-        used = {name: value for name, value in shared.items() if name in names}
-        return make_model(self.model, **used | self.params)
+        return seeded_model(self.model, random_state, threads, **self.params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +74,11 @@ class Choice:
         return len(self.candidates) > 1
 
     def __str__(self) -> str:
-        if self.is_open:
-            return f"{', '.join(map(str, self.candidates))}: {self.reason}"
-        (only,) = self.candidates
-        size = (
-            [counted(only.params["factors"], "factor")]
-            if only.params.get("factors")
-            else []
-        )
-        return f"{', '.join([str(only), *size])}: {self.reason}"
+        texts = [str(candidate) for candidate in self.candidates]
+        factors = self.candidates[0].params.get("factors")
+        if factors and not self.is_open:
+            texts.append(counted(factors, "factor"))
+        return f"{', '.join(texts)}: {self.reason}"
 
     def given(self, params: Mapping[str, Mapping[str, Any]]) -> Choice:
         """Return the choice with the given parameters of each model set.
@@ -98,27 +86,17 @@ class Choice:
         Only candidates that have all given parameters remain. If there are none, all candidates
         remain, each with the parameters that it has.
         """
-        of_candidates = {
-            candidate.model: params.get(candidate.model, {})
-            for candidate in self.candidates
-        }
-        names = {name for values in of_candidates.values() for name in values}
-        complete = [
-            candidate
-            for candidate in self.candidates
-            if of_candidates[candidate.model].keys() >= names
-        ]
+        requested = {c.model: dict(params.get(c.model, {})) for c in self.candidates}
+        names = set().union(*requested.values())
+        complete = [c for c in self.candidates if requested[c.model].keys() >= names]
         candidates: list[Candidate] = []
         for candidate in complete or self.candidates:
-            if candidate.params.get("linked") and of_candidates[candidate.model].get(
-                "nonnegative"
-            ):
+            values = requested[candidate.model]
+            if candidate.params.get("linked") and values.get("nonnegative"):
                 continue  # a model has one or the other
-            with_them = Candidate(
-                candidate.model, candidate.params | dict(of_candidates[candidate.model])
-            )
-            if with_them not in candidates:
-                candidates.append(with_them)
+            with_values = Candidate(candidate.model, candidate.params | values)
+            if with_values not in candidates:
+                candidates.append(with_values)
         return replace(self, candidates=tuple(candidates))
 
 
@@ -128,7 +106,7 @@ class _Verdict(NamedTuple):
     candidate: Candidate
     trials: list[Model]
     metric: str
-    shown: list[str]
+    results: list[str]
     verdict: str
 
 
@@ -159,35 +137,28 @@ def choose_model(ratings: Ratings) -> Choice:
     ('spectral, 1 factor: all ratings are 1, which makes them implicit feedback', True)
     """
     feedback = feedback_of(ratings)
+    is_small = ratings.n_ratings < _ENOUGH
+    if feedback.kind == "grades" and not ratings.implicit:
+        low, high = ratings.value_range()
+        reason = f"the ratings are between {low:g} and {high:g}"
+        factors = min(model_class("als")().get_params()["factors"], *ratings.shape)
+        candidates = [Candidate("als", {"factors": factors} if is_small else {})]
+        if _ENOUGH <= ratings.n_ratings <= _MOST_FOR_LINKED:
+            candidates.append(Candidate("als", {"linked": True}))
+        if _ENOUGH <= ratings.n_ratings <= _MOST_FOR_BAYES:
+            candidates.append(Candidate("bayes"))
+        return Choice(tuple(candidates), ratings, reason)
+    reason = feedback.reason
     if ratings.implicit and feedback.kind != "counts":
         kind = "weighted interactions" if ratings.weighted else "interactions"
-        return _for_interactions(ratings, f"there are no ratings, only {kind}")
-    if feedback.kind != "grades":
-        return _for_interactions(as_implicit(ratings), feedback.reason)
-    low, high = ratings.value_range()
-    reason = f"the ratings are between {low:g} and {high:g}"
+        reason = f"there are no ratings, only {kind}"
+    else:
+        ratings = as_implicit(ratings)
     if ratings.n_ratings < _ENOUGH:
-        factors = min(model_class("als")().get_params()["factors"], *ratings.shape)
-        return Choice((Candidate("als", {"factors": factors}),), ratings, reason)
-    candidates = [Candidate("als")]
-    if ratings.n_ratings <= _MOST_FOR_LINKED:
-        candidates.append(Candidate("als", {"linked": True}))
-    if ratings.n_ratings <= _MOST_FOR_BAYES:
-        candidates.append(Candidate("bayes"))
-    return Choice(tuple(candidates), ratings, reason)
-
-
-def _for_interactions(ratings: Ratings, reason: str) -> Choice:
-    if ratings.n_ratings < _ENOUGH:
-        only = Candidate(
-            "spectral", {"factors": default_factors(*ratings.shape, ratings.n_ratings)}
-        )
-        return Choice((only,), ratings, reason)
-    names = [
-        "spectral",
-        "ials",
-        "ease" if ratings.n_items <= _FEW_ITEMS else "sparse-ease",
-    ]
+        factors = default_factors(*ratings.shape, ratings.n_ratings)
+        return Choice((Candidate("spectral", {"factors": factors}),), ratings, reason)
+    ease = "ease" if ratings.n_items <= _FEW_ITEMS else "sparse-ease"
+    names = ("spectral", "ials", ease)
     return Choice(tuple(map(Candidate, names)), ratings, reason)
 
 
@@ -272,8 +243,11 @@ class Auto(Model):
         """Return whether some candidate uses features."""
         if self._choice is None:
             return True
-        models = (candidate.unfitted(0, None) for candidate in self._choice.candidates)
-        return any(model.uses_features for model in models)
+        return any(model.uses_features for model in self._unfitted(self._choice))
+
+    def _unfitted(self, choice: Choice) -> list[Model]:
+        seed, threads = self.random_state, self.threads
+        return [candidate.unfitted(seed, threads) for candidate in choice.candidates]
 
     def among(self, choice: Choice, *, blends: bool = True) -> Self:
         """Set the candidates, and whether blends of them are tried."""
@@ -297,27 +271,28 @@ class Auto(Model):
         self.ratings = ratings
         self.findings: list[str] = []
         self._compared: list[Model] = []
-        if self.ratings.n_items > _FEW_ITEMS:  # may include items without ratings
+        if ratings.n_items > _FEW_ITEMS:  # may include items without ratings
+            large = {"ease": "sparse-ease"}
             candidates = tuple(
-                Candidate("sparse-ease", candidate.params)
-                if candidate.model == "ease"
-                else candidate
+                replace(candidate, model=large.get(candidate.model, candidate.model))
                 for candidate in choice.candidates
             )
             choice = replace(choice, candidates=candidates)
         self.candidate = choice.candidates[0]
-        if choice.is_open and (folds := HeldOut.folds(self.ratings, self.random_state)):
-            compare = self._by_lists if self.ratings.implicit else self._by_error
-            self.candidate, self._compared, metric, scores, verdict = compare(
-                choice, folds
-            )
+        folds = HeldOut.folds(ratings, self.random_state) if choice.is_open else []
+        if folds:
+            compare = self._by_lists if ratings.implicit else self._by_error
+            result = compare(choice, folds)
+            self.candidate, self._compared = result.candidate, result.trials
             held_out = sum(fold.test.n_ratings for fold in folds)
-            what = "interaction" if self.ratings.implicit else "rating"
-            where = f" of {len(folds)} splits" if len(folds) > 1 else ""
+            noun = "held-out interaction" if ratings.implicit else "held-out rating"
+            size = counted(held_out, noun)
+            if len(folds) > 1:
+                size += f" of {len(folds)} splits"
             self.findings = [
                 f"compared {choice}",
-                f"{metric} on {counted(held_out, f'held-out {what}')}{where}: {', '.join(scores)}",
-                f"chose {verdict}",
+                f"{result.metric} on {size}: {', '.join(result.results)}",
+                f"chose {result.verdict}",
             ]
         return self.candidate
 
@@ -328,81 +303,77 @@ class Auto(Model):
         self._report(f"fitting {winner}")
         fitted = winner.unfitted(self.random_state, self.threads)
         trials = {trial.name: trial for trial in self._compared}
-        fitted._fit_like(trials, self.ratings, progress)
-        vars(self)["_winner"] = fitted
+        vars(self)["_winner"] = fitted._fit_like(trials, self.ratings, progress)
 
     def _trials(
         self, choice: Choice, folds: Sequence[HeldOut]
     ) -> Iterator[tuple[HeldOut, list[Model]]]:
         """Yield each fold with the candidates fitted to its training data."""
-        models = [
-            candidate.unfitted(self.random_state, self.threads)
-            for candidate in choice.candidates
-        ]
-        names, number, total = (
-            cycle(choice.candidates),
-            count(1),
-            len(models) * len(folds),
-        )
+        models = self._unfitted(choice)
+        names = cycle(choice.candidates)
+        numbers = count(1)
+        total = len(models) * len(folds)
 
         def on_fit(_: Model) -> None:
-            self._report(f"comparing {next(names)} ({next(number)} of {total})")
+            self._report(f"comparing {next(names)} ({next(numbers)} of {total})")
 
         return HeldOut.trials(folds, models, on_fit)
 
     def _by_error(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of ratings with the lowest RMSE."""
         fold, models = next(self._trials(choice, folds))
-        errors = [
-            rmse(predicted_ratings(trial, fold.test), fold.test.values)
-            for trial in models
-        ]
+        actual = fold.test.values
+        errors = [rmse(predicted_ratings(trial, fold.test), actual) for trial in models]
         best = 0
         for number, error in enumerate(errors):
             if error < errors[best] * (1 - _GAIN):
                 best = number
-        gain = min(errors[:best] + errors[best + 1 :]) / errors[best] - 1
-        scores = [
-            f"{c} {error:.4f}"
-            for c, error in zip(choice.candidates, errors, strict=True)
-        ]
-        verdict = f"{abs(gain):.1%} {'better' if gain >= 0 else 'worse'} than the next"
         chosen = choice.candidates[best]
-        return _Verdict(chosen, models, "RMSE", scores, f"{chosen}, {verdict}")
+        gain = min(errors[:best] + errors[best + 1 :]) / errors[best] - 1
+        comparison = "better" if gain >= 0 else "worse"
+        return _Verdict(
+            chosen,
+            models,
+            "RMSE",
+            _results(choice, errors),
+            f"{chosen}, {abs(gain):.1%} {comparison} than the next",
+        )
 
     def _by_lists(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of interactions, or blend, with the highest NDCG."""
-        tried = self._trials(choice, folds)
-        lists = Lists.joined([fold.lists(trials := models) for fold, models in tried])
+        tried: list[Lists] = []
+        trials: list[Model] = []
+        for fold, trials in self._trials(choice, folds):
+            tried.append(fold.lists(trials))
+        lists = Lists.joined(tried)
         heights = [lists.ndcg(unit) for unit in np.eye(len(trials))]
-        means = [float(unit.mean()) for unit in heights]
-        scores = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, means, strict=True)]
+        means = [float(of_model.mean()) for of_model in heights]
+        results = _results(choice, means)
         best = int(np.argmax(means))
         chosen, height = choice.candidates[best], heights[best]
-        next_best = max(means[:best] + means[best + 1 :])
-        verdict = f"{chosen}, {means[best] / max(next_best, 1e-9) - 1:.1%} better than the next"
+        next_best = max(means[:best] + means[best + 1 :], default=0.0)
+        gain = means[best] / max(next_best, 1e-9) - 1
+        verdict = f"{chosen}, {gain:.1%} better than the next"
         least = _GAIN_OF_MANY if self.ratings.n_ratings > _MANY else _GAIN
         blends = self._blends and not any(unit.params for unit in choice.candidates)
         for members, weights, higher in growing_blends(lists, best) if blends else ():
             names = [choice.candidates[member].model for member in members]
             shares = [f"{weight:.2f}" for weight in weights]
-            blend = " + ".join(
-                f"{x} {name}" for x, name in zip(shares, names, strict=True)
-            )
+            pairs = zip(shares, names, strict=True)
+            blend = " + ".join(f"{share} {name}" for share, name in pairs)
             if not weights.all():
                 break
-            scores.append(f"{blend} {higher.mean():.4f}")
-            error = (higher - height).std() / np.sqrt(len(height))
-            if (higher - height).mean() <= max(least * height.mean(), error):
+            results.append(f"{blend} {higher.mean():.4f}")
+            difference = higher - height
+            error = difference.std() / np.sqrt(len(height))
+            if difference.mean() <= max(least * height.mean(), error):
                 break
             height = higher
-            verdict = (
-                f"{blend}, {height.mean() / means[best] - 1:.1%} better than "
-                f"{choice.candidates[best]}"
-            )
+            gain = height.mean() / means[best] - 1
+            verdict = f"{blend}, {gain:.1%} better than {choice.candidates[best]}"
             params = {"members": ",".join(names), "weights": ",".join(shares)}
             chosen = Candidate("blend", params)
-        return _Verdict(chosen, trials, f"NDCG@{TOP}", scores, verdict)
+        return _Verdict(chosen, trials, f"NDCG@{TOP}", results, verdict)
 
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
         return self.chosen, self.ratings, "; ".join(self.findings) or None
@@ -450,8 +421,11 @@ class Auto(Model):
     def _score_error(self, users: ArrayLike) -> Floats | None:
         return self.chosen._score_error(users)
 
-    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
-        return self.chosen._factor_form(users)
+
+def _results(choice: Choice, figures: Sequence[float]) -> list[str]:
+    """Return the candidates with the figure of each."""
+    pairs = zip(choice.candidates, figures, strict=True)
+    return [f"{candidate} {figure:.4f}" for candidate, figure in pairs]
 
 
 def feedback_of(ratings: Ratings) -> Feedback:

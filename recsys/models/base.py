@@ -123,9 +123,10 @@ class Progress:
 def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     """Return predictions of held-out ratings, at their times if the model uses times."""
     users = held_out.user_index_of_nonzeros()
+    times = {}
     if model.uses_times and held_out.seconds is not None:
-        return model._predict_at(users, held_out.indices, held_out.timestamps)
-    return model.predict(users, held_out.indices)
+        times["times"] = held_out.timestamps
+    return model.predict(users, held_out.indices, **times)
 
 
 def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
@@ -380,12 +381,6 @@ class Model:
         """Return predicted ratings of pairs, shape (n_pairs,); by default, the ranking scores."""
         return self.pair_scores(users, items)
 
-    def _predict_at(
-        self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None
-    ) -> Floats:
-        """Return predicted ratings of pairs at these times, if the model `uses_times`."""
-        return self.predict(users, items)
-
     def scores(self, users: ArrayLike) -> Floats:
         """Return ranking scores of all items, (n_block, n_items); the caller may overwrite them.
 
@@ -471,7 +466,11 @@ class Model:
         reader = ArrayReader(getattr(cls, "name", cls.__name__), arrays)
         for name, value in reader.fields(result):
             setattr(result, name, value)
+        result._check_arrays()
         return result
+
+    def _check_arrays(self) -> None:
+        """Check the arrays of a saved model beyond their shapes and types."""
 
     def _with(self, **changed: Any) -> Self:
         """Return a copy of the model with some fitted arrays and parts replaced."""

@@ -213,12 +213,6 @@ class Bayes(VectorModel):
         u, i = self._checked_pairs(users, items)
         return predicted + self.time_biases.at(u, i, _times_of_pairs(times, len(u)))[0]
 
-    def _predict_at(
-        self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None
-    ) -> Floats:
-        """Return predicted ratings of pairs at these times."""
-        return self.predict(users, items, times)
-
     def predict_interval(
         self,
         users: ArrayLike,

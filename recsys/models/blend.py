@@ -28,7 +28,7 @@ from recsys.models.parameters import (
     threads_parameter,
 )
 from recsys.models.parts import Floats, Indices
-from recsys.models.registry import make_model, model_class
+from recsys.models.registry import seeded_model
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
@@ -141,13 +141,7 @@ class Blend(Model):
                 "members must be names of different models between commas, such as "
                 f"spectral,ials; got {self.members!r}."
             )
-        shared = {"random_state": self.random_state, "threads": self.threads}
-        members = []
-        for name in names:
-            declared = {p.name for p in model_class(name).parameters()}
-            params = {key: value for key, value in shared.items() if key in declared}
-            members.append(make_model(name, **params))
-        return members
+        return [seeded_model(name, self.random_state, self.threads) for name in names]
 
     def _given_shares(self, n_members: int) -> NDArray[np.float64] | None:
         """Return the weights as parameters give them; None if they are to be chosen."""

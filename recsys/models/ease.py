@@ -15,8 +15,13 @@ from lowrank.kernels import backends
 from recsys.errors import DataError
 from recsys.models.base import Progress, check_indices
 from recsys.models.histories import Histories
-from recsys.models.item_item import ItemItemModel, weight_unit, weighted_matrix
-from recsys.models.item_item_features import ProfileModel, Profiles
+from recsys.models.item_item import (
+    ItemItemModel,
+    ProfileModel,
+    Profiles,
+    weight_unit,
+    weighted_matrix,
+)
 from recsys.models.linear_filter import LinearFilter, inverse_of, power
 from recsys.models.parameters import (
     fitted,
@@ -28,13 +33,13 @@ from recsys.models.parameters import (
 from recsys.models.parts import Floats, Indices
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from recsys.data.ratings import Ratings
 
 _PENALTY = 90.0
 _POWER = 0.2
 _BLOCK = 2**22  # entries of an item-item matrix processed at a time
-_TOL = 1e-6  # relative residual of the regressions of folded-in items, near float32 accuracy
-_STEPS = 2000
 
 
 @model
@@ -106,9 +111,6 @@ class EASE(ProfileModel, ItemItemModel):
         return n
 
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
-        from scipy.linalg import lapack
-        from scipy.sparse import diags_array
-
         n = ratings.n_items
         needed, memory = 4 * n**2, backends.physical_memory()
         if memory is not None and needed > memory:
@@ -118,40 +120,46 @@ class EASE(ProfileModel, ItemItemModel):
                 "which needs no such matrix."
             )
         self.unit = weight_unit(ratings)
-        self._take_histories(Histories.of(ratings))
+        histories = Histories.of(ratings)
+        self._take_histories(histories)
         self.penalty, of_features = _penalty(ratings, self)
-        X = weighted_matrix(Histories.of(ratings), n, self.unit)
-        self.item_weight = power(np.bincount(X.indices, X.data, n), -self.item_power)
-        users = np.repeat(self._user_scale(), np.diff(X.indptr))
-        X.data *= users * self.item_weight[X.indices]
-        by_item = X.T.tocsr()
-        P = np.empty((n, n), np.float32)
-        for rows in _row_blocks(n):
-            (by_item[rows] @ X).toarray(out=P[rows])  # P = X'X
+        weights = histories.values / np.float32(self.unit)
+        self.item_weight = power(
+            np.bincount(histories.indices, weights, n), -self.item_power
+        )
+        P = self._gram()
         if ratings.item_features is not None:
-            scaled = diags_array(self.item_weight * np.float32(of_features))
-            features = (scaled @ ratings.item_features.matrix).tocsr()
+            scale = self.item_weight * np.float32(of_features)
+            matrix = ratings.item_features.matrix
+            features = matrix.multiply(scale[:, None]).tocsr()
             for rows in _row_blocks(n):
                 P[rows] += (features[rows] @ features.T).toarray()
-        P[np.diag_indices_from(P)] += np.float32(self.penalty)
-        # LAPACK uses column-major order, hence the transpose, and writes the upper triangle of P.
-        _, failed = lapack.spotrf(P.T, lower=True, clean=False, overwrite_a=True)
-        if failed:
-            raise DataError(
-                "The Gram matrix of the items is singular in single precision; try a larger "
-                "regularization."
-            )
-        lapack.spotri(P.T, lower=True, overwrite_c=True)
-        for rows in _row_blocks(n):
-            corner = P[rows, rows]
-            corner[:] = np.triu(corner) + np.triu(corner, 1).T
-            P[rows.stop :, rows] = P[rows, rows.stop :].T
+        _invert(P)
+        # B = I - P diag(P)^-1, for histories scaled by D.
         scale = -1 / np.diagonal(P)
         for rows in _row_blocks(n):
             P[rows] *= self.item_weight[rows, None] * scale
         np.fill_diagonal(P, 0)
-        self.weights = P  # D (I - P diag(P)^-1)
+        self.weights = P
         self._fit_profiles(ratings)
+
+    def _scaled(self) -> csr_array[np.float32]:
+        """Return the matrix X: interactions with scaled rows and columns."""
+        histories = self._all_histories()
+        X = weighted_matrix(histories, len(self.item_weight), 1)
+        users = np.repeat(self._user_scale(), histories.counts)
+        X.data *= users * self.item_weight[X.indices]
+        return X
+
+    def _gram(self) -> Floats:
+        """Return X'X + lambda I."""
+        X = self._scaled()
+        by_item = X.T.tocsr()
+        gram = np.empty((X.shape[1], X.shape[1]), np.float32)
+        for rows in _row_blocks(len(gram)):
+            (by_item[rows] @ X).toarray(out=gram[rows])
+        gram[np.diag_indices_from(gram)] += np.float32(self.penalty)
+        return gram
 
     def item_vectors(self) -> Floats:
         """Return the weights with the training items, shape (n_items, n_training_items)."""
@@ -234,59 +242,20 @@ class EASE(ProfileModel, ItemItemModel):
         return self.weights[np.ix_(rows, columns)]
 
     def _set_items(self, histories: Histories) -> None:
-        """Solve the ridge regression of each new item on the training items."""
-        n_known = self.n_items
-        weights = np.empty((n_known, histories.n_rows), np.float32)
-        for block in _row_blocks(histories.n_rows, max(self.n_users, n_known)):
-            rows = np.arange(block.start, block.stop)
-            weights[:, block] = self._ridge(histories.take(rows), n_known)
-        self.weights = weights
+        """Solve the ridge regression of each new item on the training items.
 
-    def _ridge(self, items: Histories, n_known: int) -> Floats:
-        """Solve (X'X + lambda I) B = X'C by conjugate gradients, which need no stored inverse.
-
-        The columns of C are the scaled interactions of the new items. The preconditioner is the
-        diagonal.
+        That is (X'X + lambda I) B = X'C, where the columns of C are the scaled interactions of the
+        new items.
         """
-        from scipy.sparse.linalg import LinearOperator, cg
+        from scipy.linalg import solve
 
-        users = self._user_scale().astype(np.float64)
-        values = self.history_weights * np.repeat(users, np.diff(self.history_indptr))
-        values *= self.item_weight[self.history_items]
-        X = kernels.CsrArrays(self.history_indptr, self.history_items, values)
-        diagonal = np.bincount(X.indices, values**2, minlength=n_known) + self.penalty
-        shape = n_known, items.n_rows
-        n = n_known * items.n_rows
-
-        def product(b: NDArray[np.float64]) -> NDArray[np.float64]:
-            B = b.reshape(shape)
-            image = kernels.csr_rmatmat(X, kernels.csr_matmat(X, B), n_known)
-            return (image + self.penalty * B).ravel()
-
-        def preconditioned(b: NDArray[np.float64]) -> NDArray[np.float64]:
-            return (b.reshape(shape) / diagonal[:, None]).ravel()
-
-        C = np.zeros((self.n_users, items.n_rows))
-        C[items.indices, items.rows] = items.values / np.float32(self.unit)
-        C *= users[:, None] * power(C.sum(axis=0), -self.item_power)
-        sides = kernels.csr_rmatmat(X, C, n_known)
-        lengths = np.linalg.norm(sides, axis=0)
-        lengths[lengths == 0] = 1  # one joint solve, so normalise each right-hand side
-        solution, is_unfinished = cg(
-            LinearOperator((n, n), product, dtype=np.float64),
-            (sides / lengths).ravel(),
-            rtol=_TOL,
-            maxiter=_STEPS,
-            M=LinearOperator((n, n), preconditioned),
-        )
-        if is_unfinished:
-            raise DataError(
-                f"The weights of the folded-in items did not converge in {_STEPS} steps; "
-                "try a larger regularization."
-            )
-        weights: Floats = (solution.reshape(shape) * lengths).astype(np.float32)
-        weights *= self.item_weight[:, None]
-        return weights
+        X = self._scaled()
+        C = weighted_matrix(histories, self.n_users, self.unit)
+        scale = power(C.sum(axis=1), -self.item_power)
+        C.data *= self._user_scale()[C.indices]
+        sides = (X.T @ C.T).toarray() * scale
+        weights = solve(self._gram(), sides, assume_a="pos", overwrite_a=True)
+        self.weights = (weights * self.item_weight[:, None]).astype(np.float32)
 
     def _user_scale(self) -> Floats:
         """Return the scale factors of the rows of X, shape (n_users,)."""
@@ -454,6 +423,24 @@ def default_penalty(counts: NDArray[np.integer[Any]]) -> float:
     """
     n_users = counts.astype(np.float64)
     return float(_PENALTY * np.cbrt(n_users @ n_users / n_users.sum()))
+
+
+def _invert(P: Floats) -> None:
+    """Replace a positive definite matrix by its inverse, without a copy."""
+    from scipy.linalg import lapack
+
+    # LAPACK uses column-major order, hence the transpose, and writes the upper triangle of P.
+    _, failed = lapack.spotrf(P.T, lower=True, clean=False, overwrite_a=True)
+    if failed:
+        raise DataError(
+            "The Gram matrix of the items is singular in single precision; try a larger "
+            "regularization."
+        )
+    lapack.spotri(P.T, lower=True, overwrite_c=True)
+    for rows in _row_blocks(len(P)):
+        corner = P[rows, rows]
+        corner[:] = np.triu(corner) + np.triu(corner, 1).T
+        P[rows.stop :, rows] = P[rows, rows.stop :].T
 
 
 def _row_blocks(n: int, width: int | None = None) -> Iterator[slice]:

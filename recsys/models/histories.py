@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, row_places
-from recsys.data.feedback import judge_values
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
@@ -90,6 +89,17 @@ def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
     return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
 
 
+def sampled_rows(
+    counts: NDArray[np.int64], most: int, generator: np.random.Generator
+) -> Indices:
+    """Return random rows in ascending order, with at most `most` entries in total, at least one."""
+    order = generator.permutation(len(counts))
+    totals = counts[order].cumsum()
+    n_sampled = max(1, int(np.searchsorted(totals, most, "right")))
+    rows: Indices = np.sort(order[:n_sampled])
+    return rows
+
+
 class Explanation(NamedTuple):
     """Explanation of the scores of one user as sums, up to rounding.
 
@@ -111,16 +121,3 @@ class Explanation(NamedTuple):
     item_features: Floats | None = None
     user_features: Floats | None = None
     popularity: Floats | None = None
-
-
-def are_counts(values: NDArray[np.floating]) -> bool:
-    """Return whether values are counts or amounts rather than grades; see `feedback.judge`.
-
-    Examples
-    --------
-    >>> are_counts(np.array([1.0, 2.0, 1.0, 5.0, 210.0]))
-    True
-    >>> are_counts(np.array([70.0, 85.0, 20.0, 100.0]))
-    False
-    """
-    return judge_values(values).kind == "counts"

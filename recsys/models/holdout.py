@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations_with_replacement
 from math import comb
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from recsys.accuracy import ndcg
 from recsys.models.base import Model
+from recsys.models.histories import sampled_rows
 from recsys.models.parts import Floats, Indices
 from recsys.ranking.topn import CsrPairs, top_n, user_ties
 
@@ -185,21 +186,19 @@ class Lists:
     def ndcg(self, weights: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Return the NDCG of each user with relevant items, ranking by weighted sums of scores."""
         users = np.flatnonzero(self.counts)
-        negated = np.zeros((len(users), self.relevant.shape[1]), np.float32)
+        relevant = self.relevant[users]
+        n_candidates = self.relevant.shape[1]
+        negated = np.zeros((len(users), n_candidates), np.float32)
         for number in np.flatnonzero(weights):
             negated -= np.float32(weights[number]) * self.scores[number, users]
-        n = min(self.top, negated.shape[1])
-        best = np.argpartition(negated, n - 1, axis=1)[:, :n]
-        best_scores = np.take_along_axis(negated, best, axis=1)
-        last = best_scores.max(axis=1, initial=-np.inf, keepdims=True)
-        # A partition chooses any of the items that tie for the last place.
-        is_tied = np.count_nonzero(negated <= last, axis=1) > n
-        best[is_tied] = np.argsort(negated[is_tied], axis=1, kind="stable")[:, :n]
-        best.sort(axis=1)  # so that equal scores stay in their order
-        best_scores = np.take_along_axis(negated, best, axis=1)
-        order = np.argsort(best_scores, axis=1, kind="stable")
-        best = np.take_along_axis(best, order, axis=1)
-        hits = np.take_along_axis(self.relevant[users], best, axis=1)
+        n = min(self.top, n_candidates)
+        # One number for a score and its position, so that equal scores stay in their order:
+        # as integers, floats are in ascending order if those below zero are turned around.
+        bits = (negated + np.float32(0)).view(np.int32)
+        ordered = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64)
+        keys = (ordered << 32) + np.arange(n_candidates)
+        best = np.sort(np.partition(keys, n - 1, axis=1)[:, :n], axis=1)
+        hits = np.take_along_axis(relevant, best & 0xFFFFFFFF, axis=1)
         return ndcg(_padded(hits, self.top, False), self.counts[users])
 
 
@@ -240,27 +239,23 @@ def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]
     of the users, which reduces their variance. The NDCG of each half of the lists with relevant
     items is computed with weights chosen on the other half.
     """
-    grid = _weight_grid(len(lists.scores))
+    n_models = len(lists.scores)
+    for n_steps in _STEPS:
+        if comb(n_models + n_steps - 1, n_steps) <= _POINTS:
+            break
+    # The weights of a grid are the shares of its steps that go to each model.
+    shared = combinations_with_replacement(range(n_models), n_steps)
+    counts = [np.bincount(steps, minlength=n_models) for steps in shared]
+    grid = np.array(counts) / n_steps
     heights = np.stack([lists.ndcg(weights) for weights in grid])
     n_lists = heights.shape[1]
     if not n_lists:
-        return np.full(grid.shape[1], 1 / grid.shape[1]), np.zeros(0)
+        return np.full(n_models, 1 / n_models), np.zeros(0)
     first, second = slice(0, None, 2), slice(int(n_lists > 1), None, 2)
     validated = np.empty(n_lists)
     validated[second] = lists.ndcg(_bagged(grid, heights[:, first]))[second]
     validated[first] = lists.ndcg(_bagged(grid, heights[:, second]))[first]
     return _bagged(grid, heights), validated
-
-
-def _weight_grid(n: int) -> NDArray[np.float64]:
-    """Return all weights of n models that are multiples of a step, with sum 1."""
-    for n_steps in _STEPS:
-        if comb(n + n_steps - 1, n_steps) <= _POINTS:
-            break
-    # Stars and bars: the gaps between n - 1 bars among the steps are the weights.
-    size = n + n_steps - 1
-    gaps = [np.diff([-1, *bars, size]) - 1 for bars in combinations(range(size), n - 1)]
-    return np.array(gaps[::-1]) / n_steps
 
 
 def _bagged(
@@ -275,17 +270,6 @@ def _bagged(
     weights[weights < _LEAST_WEIGHT] = 0
     weights /= weights.sum()
     return weights
-
-
-def sampled_rows(
-    counts: NDArray[np.int64], most: int, generator: np.random.Generator
-) -> Indices:
-    """Return random rows in ascending order, with at most `most` entries in total, at least one."""
-    order = generator.permutation(len(counts))
-    totals = counts[order].cumsum()
-    n_sampled = max(1, int(np.searchsorted(totals, most, "right")))
-    rows: Indices = np.sort(order[:n_sampled])
-    return rows
 
 
 def score_scale(model: Model) -> float:

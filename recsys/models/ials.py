@@ -22,9 +22,8 @@ from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import Ties, mixed
 from recsys.accuracy import ndcg
 from recsys.models.base import FactorModel, FoldingModel, Model, Progress
-from recsys.models.feature_priors import AxisFeaturePrior, FeaturePriors, widened
-from recsys.models.histories import Explanation, Histories, csr_rows
-from recsys.models.holdout import sampled_rows
+from recsys.models.feature_factors import AxisFeaturePrior, FeaturePriors, widened
+from recsys.models.histories import Explanation, Histories, csr_rows, sampled_rows
 from recsys.models.item_item import weight_unit, weighted_matrix
 from recsys.models.nonnegative import inverse_on, strongest_first
 from recsys.models.parameters import (

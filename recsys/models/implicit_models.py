@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -377,15 +377,9 @@ class ImplicitKNN(ItemItemModel):
         self._require_items_of_the_fit()
         return Neighbors(self, confidence)
 
-    @classmethod
-    def _from_arrays(
-        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-    ) -> Self:
-        result = super()._from_arrays(params, arrays)
-        check_rows(
-            "neighbours", result.neighbor_indptr, result.neighbor_items, result.n_items
-        )
-        return result
+    def _check_arrays(self) -> None:
+        super()._check_arrays()
+        check_rows("neighbours", *self._neighbors[:2], self.n_items)
 
     def _set_items(self, histories: Histories) -> None:
         """Make new items neighbours of items to which they are similar enough.
@@ -461,8 +455,7 @@ class ImplicitKNN(ItemItemModel):
         starts, items, weights = self._neighbors
         shape = (len(starts) - 1, self.n_items)
         similarities = csr_array((weights, items, starts), shape=shape)
-        entries: Floats = similarities[rows][:, columns].toarray()
-        return entries
+        return np.asarray(similarities[rows][:, columns].toarray(), np.float32)
 
 
 class Neighbors:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -26,8 +25,7 @@ from recsys.errors import DataError
 from recsys.models.base import Progress, check_indices
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
-from recsys.models.item_item import HistoryModel
-from recsys.models.item_item_features import ProfileModel
+from recsys.models.item_item import HistoryModel, ProfileModel
 from recsys.models.parameters import (
     fitted,
     model,
@@ -184,17 +182,15 @@ class LinearFilter(ProfileModel, HistoryModel):
         """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
         return self._vectors(self._all_histories())
 
-    @classmethod
-    def _from_arrays(
-        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-    ) -> Self:
-        result = super()._from_arrays(params, arrays)
-        if result.linear:
-            n_items, columns = result.n_items, result.weight_places
-            check_rows("weights", result.weight_indptr, columns, n_items, n_items)
-            if (np.sort(result.item_order) != np.arange(n_items)).any():
+    def _check_arrays(self) -> None:
+        super()._check_arrays()
+        if self.linear:
+            n_items = self.n_items
+            check_rows(
+                "weights", self.weight_indptr, self.weight_places, n_items, n_items
+            )
+            if (np.sort(self.item_order) != np.arange(n_items)).any():
                 raise DataError("The order of the items must name each item once.")
-        return result
 
     def _renumber(self, changes: dict[str, Any], side: str, new_index: Indices) -> None:
         if self.linear and side == "item":  # new items, with zero factors, come last

@@ -62,13 +62,8 @@ def model_class(name: str) -> type[Model]:
 def similar_names(name: str) -> list[str]:
     """Return the names of models that are similar to an unknown name."""
     text = name.lower()
-    if text in (
-        "svd",
-        "svd++",
-        "funksvd",
-        "mf",
-        "nmf",
-    ):  # similar models in other libraries
+    # Similar models of other libraries.
+    if text in ("svd", "svd++", "funksvd", "mf", "nmf"):
         return ["als"]
     parts = [model for model in MODELS if text in model] if text else []
     return parts or close_matches(text, MODELS, 3)
@@ -99,6 +94,16 @@ def make_model(name: str, **params: Any) -> Model:
     Popular(damping=5)
     """
     return model_class(name)().set_params(**params)
+
+
+def seeded_model(
+    name: str, random_state: int, threads: int | None, **params: Any
+) -> Model:
+    """Return an unfitted model, with the seed and the threads if it has these parameters."""
+    declared = {parameter.name for parameter in parameters(name)}
+    shared = {"random_state": random_state, "threads": threads}
+    used = {key: value for key, value in shared.items() if key in declared}
+    return make_model(name, **used | params)
 
 
 def request_of(model: Model) -> FitRequest | None:
@@ -138,7 +143,7 @@ def fitted_model(
         raise DataError(f"There are no ratings to fit a model to{because}.")
     last: Step | None = None
 
-    def each(step: Step) -> None:
+    def record(step: Step) -> None:
         nonlocal last
         last = step
         if on_step is not None:
@@ -147,26 +152,25 @@ def fitted_model(
     # Counts of events become weights before the clock starts.
     ratings = ratings.as_interactions()
     start = time.perf_counter()
-    model.fit(ratings, on_step=each, **settings)
+    model.fit(ratings, on_step=record, **settings)
     seconds = round(time.perf_counter() - start, 3)
     model, ratings, findings = model._chosen(ratings)
     model._check_finite()
     lowest, highest = (None, None) if ratings.implicit else ratings.grade_range()
-    training = {
-        **{
-            "users": ratings.n_users,
-            "items": ratings.n_items,
-            "ratings": ratings.n_ratings,
-        },
-        **{"implicit": ratings.implicit, "rating_min": lowest, "rating_max": highest},
+    training: dict[str, Any] = {
+        "users": ratings.n_users,
+        "items": ratings.n_items,
+        "ratings": ratings.n_ratings,
+        "implicit": ratings.implicit,
+        "rating_min": lowest,
+        "rating_max": highest,
         "seconds": seconds,
         "sweeps": last.step if last else None,
         "train_rmse": last.train_rmse if last else None,
         "validation_rmse": last.validation_rmse if last else None,
     }
-    texts = {"choice": findings, "remarks": "; ".join(model.remarks)}
-    return (
-        model,
-        ratings,
-        training | {name: text for name, text in texts.items() if text},
-    )
+    if findings:
+        training["choice"] = findings
+    if model.remarks:
+        training["remarks"] = "; ".join(model.remarks)
+    return model, ratings, training

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,8 +13,7 @@ from lowrank import kernels
 from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms
 from lowrank.kernels import transposed
 from recsys.models.base import FactorModel, FoldingModel, RatingModel
-from recsys.models.feature_factors import AxisFeatures, FeatureFactors
-from recsys.models.feature_priors import widened
+from recsys.models.feature_factors import AxisFeatures, FeatureFactors, widened
 from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.parameters import model
 from recsys.models.parts import (
@@ -103,21 +101,16 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
     priors: Priors | None = part(Priors)
     features: FeatureFactors | None = part(FeatureFactors)
 
-    @classmethod
-    def _from_arrays(
-        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-    ) -> Self:
-        result = super()._from_arrays(params, arrays)
-        if result.priors is None:
-            return result
+    def _check_arrays(self) -> None:
         # Optional arrays of a part are None where they are missing: the model knows its own.
+        if self.priors is None:
+            return
         for name, side in SIDES.items():
-            needed = {"link": result.linked, "weights": result.knows(side)}
-            for array, is_needed in needed.items():
-                array = f"priors_{name}_{array}"
-                if is_needed and array not in arrays:
-                    raise missing_array(cls.name, array)
-        return result
+            prior = self.priors.of(side)
+            if self.linked and prior.link is None:
+                raise missing_array(self.name, f"priors_{name}_link")
+            if self.knows(side) and prior.weights is None:
+                raise missing_array(self.name, f"priors_{name}_weights")
 
     @property
     def _noise(self) -> float:

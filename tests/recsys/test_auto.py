@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 
 from recsys.auto import Auto, Candidate, Choice, as_implicit, choose_model
+from recsys.data.feedback import judge_values
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
-from recsys.models.histories import are_counts
 from recsys.models.item_item import weight_unit
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
@@ -168,7 +168,7 @@ def test_without_a_comparison_auto_is_the_only_candidate():
     ids=["plays", "few", "large", "hours"],
 )
 def test_counts_are_told(values):
-    assert are_counts(np.array(values, dtype=np.float32))
+    assert judge_values(np.array(values)).kind == "counts"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_counts_are_told(values):
     ],
 )
 def test_ratings_are_not_counts(values):
-    assert not are_counts(np.array(values, dtype=np.float32))
+    assert judge_values(np.array(values)).kind != "counts"
 
 
 def test_counts_weigh_1_on_average_and_grades_their_share_of_the_highest():

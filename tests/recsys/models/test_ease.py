@@ -146,13 +146,6 @@ def test_items_folded_in_without_interactions_score_nothing_and_bring_no_users()
         )
 
 
-def test_regressions_that_do_not_converge_are_rejected(monkeypatch):
-    monkeypatch.setattr("recsys.models.ease._STEPS", 1)
-    ratings = interactions()
-    with pytest.raises(DataError, match="did not converge in 1 steps; try a larger"):
-        EASE().fit(ratings).with_items(rows_of_items(ratings.matrix.toarray()))
-
-
 def test_scores_are_sums_of_weights_over_the_history():
     ratings = interactions()
     model = EASE().fit(ratings)
