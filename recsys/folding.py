@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -12,7 +12,7 @@ import polars as pl
 from recsys.changes import check_range, encoded_rows
 from recsys.data.axis import Axis
 from recsys.data.columns import of_roles, usual_column
-from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
+from recsys.data.csr import Entries, Values, compact_times, encode, to_csr
 from recsys.data.events import Collected, EventRule
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
@@ -26,9 +26,6 @@ from recsys.models.base import Model
 from recsys.models.histories import Histories
 from recsys.models.parts import Mask
 from recsys.predictions import unsupported
-
-if TYPE_CHECKING:
-    pass
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float] | Sequence[Any]"
 
@@ -68,10 +65,19 @@ def folded_users(
         )
     rated = {} if histories is None else histories
     weighted = None if reading is None else _weighted_like(rated, known, reading)
-    if weighted is not None:
-        new = _of_known_items(weighted, known, user_table)
+    needs_values = model._needs_values
+    if weighted is None:
+        frame = _history_frame(rated, needs_values=needs_values)
+        new = _new_ratings(frame, known, "user", user_table, needs_values=needs_values)
     else:
-        new = new_users(rated, known, user_table, needs_values=model._needs_values)
+        items = known.items.index(weighted.items.values)[weighted.indices]
+        entries = Entries(
+            weighted.user_index_of_nonzeros(),
+            items.astype(np.int32),
+            Values.of(weighted.values.copy()),
+            None if known.seconds is None else weighted.seconds,
+        )
+        new = _with_new(known, weighted.users, entries, user_table)
     if user_features is not None and encoder is not None:
         described = encoder.row(user_features, known.user_table)
         if new.n_users != 1:
@@ -96,9 +102,10 @@ def folded_items(
     """
     if not isinstance(model, abilities.FoldsInItems):
         raise unsupported(model, abilities.FoldsInItems, "fold in new items")
-    new, rows = new_items(
-        histories, known, item_table, needs_values=model._needs_values
-    )
+    frame = of_roles(histories, ("item", "user"), ("rating", "timestamp"))
+    needs_values = model._needs_values
+    new = _new_ratings(frame, known, "item", item_table, needs_values=needs_values)
+    rows = Histories.of_items(new, np.arange(new.n_items))
     return abilities.folded_in(model, "item", rows, new.item_features), new
 
 
@@ -113,12 +120,14 @@ def _weighted_like(
     if not known.implicit or isinstance(source, Mapping | list | tuple):
         return None
     frame = as_frame(cast(FrameLike, source))
-    names, like = column_names(frame), {**reading, "implicit": True}
+    names = column_names(frame)
     if "rating" in names:
         return None
+    like = {**reading, "implicit": True}
     options = {"event": "event_weights", "weight": "weight", "timestamp": "half_life"}
     for role, option in options.items():
-        if like.get(option) is not None and not _has_role(names, role, like):
+        usual = "value" if role == "weight" else usual_column(names, role)
+        if reading.get(role) not in names and usual not in names:
             like[option] = None
     if all(like.get(option) is None for option in options.values()):
         return None
@@ -131,60 +140,31 @@ def _weighted_like(
         return ratings
     if not len(known.seconds) or not len(ratings.seconds):
         return ratings
+    # The weights count from the newest event of the model, as those in the model do.
     later = max(0.0, float(known.seconds.max()) - float(ratings.seconds.max()))
     weights = ratings.values * np.exp2(-later / half_life)
     return ratings.with_values(weights.astype(np.float32))
 
 
-def _has_role(names: Sequence[str], role: str, reading: Mapping[str, Any]) -> bool:
-    """Return whether a frame has the column of a role, by its first name or by a usual one."""
-    if reading.get(role) in names:
-        return True
-    if role == "weight":
-        return "value" in names
-    return usual_column(names, role) is not None
-
-
-def _of_known_items(
-    ratings: Ratings, known: Ratings, table: TableLike | None
-) -> Ratings:
-    """Return ratings of new users with the indices of the known items."""
-    items = known.items.index(ratings.items.values)[ratings.indices].astype(np.int32)
-    entries = Entries(
-        ratings.user_index_of_nonzeros(),
-        items,
-        Values.of(ratings.values.copy()),
-        None if known.seconds is None else ratings.seconds,
-    )
-    csr = to_csr(entries, (ratings.n_users, known.n_items))
-    return _ratings(known, ratings.users, known.items, csr, table)
-
-
-def new_users(
-    source: HistoryLike,
-    known: Ratings,
-    user_table: TableLike | None = None,
-    *,
-    needs_values: bool,
-) -> Ratings:
-    """Return ratings of the known items by the users of `source`; see `Recommender.fold_in`.
+def _history_frame(source: HistoryLike, *, needs_values: bool) -> pl.DataFrame:
+    """Return the histories of users as a frame.
 
     Raises
     ------
     DataError
     """
-    frame: pl.DataFrame | Any
+    frame: Any = source
     if isinstance(source, list | tuple) and not needs_values:
         source = dict.fromkeys(source, 1)
     if isinstance(source, Mapping):
         items = query_series([*source], "item")
-        ratings = pl.Series(
-            "rating", [*source.values()], dtype=pl.Float64, strict=False
-        )
-        for item, value, rating in zip(source, source.values(), ratings, strict=True):
-            if rating is None:
-                problem = rating_problem(value) or f"rating {value!r} is not a number."
-                raise DataError(f"Item {item!r}: {problem}")
+        values = [*source.values()]
+        ratings = pl.Series("rating", values, dtype=pl.Float64, strict=False)
+        if ratings.null_count():
+            row = int(ratings.is_null().arg_max() or 0)
+            value = values[row]
+            problem = rating_problem(value) or f"rating {value!r} is not a number."
+            raise DataError(f"Item {[*source][row]!r}: {problem}")
         frame = pl.DataFrame([items, ratings])
     else:
         try:
@@ -195,72 +175,64 @@ def new_users(
                 "implicit feedback, or a frame with the columns user, item and rating; got "
                 f"{type(source).__name__}."
             ) from None
-    frame = of_roles(frame, ("item",), ("user", "rating", "timestamp"))
-    users, user_codes = Ids([NEW_USER], "user"), np.zeros(len(frame), np.int32)
-    if "user" in frame.columns:
-        users, user_codes = encode(as_id_series(frame["user"], "user"), "user")
-    item_codes = known.items.index(frame["item"]).astype(np.int32)
-    entries = _entries(user_codes, item_codes, frame, known, needs_values)
-    csr = to_csr(entries, (len(users), len(known.items)))
-    return _ratings(known, users, known.items, csr, user_table)
+    return of_roles(frame, ("item",), ("user", "rating", "timestamp"))
 
 
-def new_items(
-    source: FrameLike,
+def _new_ratings(
+    frame: pl.DataFrame,
     known: Ratings,
-    item_table: TableLike | None = None,
+    side: str,
+    table: TableLike | None,
     *,
     needs_values: bool,
-) -> tuple[Ratings, Histories]:
-    """Return ratings of the items of `source` by the known users, and their rows by item."""
-    frame = of_roles(source, ("item", "user"), ("rating", "timestamp"))
-    items, item_codes = encode(as_id_series(frame["item"], "item"), "item")
-    user_codes = known.users.index(frame["user"]).astype(np.int32)
-    entries = _entries(user_codes, item_codes, frame, known, needs_values)
-    values = entries.values and Values(
-        entries.values.data.copy(), entries.values.levels
-    )
-    turned = Entries(item_codes.copy(), user_codes.copy(), values, entries.seconds)
-    rows = to_csr(turned, (len(items), len(known.users)))
-    csr = to_csr(entries, (len(known.users), len(items)))
-    ratings = _ratings(known, known.users, items, csr, item_table)
-    return ratings, Histories(rows.indptr, rows.indices, rows.values.at(), rows.seconds)
+) -> Ratings:
+    """Return the ratings in a frame by new users of known items, or of new items.
 
+    They have the values and times that a model of `known` uses.
 
-def _entries(
-    users: Any, items: Any, frame: pl.DataFrame, known: Ratings, needs_values: bool
-) -> Entries:
-    """Return entries with the values and times that a model of `known` uses."""
-    entries = Entries(users, items)
+    Raises
+    ------
+    DataError
+    """
+    ids = Ids([NEW_USER], "user")
+    indices = {"user": np.zeros(len(frame), np.int32)}
+    for axis in known.axes:
+        kind = axis.ids.kind
+        if kind != side:
+            indices[kind] = axis.ids.index(frame[kind]).astype(np.int32)
+        elif kind in frame.columns:
+            ids, indices[kind] = encode(as_id_series(frame[kind], kind), kind)
+    entries = Entries(indices["user"], indices["item"])
     if "rating" in frame.columns:
         values = rating_values(frame["rating"]).to_numpy()
         if needs_values:
             check_range(values, known)
-        is_one = known.implicit and not known.weighted
-        entries.values = None if is_one else Values.of(values)
+        if not known.implicit or known.weighted:
+            entries.values = Values.of(values)
     elif needs_values:
         raise DataError(
             "The model needs ratings with values, but the history has no column 'rating'."
         )
     if known.seconds is not None and "timestamp" in frame.columns:
-        entries.seconds = compact_times(
-            unix_seconds(frame["timestamp"], exact=True).to_numpy()
-        )
-    return entries
+        seconds = unix_seconds(frame["timestamp"], exact=True)
+        entries.seconds = compact_times(seconds.to_numpy())
+    return _with_new(known, ids, entries, table)
 
 
-def _ratings(
-    known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None
+def _with_new(
+    known: Ratings, ids: Ids, entries: Entries, table: TableLike | None
 ) -> Ratings:
     """Return ratings of new users or of new items, with `table` as their table."""
-    ids = users if items is known.items else items
     fitted = known.axis(ids.kind)
     axis = Axis(ids, table_of(table, ids) or fitted.table)
     if not axis.in_table.any():
         axis = Axis(ids)
     if fitted.encoder is not None and axis.table is not None:
         axis = replace(axis, features=fitted.encoder.transform(axis.table, ids))
-    return with_collected(known, Collected(csr, None, EventRule()), axis)
+    n_users, n_items = known.shape
+    shape = (len(ids), n_items) if ids.kind == "user" else (n_users, len(ids))
+    collected = Collected(to_csr(entries, shape), None, EventRule())
+    return with_collected(known, collected, axis)
 
 
 def is_new(ratings: Ratings, rated: Ratings) -> Mask | None:

@@ -7,7 +7,7 @@ have the ends of the lists, and columns with missing values have flags.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -18,6 +18,8 @@ from recsys.data.ids import joined_texts
 from recsys.errors import ModelFileError
 from recsys.model_file import Arrays, ColumnEntry, ColumnType, Manifest, listed
 from recsys.saved_arrays import DamageError, check_rows
+
+Table: TypeAlias = pl.DataFrame | Features
 
 # Valid types of columns for each kind of features; "number" allows any numeric type.
 _FEATURES: dict[str, tuple[Any, ...]] = {
@@ -115,27 +117,25 @@ def saved_table(arrays: Arrays, manifest: Manifest, name: Any) -> pl.DataFrame:
 
 
 def encoded_tables(
-    tables: Mapping[str, pl.DataFrame], of_features: Mapping[str, Features]
-) -> tuple[dict[str, list[ColumnEntry]], dict[str, Any]]:
+    tables: Mapping[str, Table],
+) -> tuple[dict[str, list[ColumnEntry]], Arrays]:
     """Return the columns of tables and their arrays."""
     columns: dict[str, list[ColumnEntry]] = {}
-    arrays: dict[str, Any] = {}
-    for table, frame in tables.items():
-        columns[table] = []
-        for number, series in enumerate(frame.get_columns()):
-            kind, parts = encoded(series)
-            entry = ColumnEntry(series.name, kind)
-            if (features := of_features.get(table)) is not None:
-                name = series.name
-                of_values, read_as = (
-                    features.kinds.get(name),
-                    features.read_as.get(name),
-                )
-                entry = ColumnEntry(name, kind, of_values, read_as)
-            columns[table].append(entry)
-            arrays |= {
-                f"{table}/{number}{suffix}": array for suffix, array in parts.items()
-            }
+    arrays: Arrays = {}
+    for name, table in tables.items():
+        features = table if isinstance(table, Features) else Features(table, {})
+        columns[name] = []
+        for number, series in enumerate(features.frame.get_columns()):
+            form, parts = encoded(series)
+            entry = ColumnEntry(
+                series.name,
+                form,
+                kind=features.kinds.get(series.name),
+                read_as=features.read_as.get(series.name),
+            )
+            columns[name].append(entry)
+            for suffix, array in parts.items():
+                arrays[f"{name}/{number}{suffix}"] = array
     return columns, arrays
 
 

@@ -47,7 +47,6 @@ from lowrank import kernels
 from recsys import model_file
 from recsys.addresses import Location, located
 from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
-from recsys.data.axis import Axis
 from recsys.data.csr import Values
 from recsys.data.events import Events
 from recsys.data.features import Features
@@ -73,7 +72,7 @@ from recsys.saved_arrays import (
     check_rows,
     sha256_of,
 )
-from recsys.saved_tables import check_features, encoded_tables, saved_table
+from recsys.saved_tables import Table, check_features, encoded_tables, saved_table
 from recsys.user_columns import saved_columns, with_columns
 
 if TYPE_CHECKING:
@@ -117,23 +116,39 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     saved.model._check_finite()
     columns = saved_columns(saved.ratings, provenance.keep_columns)
     ratings = with_columns(saved.ratings, columns)
-    contents = _contents(ratings)
+    arrays = _arrays_of(ratings)
     for key, array in saved.model._arrays().items():
-        contents.arrays[f"arrays/{key}"] = array
+        arrays[f"arrays/{key}"] = array
+    tables: dict[str, Table] = {}
+    features: dict[model_file.Side, list[model_file.BlockEntry]] = {}
+    for side in _SIDES:
+        axis = ratings.axis(side)
+        tables[f"{side}s"] = axis.ids.values.to_frame()
+        if axis.table is not None:
+            tables[f"{side}_table"] = axis.table
+        if axis.encoder is None or axis.features is None:
+            continue
+        # The encoder is saved, so that features of new users or items are encoded alike.
+        state = axis.encoder.state()
+        features[side] = [model_file.BlockEntry(**entry) for entry in state.entries]
+        tables[f"{side}_levels"] = state.levels
+        for key in _ROWS:
+            arrays[f"{side}_features/{key}"] = getattr(axis.features.matrix, key)
+        for key, array in state.components.items():
+            arrays[f"{side}_features/{key}"] = array
     source = ratings.source
     with target_directory(path, MODEL, overwrite) as directory:
         write_directory(
             directory,
             MODEL,
             name,
-            contents.arrays,
-            contents.tables,
-            contents.of_features,
+            arrays,
+            tables,
             ratings,
             parameters=saved.model.get_params(),
             training=saved.training,
             source=provenance.source if source is None else str(source),
-            features=contents.blocks,
+            features=features,
             feature_request=ratings.feature_request,
             untyped=list(ratings.untyped),
             title=None if ratings.item_table is None else ratings.item_table.title,
@@ -148,52 +163,17 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """Arrays and tables of ratings; some tables are of features, which have `blocks`."""
-
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    tables: dict[str, pl.DataFrame] = field(default_factory=dict)
-    of_features: dict[str, Features] = field(default_factory=dict)
-    blocks: dict[model_file.Side, list[model_file.BlockEntry]] = field(
-        default_factory=dict
-    )
-
-
-def _contents(ratings: Ratings) -> _Contents:
-    """Return what is saved of ratings."""
-    contents = _Contents()
+def _arrays_of(ratings: Ratings) -> Arrays:
+    """Return the arrays of ratings and their events, by the names of their files."""
+    arrays: Arrays = {}
     for key in (*_ROWS, "levels", "seconds", "in_time_order"):
         array = getattr(ratings, key)
         if array is not None:
-            contents.arrays[f"ratings/{key}"] = array
+            arrays[f"ratings/{key}"] = array
     if ratings.events is not None:
         for key, array in ratings.events.arrays().items():
-            contents.arrays[f"events/{key}"] = array
-    contents.tables["users"] = ratings.users.values.to_frame()
-    contents.tables["items"] = ratings.items.values.to_frame()
-    for side in _SIDES:
-        _add_axis(contents, side, ratings.axis(side))
-    return contents
-
-
-def _add_axis(contents: _Contents, side: model_file.Side, axis: Axis) -> None:
-    """Add the table of users or items, and its encoded features."""
-    table, features = axis.table, axis.features
-    if table is not None:
-        contents.tables[f"{side}_table"] = table.frame
-        contents.of_features[f"{side}_table"] = table
-    encoder = axis.encoder
-    if encoder is None or features is None:
-        return
-    # The encoder is saved, so that features of new users or items are encoded alike.
-    state = encoder.state()
-    contents.blocks[side] = [model_file.BlockEntry(**entry) for entry in state.entries]
-    contents.tables[f"{side}_levels"] = state.levels
-    for key in _ROWS:
-        contents.arrays[f"{side}_features/{key}"] = getattr(features.matrix, key)
-    for key, array in state.components.items():
-        contents.arrays[f"{side}_features/{key}"] = array
+            arrays[f"events/{key}"] = array
+    return arrays
 
 
 @contextmanager
@@ -204,14 +184,11 @@ def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[
     ------
     ModelFileError, DataError
     """
-    path, noun = (
-        check_target(path, form, overwrite=overwrite),
-        form.noun.rpartition(" ")[2],
-    )
+    path = check_target(path, form, overwrite=overwrite)
+    noun = form.noun.rpartition(" ")[2]
+    target = complete_directory(path, noun, ModelFileError, overwrite=overwrite)
     try:
-        with complete_directory(
-            path, noun, ModelFileError, overwrite=overwrite
-        ) as directory:
+        with target as directory:
             yield directory
     except TypeError as error:
         raise DataError(f"The {noun} cannot be saved: {error}.") from error
@@ -285,49 +262,45 @@ def write_directory(
     directory: Path,
     form: Form,
     model: str,
-    arrays: Mapping[str, NDArray[Any]],
-    tables: Mapping[str, pl.DataFrame],
-    of_features: Mapping[str, Features],
+    arrays: Arrays,
+    tables: Mapping[str, Table],
     ratings: Ratings | None,
     **fields: Any,
 ) -> None:
     """Write arrays and tables, then model.json with the fingerprint of `ratings`."""
-    columns, of_tables = encoded_tables(tables, of_features)
-    everything = {**arrays, **of_tables}
-    for folder in {name.partition("/")[0] for name in everything}:
+    columns, of_tables = encoded_tables(tables)
+    arrays = arrays | of_tables
+    for folder in {name.partition("/")[0] for name in arrays}:
         (directory / folder).mkdir()
 
-    def saved(name: str) -> model_file.FileEntry:
-        return _written(directory / f"{name}.npy", everything[name])
+    def written(name: str) -> model_file.FileEntry:
+        path, array = directory / f"{name}.npy", arrays[name]
+        np.save(path, array, allow_pickle=False)
+        size = path.stat().st_size
+        return model_file.FileEntry(sha256_of(path), size, array.dtype.str, array.shape)
 
     with ThreadPoolExecutor(kernels.available_cores()) as pool:  # for the checksums
         mark = None if ratings is None else pool.submit(fingerprint, ratings)
-        entries = {
-            f"{name}.npy": entry
-            for name, entry in zip(everything, pool.map(saved, everything), strict=True)
-        }
-    versions = {"python": platform.python_version(), "kernels": str(kernels.backend())}
-    versions |= {"numpy": np.__version__, "polars": pl.__version__}
+        entries = zip(arrays, pool.map(written, arrays), strict=True)
+        files = {f"{name}.npy": entry for name, entry in entries}
     manifest = Manifest(
         format=form.format,
         model=model,
         format_version=FORMAT_VERSION,
         package_version=recsys.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions=versions,
+        versions={
+            "python": platform.python_version(),
+            "kernels": str(kernels.backend()),
+            "numpy": np.__version__,
+            "polars": pl.__version__,
+        },
         fingerprint=None if mark is None else mark.result(),
         columns=columns,
-        files=entries,
+        files=files,
         **fields,
     )
     (directory / MANIFEST).write_bytes(model_file.to_json(manifest))
-
-
-def _written(path: Path, array: NDArray[Any]) -> model_file.FileEntry:
-    """Write an array, and describe its file."""
-    np.save(path, array, allow_pickle=False)
-    n_bytes = path.stat().st_size
-    return model_file.FileEntry(sha256_of(path), n_bytes, array.dtype.str, array.shape)
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:

@@ -345,7 +345,7 @@ def folded(model: Model, change: Change) -> Model:
     assert isinstance(model, FoldingModel)
     grown = _moved(model, change)
     ratings, outdated = change.after, change.outdated
-    raters = _raters(ratings, outdated)
+    raters = Histories.of_items(ratings, outdated)
     affected_users = np.union1d(change.changed_users, raters.indices)
     counts_all_items = not model.predicts_ratings  # rated or not
     if counts_all_items and (len(outdated) or (change.items < 0).any()):
@@ -380,22 +380,6 @@ def _put_folded(
     if side == "user":
         histories = histories.take(rows)
     model._put(folded_in(model, side, histories, features), side, rows)
-
-
-def _raters(ratings: Ratings, items: Indices) -> Histories:
-    """Return the ratings of the given items, as rows of user indices."""
-    from scipy.sparse import csr_array
-
-    numbered = np.arange(ratings.nnz), ratings.indices, ratings.indptr
-    positions = csr_array(numbered, shape=ratings.shape)[:, items].T.tocsr()
-    at = positions.data
-    times = None if ratings.seconds is None else ratings.seconds[at]
-    return Histories(
-        positions.indptr.astype(np.int64),
-        positions.indices.astype(np.int32),
-        ratings.values_at(at),
-        times,
-    )
 
 
 def _moved(model: FoldingModel, change: Change) -> FoldingModel:

@@ -77,7 +77,6 @@ def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) 
             "lsi",
             arrays,
             tables,
-            {},
             None,
             parameters=index.parameters,
             training=index.training,

@@ -45,6 +45,22 @@ class Histories:
             csr_rows(features),
         )
 
+    @classmethod
+    def of_items(cls, ratings: Ratings, items: Indices) -> Histories:
+        """Return the histories of some items of `ratings`, without features."""
+        from scipy.sparse import csr_array  # needed by updates only
+
+        numbered = np.arange(ratings.nnz), ratings.indices, ratings.indptr
+        positions = csr_array(numbered, shape=ratings.shape)[:, items].T.tocsr()
+        at = positions.data
+        times = None if ratings.seconds is None else ratings.seconds[at]
+        return Histories(
+            positions.indptr.astype(np.int64),
+            positions.indices.astype(np.int32),
+            ratings.values_at(at),
+            times,
+        )
+
     @property
     def csr(self) -> CsrArrays:
         """CSR arrays without the times, for the kernels."""
