@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
@@ -40,27 +40,6 @@ class Verb(click.Command):
         """Import the command."""
         command: click.Command = pkgutil.resolve_name(str(self.name))
         return command
-
-
-# Names of options in other programs, for suggestions.
-_ELSEWHERE = {
-    "-n": "-k --k --top --top-n --top-k --topn --topk --limit --num --number --count",
-    "-k": "-n --top --top-n --top-k --topn --topk --rank --components",
-    "--model": "--algorithm --algo",
-    "--factors": "--components --n-components --dim --dimensions --rank -k",
-    "--iterations": "--epochs --n-epochs --max-iter --n-iter",
-    "--regularization": "--reg --lambda --l2",
-    "--seed": "--random-state --random-seed",
-    "--threads": "--jobs --n-jobs --workers --cores -j",
-    "--test-fraction": "--test-size --holdout",
-    "--items": "--allow --only --candidates-file",
-    "--block": "--exclude --except",
-    "--sep": "--delimiter --delim -d",
-    "--timestamp-col": "--time-col --time",
-    "--rating-col": "--value-col --score-col",
-    "--force": "--overwrite -f",
-    "--trials": "--n-trials",
-}
 
 
 class Place(click.ParamType[str]):
@@ -106,9 +85,8 @@ class Option(click.Option):
             return super().type_cast_value(ctx, value)
         except click.BadParameter:
             if (text := _shown_value(value)) != value:
-                super().type_cast_value(
-                    ctx, text
-                )  # raises, and quotes only what may be shown
+                # Raises, too, and quotes only what may be shown.
+                super().type_cast_value(ctx, text)
             raise
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
@@ -129,16 +107,13 @@ class Option(click.Option):
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
-            origins: dict[Any, list[str]] = {
-                ParameterSource.ENVIRONMENT: [
-                    *filter(os.environ.get, variables(self, ctx))
-                ],
-                ParameterSource.DEFAULT_MAP: [FILE_NAME],
-            }
-            for origin in origins.get(ctx.get_parameter_source(str(self.name)), [])[:1]:
-                vars(error)["message"] += (
-                    f" It is set in {origin}."  # declared final by Click
-                )
+            source = ctx.get_parameter_source(str(self.name))
+            origin = FILE_NAME if source is ParameterSource.DEFAULT_MAP else ""
+            if source is ParameterSource.ENVIRONMENT:
+                origin = next(filter(os.environ.get, variables(self, ctx)))
+            if origin:
+                message = f"{error.message} It is set in {origin}."
+                raise click.BadParameter(message, ctx, self) from error
             raise
 
 
@@ -159,24 +134,20 @@ class _WithExamples(click.Command):
             record = param.get_help_record(ctx)
             if record is None or not isinstance(param, click.Option):
                 continue
+            section = getattr(param, "section", EVERYWHERE)
             if details := getattr(param, "details", ""):
                 by_details.setdefault(details, []).append(param.opts[0])
             else:
-                sections.setdefault(getattr(param, "section", EVERYWHERE), []).append(
-                    record
-                )
+                sections.setdefault(section, []).append(record)
         sections[EVERYWHERE] = sections.pop(EVERYWHERE)
         for section, records in sections.items():
             with formatter.section(section if len(sections) > 1 else "Options"):
                 formatter.write_dl(records)
         for details, names in by_details.items():
+            if len(names) > _MANY:
+                names = [*names[:_FEW], f"and {len(names) - _FEW} more"]
             with formatter.section(details):
-                ellipsis = (
-                    [f"and {len(names) - _FEW} more"] if len(names) > _MANY else []
-                )
-                formatter.write_text(
-                    ", ".join([*names[:_FEW], *ellipsis] if ellipsis else names)
-                )
+                formatter.write_text(", ".join(names))
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
@@ -219,17 +190,19 @@ class Command(_WithExamples):
         UsageError
             For invalid arguments.
         """
-        if not ctx.resilient_parsing and set(args).isdisjoint(
-            self.get_help_option_names(ctx)
-        ):
+        is_help = not set(args).isdisjoint(self.get_help_option_names(ctx))
+        if not ctx.resilient_parsing and not is_help:
             ctx.default_map = defaults_of(ctx)
         ctx.allow_extra_args = True  # an error of Click quotes them, also passwords
         try:
             surplus = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name = shown(error.option_name)
-            message = f"No such option {name!r}. {self._hint(name)}".rstrip()
-            raise click.UsageError(message, ctx) from error
+            if name in self.hints:
+                message = f"No such option {name!r}. {self.hints[name]}"
+                raise click.UsageError(message, ctx) from error
+            near = error.possibilities
+            raise click.NoSuchOption(name, possibilities=near, ctx=ctx) from error
         if surplus and not ctx.resilient_parsing:
             raise self._surplus(surplus, ctx)
         if self.one_of and not ctx.resilient_parsing:
@@ -245,25 +218,8 @@ class Command(_WithExamples):
         hint = self.hints.get("", "Quote values that contain spaces.")
         noun = "argument" if len(words) == 1 else "arguments"
         listed = " ".join(map(shown, words))
-        sentence = (
-            f"Got unexpected extra {noun} ({listed}); expected {expected}. {hint}"
-        )
-        return click.UsageError(sentence, ctx)
-
-    def _hint(self, unknown: str) -> str:
-        """Return a question that suggests options for an unknown name."""
-        if unknown in self.hints:
-            return self.hints[unknown]
-        names = {
-            o: None for p in self.params if isinstance(p, click.Option) for o in p.opts
-        }
-        meant = [name for name in names if unknown in _ELSEWHERE.get(name, "").split()]
-        without_dashes = {name.lstrip("-"): name for name in names}
-        meant = meant or [
-            without_dashes[match]
-            for match in close_matches(unknown.lstrip("-"), without_dashes, 3)
-        ]
-        return f"Did you mean {' or '.join(meant)}?" if meant else ""
+        sentence = f"Got unexpected extra {noun} ({listed}); expected {expected}."
+        return click.UsageError(f"{sentence} {hint}", ctx)
 
     def _choose_one(self, ctx: click.Context) -> None:
         """Keep the given group of options; the command line overrides settings."""
@@ -344,26 +300,49 @@ def defaults_of(ctx: click.Context) -> dict[str, Any]:
 
 def settings(ctx: click.Context) -> dict[str, str]:
     """Return all settings outside the command line, as "fit --threads": "2 (RECSYS_THREADS)"."""
-    root = ctx.find_root()
-    table, resolved, variable_names = _read(root), {}, set()
-    for verb in _verbs(root):
-        defaults = _of_verb(table, verb)
-        for option in _options(verb.command):
-            names = variables(option, verb)
-            variable_names.update(names)
-            flag = f"{verb.command_path.partition(' ')[2]} --{_setting(option).replace('_', '-')}"
-            is_secret = getattr(option, "secret", False)
-            if setting := next(filter(os.environ.get, names), None):
-                value = _HIDDEN if is_secret else shown(os.environ[setting])
-                resolved[flag] = f"{value} ({setting})"
-            elif option.name in defaults:
-                value = _HIDDEN if is_secret else _shown_value(defaults[option.name])
-                resolved[flag] = f"{value} ({FILE_NAME})"
+    resolved: dict[str, str] = {}
+    variable_names: set[str] = set()
+    for verb, option, default in _options_of_verbs(ctx):
+        names = variables(option, verb)
+        variable_names.update(names)
+        setting = next(filter(os.environ.get, names), None)
+        origin = setting or FILE_NAME
+        value = default if setting is None else os.environ[setting]
+        if value is None:
+            continue
+        name = _setting(option).replace("_", "-")
+        flag = f"{verb.command_path.partition(' ')[2]} --{name}"
+        is_secret = getattr(option, "secret", False)
+        text = _HIDDEN if is_secret else _shown_value(value)
+        resolved[flag] = f"{text} ({origin})"
     for name in sorted(os.environ):
         if name.startswith(f"{PREFIX}_") and name not in variable_names:
             value = _HIDDEN if _SECRETS.search(name) else shown(os.environ[name])
             resolved[name] = f"{value} (sets no option)"
     return resolved
+
+
+def configured(ctx: click.Context, name: str) -> list[str]:
+    """Return the values of a parameter that are set for any verb outside the command line."""
+    values: list[str] = []
+    for verb, option, default in _options_of_verbs(ctx):
+        if option.name == name:
+            values += filter(None, map(os.environ.get, variables(option, verb)))
+            if default is not None:
+                values.append(str(default))
+    return values
+
+
+def _options_of_verbs(
+    ctx: click.Context,
+) -> Iterator[tuple[click.Context, click.Option, Any]]:
+    """Yield each option of each verb, with its value in `recsys.toml`, or None."""
+    root = ctx.find_root()
+    table = _read(root)
+    for verb in _verbs(root):
+        defaults = _of_verb(table, verb)
+        for option in _options(verb.command):
+            yield verb, option, defaults.get(str(option.name))
 
 
 def _shown_value(value: Any) -> Any:
@@ -373,30 +352,13 @@ def _shown_value(value: Any) -> Any:
     return shown(value) if isinstance(value, str) else value
 
 
-def configured(ctx: click.Context, name: str) -> list[str]:
-    """Return the values of a parameter that are set for any verb outside the command line."""
-    root = ctx.find_root()
-    table, values = _read(root), list[str]()
-    for verb in _verbs(root):
-        defaults = _of_verb(table, verb)
-        for option in _options(verb.command):
-            if option.name != name:
-                continue
-            values += filter(None, map(os.environ.get, variables(option, verb)))
-            if name in defaults:
-                values.append(str(defaults[name]))
-    return values
-
-
 def _setting(option: click.Parameter) -> str:
     return str(getattr(option, "setting", option.name))
 
 
 def _options(command: click.Command) -> list[click.Option]:
-    options = (
-        parameter for parameter in command.params if isinstance(parameter, click.Option)
-    )
-    return [parameter for parameter in options if not parameter.is_eager]
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    return [option for option in options if not option.is_eager]
 
 
 def _verbs(ctx: click.Context) -> Iterator[click.Context]:
@@ -412,22 +374,22 @@ def _verbs(ctx: click.Context) -> Iterator[click.Context]:
 
 def _of_verb(table: Mapping[str, Any], ctx: click.Context) -> dict[str, Any]:
     """Return the settings of a verb: from its table, of its group, and of all verbs."""
-    levels: list[Any] = [table]
-    for name in ctx.command_path.split()[1:]:
-        section = levels[-1].get(name)
-        levels.append(
-            section if isinstance(section, dict) else {}
-        )  # an option may have the name of a verb
-    values = {
-        k: v for level in levels for k, v in level.items() if not isinstance(v, dict)
-    }
-    return {
-        str(option.name): [value]
-        if option.multiple and not isinstance(value, list)
-        else value
-        for option in _options(ctx.command)
-        if (value := values.get(_setting(option))) is not None
-    }
+    values: dict[str, Any] = {}
+    section: Any = table
+    for name in [*ctx.command_path.split()[1:], ""]:
+        if not isinstance(section, dict):  # an option may have the name of a verb
+            break
+        values |= {k: v for k, v in section.items() if not isinstance(v, dict)}
+        section = section.get(name)
+    defaults: dict[str, Any] = {}
+    for option in _options(ctx.command):
+        value = values.get(_setting(option))
+        if value is None:
+            continue
+        if option.multiple and not isinstance(value, list):
+            value = [value]
+        defaults[str(option.name)] = value
+    return defaults
 
 
 def _read(root: click.Context) -> dict[str, Any]:
@@ -438,13 +400,10 @@ def _read(root: click.Context) -> dict[str, Any]:
     import tomllib
 
     try:
-        table: dict[str, Any] = _normalised(
-            tomllib.loads(path.read_text(encoding="utf-8"))
-        )
-    except (
-        ValueError
-    ) as error:  # not TOML, not text, or a number of thousands of digits
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # also not text, or a number of thousands of digits
         raise CommandError(f"{FILE_NAME} is not valid TOML: {error}.") from error
+    table: dict[str, Any] = _normalised(document)
     _check(table, root, "")
     return table
 
@@ -458,20 +417,16 @@ def _normalised(value: Any) -> Any:
 
 def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
     """Raise for unknown keys, with a suggestion."""
-    group = ctx.command if isinstance(ctx.command, click.Group) else None
-    names = group.list_commands(ctx) if group else []
+    group = ctx.command
+    names = group.list_commands(ctx) if isinstance(group, click.Group) else []
     options = {
         _setting(option) for verb in _verbs(ctx) for option in _options(verb.command)
     }
     for key, value in table.items():
-        if isinstance(value, dict) and key in names and group is not None:
-            command = group.get_command(ctx, key)
-            assert command is not None
-            _check(
-                value,
-                click.Context(command, parent=ctx, info_name=key),
-                f"{where}{key}.",
-            )
+        if isinstance(value, dict) and key in names:
+            command = cast(click.Group, group).get_command(ctx, key)
+            verb = click.Context(cast(Any, command), parent=ctx, info_name=key)
+            _check(value, verb, f"{where}{key}.")
         elif isinstance(value, dict) or key not in options:
             close = close_matches(key, sorted({*names, *options}), 1)
             hint = f"; did you mean {close[0].replace('_', '-')!r}?" if close else "."
