@@ -126,8 +126,12 @@ def _weighted_like(
     like = {**reading, "implicit": True}
     options = {"event": "event_weights", "weight": "weight", "timestamp": "half_life"}
     for role, option in options.items():
-        usual = "value" if role == "weight" else usual_column(names, role)
-        if reading.get(role) not in names and usual not in names:
+        is_there = reading.get(role) in names
+        if role == "weight":
+            is_there |= "value" in names
+        else:
+            is_there |= usual_column(names, role) is not None
+        if not is_there:
             like[option] = None
     if all(like.get(option) is None for option in options.values()):
         return None
