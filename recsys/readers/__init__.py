@@ -571,8 +571,8 @@ def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
         empty = pl.DataFrame(schema=dict.fromkeys(roles, pl.String))
         frame = pl.concat([empty, *map(pl.DataFrame, blocks)])
     except UnreliableError:
-        texts = read_carefully(data, layout, roles, pad=True)
-        frame = pl.DataFrame(all_stripped({name: texts[name] for name in names}))
+        texts, _ = read_carefully(data, layout, roles, pad=True)
+        frame = pl.DataFrame(all_stripped(texts.select(*names).to_dict()))
     return frame.rename(names)
 
 

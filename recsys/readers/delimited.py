@@ -46,7 +46,6 @@ from recsys.data.rows import (
     BadRows,
     Rows,
     is_truth,
-    rating_problem,
 )
 from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
@@ -164,11 +163,14 @@ def _delimited(
         )
     first = [field.strip() for field in rows[0]]
     # Some programs end all rows but the header with a separator.
-    if len(rows) > 2 and all(_ends_empty(row, len(first)) for row in rows[1:]):
+    endings = {"".join(row[len(first) :]).strip() for row in rows[1:]}
+    widths = set(map(len, rows[1:]))
+    if len(rows) > 2 and endings == {""} and widths == {len(first) + 1}:
         first.append("")
     names = names_without_header(first, rows, separator, data.name, request)
     if names is not None:
-        if names == BY_PLACE and all(map(_is_of_amazon, rows)):
+        pairs = ("".join(row[:2]) for row in rows)
+        if names == BY_PLACE and all(map(_OF_AMAZON.fullmatch, pairs)):
             names = ("item (first)", "user (second)", *names[2:])
         return Layout(separator, names, False, blank, tuple(rows))
     untyped_names, types = without_types(first)
@@ -179,11 +181,6 @@ def _delimited(
         sample=tuple(rows[1:]),
         types=types,
     )
-
-
-def _is_of_amazon(row: Sequence[str]) -> bool:
-    """Return whether a row of Amazon reviews has the product before the reviewer."""
-    return _OF_AMAZON.fullmatch("".join(row[:2])) is not None
 
 
 def _separator_of(sep: str) -> str:
@@ -217,11 +214,6 @@ def _n_comments(lines: list[str], separator: str | None) -> int:
     if is_header and first[0].strip() != sign:
         return 0
     return positions[0]
-
-
-def _ends_empty(row: list[str], width: int) -> bool:
-    """Return whether a row has one field more than the header, which is empty."""
-    return len(row) == width + 1 and not row[-1].strip()
 
 
 def sniff_separator(
@@ -311,11 +303,10 @@ def read_delimited(
     DataError
         As `read_carefully`; also if columns are missing or ambiguous, or there are no rows.
     """
-    if request.rules.bad_rows is None:
-        _check_encoding(data, layout)
-    is_labelled = (
-        layout.types and _LABEL in layout.names and "rating" not in request.columns
-    )
+    if request.rules.bad_rows is None and any("\ufffd" in n for n in layout.names):
+        deque(data.lines(), maxlen=0)  # raises, with the place of the byte
+    has_label = layout.types and _LABEL in layout.names
+    is_labelled = has_label and "rating" not in request.columns
     if is_labelled and usual_column(layout.names, "rating", data.name) is None:
         request = request.changed(rating=_LABEL)
     try:
@@ -336,15 +327,25 @@ def read_delimited(
         raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
     if not layout.has_header and "rating" in roles and bad.limit is None:
-        _check_first_rating(data, layout, roles["rating"])
+        first = layout.sample[0][roles["rating"]].strip()
+        if first[:1].isalpha() and not is_truth(first) and first not in MISSING_IDS:
+            raise DataError(
+                f"{data.name}, line {layout.skip + 1}: rating {first!r} is not a number. "
+                f"There is no header; name the columns by number, {BY_NUMBER}."
+            )
     rows = read_fast(data, layout, roles, request.rules.time_format)
     lines = None
     if rows is None:
-        headers: list[int] = []
-        rows = Rows(read_carefully(data, layout, roles, bad, headers=headers))
+        frame, n_headers = read_carefully(data, layout, roles, bad)
+        rows = Rows(frame.to_dict())
         lines = rows.columns.pop(LINE)
-        if headers:
-            rows.remarks.append(f"{counted(len(headers), 'repeated header')} left out")
+        for role in roles.keys() & {"user", "item"}:
+            rows.columns[role] = integers_if_whole(rows.columns[role])
+        if "rating" in roles and layout.separator == _COMMA_WITH:
+            decimals = rows.columns["rating"].str.replace(_COMMA, "$1.$2")
+            rows.columns["rating"] = decimals
+        if n_headers:
+            rows.remarks.append(f"{counted(n_headers, 'repeated header')} left out")
     if layout.types and layout.names[roles.get("rating", 0)] == _LABEL:
         ratings = rows.decode().columns["rating"].cast(pl.Float64, strict=False)
         if ratings.fill_null(2).is_in([0.0, 1.0]).all():
@@ -368,36 +369,6 @@ def read_delimited(
     rows.bad = bad
     rows.untyped = frozenset(("user", "item"))
     return rows
-
-
-def _check_encoding(data: DataFile, layout: Layout) -> None:
-    """Raise an error with the place of the byte if the header is not UTF-8."""
-    if not any("\ufffd" in name for name in layout.names):
-        return
-    try:
-        deque(data.lines(), maxlen=0)
-    except DataError as error:
-        reason = str(error).rstrip(".")
-        raise DataError(f"{reason}; the header cannot be read without.") from None
-
-
-def _check_first_rating(
-    data: DataFile,
-    layout: Layout,
-    position: int,
-) -> None:
-    """Raise an error if the first rating of a file without header is a word."""
-    first = layout.sample[0][position].strip()
-    if is_truth(first):
-        return
-    if layout.separator == _COMMA_WITH:
-        first = re.sub(_COMMA, r"\1.\2", first)
-    problem = rating_problem(first)
-    if problem is not None and problem.startswith("rating "):
-        raise DataError(
-            f"{data.name}, line {layout.skip + 1}: {problem.removesuffix('.')}. "
-            f"There is no header; name the columns by number, {BY_NUMBER}."
-        )
 
 
 class UnreliableError(Exception):
@@ -528,52 +499,42 @@ def read_carefully(
     bad: BadRows = STRICT,
     *,
     pad: bool = False,
-    headers: list[int] | None = None,
-) -> dict[str, pl.Series]:
-    """Read columns of a delimited file, and the line numbers of its rows, in Python.
+) -> tuple[pl.DataFrame, int]:
+    """Read columns as texts, and the line numbers of the rows, in Python.
 
     With `pad`, short records are filled with empty fields, and long ones may end in empty fields.
-    The line numbers of repeated headers are appended to `headers`.
+    Also return how often the header is repeated, as in joined files.
     """
     width = len(layout.names)
-    schema = dict.fromkeys(roles, pl.String) | {LINE: pl.Int64}
-    numbered = records(data, layout, bad, headers)
+    schema = {**dict.fromkeys(roles, pl.String), LINE: pl.Int64}
     frames = [pl.DataFrame(schema=schema)]
-    while block := list(islice(numbered, _CHUNK)):
-        rows = []
-        for line, fields in block:
-            if pad and not any(map(str.strip, fields[width:])):
-                fields = [*fields, *[""] * width][:width]
-            if len(fields) == width:
-                rows.append((*fields, line))
-                continue
-            hint = "; a quote may be unclosed" * any("\n" in field for field in fields)
-            count = counted(len(fields), "field")
-            bad.add(data.at(line), f"found {count}, expected {width}{hint}.")
-        if rows:
-            columns = list(zip(*rows, strict=True))
-            chosen = (columns[position] for position in (*roles.values(), width))
-            frames.append(pl.DataFrame(dict(zip(schema, chosen, strict=True)), schema))
-    columns_by_role = pl.concat(frames).to_dict()
-    columns_by_role |= {role: columns_by_role[role].str.strip_chars() for role in roles}
-    for role in (side for side in ("user", "item") if side in roles):
-        columns_by_role[role] = integers_if_whole(columns_by_role[role])
-    if "rating" in roles and layout.separator == _COMMA_WITH:
-        columns_by_role["rating"] = columns_by_role["rating"].str.replace(
-            _COMMA, "$1.$2"
-        )
-    return columns_by_role
+    rows: list[tuple[str | int, ...]] = []
+    for line, fields in records(data, layout, bad):
+        if pad and not any(map(str.strip, fields[width:])):
+            fields = [*fields, *[""] * width][:width]
+        if len(fields) != width:
+            problem = f"found {counted(len(fields), 'field')}, expected {width}"
+            if any("\n" in field for field in fields):
+                problem += "; a quote may be unclosed"
+            bad.add(data.at(line), f"{problem}.")
+            continue
+        rows.append((*(fields[position] for position in roles.values()), line))
+        if len(rows) == _CHUNK:
+            frames.append(pl.DataFrame(rows, schema, orient="row"))
+            rows = []
+    frames.append(pl.DataFrame(rows, schema, orient="row"))
+    frame = pl.concat(frames).with_columns(pl.col(pl.String).str.strip_chars())
+    if not layout.has_header:
+        return frame, 0
+    repeats = [pl.col(role) == layout.names[place] for role, place in roles.items()]
+    selected = frame.filter(~pl.all_horizontal(repeats))
+    return selected, len(frame) - len(selected)
 
 
 def records(
-    data: DataFile,
-    layout: Layout,
-    bad: BadRows = STRICT,
-    headers: list[int] | None = None,
+    data: DataFile, layout: Layout, bad: BadRows = STRICT
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line number and the fields of each record, but no header.
-
-    Joined files have their header again in the middle. Its line numbers are appended to `headers`.
+    """Yield the first line number and the fields of each record after the header.
 
     Raises
     ------
@@ -593,10 +554,12 @@ def records(
         reader = (line.rstrip("\r\n").split(DOUBLE_COLON) for line in lines())
     else:
         reader = csv_rows(lines(), layout.separator)
-    begin, is_header = 1, layout.has_header
+    begin = 1
+    is_header = layout.has_header
     while True:
         record.clear()
-        rows, problem = [], ""
+        rows: list[list[str]] = []
+        problem = ""
         try:
             rows = [next(reader)]
         except StopIteration:
@@ -608,23 +571,11 @@ def records(
         if not rows:
             bad.add(data.at(begin), f"the quotes don't match ({problem}).", len(record))
         for line, fields in enumerate(rows, begin):
-            if "".join(fields).strip():
-                if not is_header and _is_header(fields, layout):
-                    if headers is not None:
-                        headers.append(line)
-                elif not is_header:
+            if any(map(str.strip, fields)):
+                if not is_header:
                     yield line, fields
                 is_header = False
         begin += len(record)
-
-
-def _is_header(fields: Sequence[str], layout: Layout) -> bool:
-    """Return whether a record repeats the names of the columns."""
-    if not layout.has_header or len(fields) != len(layout.names):
-        return False
-    return all(
-        field.strip() == name for field, name in zip(fields, layout.names, strict=True)
-    )
 
 
 def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
@@ -633,16 +584,13 @@ def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
     Quotes around a field enclose it; other quotes are part of the text.
     """
     rows = [line.rstrip("\r\n").split(_TAB) for line in lines]
-    if layout.separator != _TAB or any(
-        len(fields) != len(layout.names) for fields in rows
-    ):
+    if layout.separator != _TAB or {*map(len, rows)} != {len(layout.names)}:
         return []
-    quoted, pair = re.compile('"(.*)"'), '""'
-    matched = [[(field, quoted.fullmatch(field)) for field in row] for row in rows]
-    return [
-        [match[1].replace(pair, '"') if match else field for field, match in row]
-        for row in matched
-    ]
+    for row in rows:
+        for position, field in enumerate(row):
+            if re.fullmatch('".*"', field) and len(field) > 1:
+                row[position] = field[1:-1].replace('""', '"')
+    return rows
 
 
 def parsed_blocks(

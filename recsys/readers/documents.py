@@ -446,7 +446,8 @@ def _delimited_rows(
             raise DataError(
                 f"{data.name}, line {line}: {len(fields)} fields, and the header has {len(names)}."
             )
-        yield line, dict(zip(names, fields, strict=True))
+        if fields != names:  # a header in the middle, where files were joined
+            yield line, dict(zip(names, fields, strict=True))
 
 
 def _parquet_rows(data: DataFile, names: Sequence[str]) -> Rows:

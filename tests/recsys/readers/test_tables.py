@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data.columns import Request, choose_columns
+from recsys.data.columns import Request
 from recsys.data.ratings import Ratings
-from recsys.data.rows import RowRules, Rows, prepared
+from recsys.data.rows import RowRules, prepared
 from recsys.errors import DataError
 from recsys.readers import read_ratings
-from recsys.readers.delimited import LINE, detect, read_carefully, read_delimited
+from recsys.readers.delimited import Layout, detect, read_delimited
 from recsys.readers.sources import open_data
 
 Read = Callable[..., Ratings]
@@ -385,9 +385,11 @@ def test_fast_and_careful_reader_agree(table: list[tuple[str, str, str]]) -> Non
         path.write_bytes(written.getvalue())
         with open_data(path) as data:
             layout = detect(data, Request())
+            assert isinstance(layout, Layout)
             fast = read_delimited(data, layout, Request()).plain().columns
-            roles = choose_columns(layout.names, Request(), "")
-            careful = read_carefully(data, layout, roles)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("recsys.readers.delimited.read_fast", lambda *_: None)
+                careful = read_delimited(data, layout, Request()).plain().columns
     for role in ("user", "item"):
         assert fast[role].to_list() == careful[role].to_list()
     assert (
@@ -430,19 +432,17 @@ def test_numbers_beyond_the_sample_are_read_as_carefully(
     found = []
     with open_data(path) as data:
         layout = detect(data, Request())
-        roles = choose_columns(layout.names, Request(), "")
-
-        def carefully() -> Rows:
-            columns = read_carefully(data, layout, roles)
-            numbers = columns.pop(LINE)
-            return Rows(columns, place=lambda row: data.at(numbers[row]))
-
-        for read in (lambda: read_delimited(data, layout, Request()), carefully):
-            try:
-                columns = prepared(read(), RowRules()).plain().columns
-                found.append([columns[role].to_list() for role in roles])
-            except DataError as error:
-                found.append([str(error)])
+        assert isinstance(layout, Layout)
+        for is_careful in (False, True):
+            with pytest.MonkeyPatch.context() as patch:
+                if is_careful:
+                    patch.setattr("recsys.readers.delimited.read_fast", lambda *_: None)
+                try:
+                    rows = read_delimited(data, layout, Request())
+                    columns = prepared(rows, RowRules()).plain().columns
+                    found.append({role: columns[role].to_list() for role in columns})
+                except DataError as error:
+                    found.append({"error": [str(error)]})
     assert found[0] == found[1]
 
 
