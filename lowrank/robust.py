@@ -15,11 +15,12 @@ from lowrank.approximation import svd_down_to
 from lowrank.arguments import checked_count, checked_generator
 from lowrank.blocks import as_array, not_finite
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
+from lowrank.kernels.arrays import Masks
 from lowrank.low_rank import LowRank
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from lowrank.arguments import RandomStateLike
     from lowrank.operators import FloatArray
@@ -201,7 +202,7 @@ class _Pursuit:
     def __init__(
         self,
         values: FloatArray,
-        missing: NDArray[np.bool_] | None,
+        missing: Masks | None,
         penalty: float,
         rng: np.random.Generator,
     ) -> None:
@@ -297,7 +298,7 @@ class _Pursuit:
         return 1.0 - bound / reached if reached else 0.0
 
 
-def _known_values(X: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_] | None]:
+def _known_values(X: ArrayLike) -> tuple[FloatArray, Masks | None]:
     """Return the values, 0 where missing, and the mask of missing ones, None without any."""
     if sparse.issparse(X):
         raise ArgumentTypeError(

@@ -14,20 +14,19 @@ from scipy.sparse.linalg import LinearOperator
 from lowrank.arguments import as_operator, checked_generator, checked_rank, entries_of
 from lowrank.errors import check_choice
 from lowrank.kernels import one_blas_thread, pieces
+from lowrank.kernels.arrays import Int64s
 from lowrank.low_rank import LowRank
 from lowrank.operators import safe_exponent
 from lowrank.samples import rounding_limits, samples_of
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator
     from lowrank.samples import Samples
     from lowrank.svd import SVD
 
-    Indices = NDArray[np.int64]
+    Indices = Int64s
 
 _METHODS = ("qr", "leverage")
 _CHUNK = 1 << 22  # maximum size of a temporary block of columns, in numbers

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from lowrank.arguments import as_operator, checked_center, entries_of
 from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.kernels.arrays import Masks
 from lowrank.operators import DenseOperator, SparseOperator
 from lowrank.samples import RowCentredSamples, rounded_scale, rows_times
 
@@ -80,7 +81,7 @@ class WeightedSamples:
 
 def weighted_scale(
     samples: InMemory, weights: Float64Array, ddof: int
-) -> tuple[Float64Array, NDArray[np.bool_]]:
+) -> tuple[Float64Array, Masks]:
     """Return `column_scale` of samples with weights."""
     centred = WeightedSamples.of(samples, weights, centred=True)
     squares = centred.matrix.column_squares(np.zeros(samples.shape[1]))

@@ -12,14 +12,8 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.errors import ArgumentError
-from lowrank.kernels import (
-    CodedMatrix,
-    CsrArrays,
-    Floats,
-    Stored,
-    level_counts,
-    transposed,
-)
+from lowrank.kernels import CodedMatrix, CsrArrays, Stored, level_counts, transposed
+from lowrank.kernels.arrays import Float64s, Floats
 from lowrank.subspace import leading_directions
 
 if TYPE_CHECKING:
@@ -368,7 +362,7 @@ def stored(X: Observed) -> Stored:
     return X if isinstance(X, CodedMatrix) else kernels.csr_arrays(X)
 
 
-def _row_weights(entries: Stored, weights: Floats | None) -> NDArray[np.float64]:
+def _row_weights(entries: Stored, weights: Floats | None) -> Float64s:
     """Return the total weight of the entries of each row."""
     if weights is None:
         return np.diff(entries.indptr).astype(np.float64)

@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import biased_start, check_problem
 from lowrank.completion.links import Posterior, RowPrior, Side, summed_covariance
 from lowrank.errors import ArgumentError
-from lowrank.kernels import Floats
+from lowrank.kernels.arrays import Float64s, Floats, Floats32, Int64s
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -36,7 +35,7 @@ _GRID = 6  # noise variances that are compared at a time
 _QUICK_STEPS = 3
 
 
-def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
+def shrinkage_target(d: int, variance: float) -> Float64s:
     """Return the prior variances that learned covariances are shrunk to, shape (d,).
 
     They have the weight of d rows. `variance` is the entries' variance. The bias comes last; its
@@ -73,9 +72,7 @@ def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
     return variance
 
 
-def leverages(
-    counts: NDArray[np.int64], prior: RowPrior, covariances: NDArray[np.floating[Any]]
-) -> NDArray[np.float32]:
+def leverages(counts: Int64s, prior: RowPrior, covariances: Floats) -> Floats32:
     r"""Return the mean leverage of the entries of each row, their weight in their own prediction.
 
     It is the effective number of parameters :math:`d - \operatorname{tr} V \Lambda` per entry
@@ -257,7 +254,7 @@ class VariationalSide(Side):
     )  # variances that the prior covariance is shrunk to
     log_dets: float = field(init=False, default=0.0)
 
-    def begin(self, target: NDArray[np.float64]) -> None:
+    def begin(self, target: Float64s) -> None:
         """Set the shrinkage target and the first prior for a typical row, covariances to zero."""
         d = len(target)
         self.target = target * self.typical

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.bayes import VariationalSide, shrinkage_target
@@ -31,7 +30,7 @@ from lowrank.completion.links import (
     posterior_rows,
     summed_covariance,
 )
-from lowrank.kernels import Floats
+from lowrank.kernels.arrays import Float64s, Floats, Int64s
 from lowrank.subspace import orthonormal
 
 N_SLOPES = 32  # maximum number of directions of the features
@@ -73,9 +72,7 @@ class ColdMap:
         return factors
 
 
-def mean_covariance(
-    vectors: Posterior, counts: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def mean_covariance(vectors: Posterior, counts: Int64s) -> Float64s:
     """Return the mean covariance of vectors, weighted as in `fit_cold_map`."""
     d = vectors.mean.shape[1]
     if not vectors.covariance.shape[1]:
@@ -87,9 +84,9 @@ def mean_covariance(
 
 def fit_cold_map(
     vectors: Floats,
-    counts: NDArray[np.int64],
+    counts: Int64s,
     features: GroupedFeatures,
-    covariance: NDArray[np.float64] | None = None,
+    covariance: Float64s | None = None,
 ) -> ColdMap:
     """Fit the map from features to the vectors of rows, given each row's number of entries.
 
@@ -122,9 +119,7 @@ def fit_cold_map(
     )
 
 
-def main_directions(
-    features: GroupedFeatures, counts: NDArray[np.int64], dtype: Any
-) -> Floats:
+def main_directions(features: GroupedFeatures, counts: Int64s, dtype: Any) -> Floats:
     """Return the directions of largest variance over entries, scaled to a total variance of 1.
 
     The result has shape (n_features, r).

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.kernels import Floats
+from lowrank.kernels.arrays import Float64s, Floats, Int64s
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -135,15 +134,15 @@ class FeatureDesign:
         return len(self.centre)
 
     @property
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> Int64s:
         """Number of columns of each group."""
         return np.array([group.stop - group.start for group in self.groups])
 
-    def spread(self, of_groups: NDArray[np.float64]) -> NDArray[np.float64]:
+    def spread(self, of_groups: Float64s) -> Float64s:
         """Repeat the number of each group for each of its columns."""
         return np.repeat(of_groups, self.sizes)
 
-    def sums(self, of_columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sums(self, of_columns: Float64s) -> Float64s:
         """Return the sum over each group's columns."""
         return np.array([of_columns[group].sum() for group in self.groups])
 
@@ -165,7 +164,7 @@ class FeatureDesign:
         diagonal -= self.centre**2 * weight.sum(dtype=np.float64).astype(weight.dtype)
         return np.maximum(diagonal, 0)[:, None]
 
-    def gram(self, weight: Floats) -> NDArray[np.float64]:
+    def gram(self, weight: Floats) -> Float64s:
         """Return F' W F as a dense matrix, F centred by the mean with these weights."""
         from scipy import sparse
 
@@ -175,7 +174,7 @@ class FeatureDesign:
             (data.astype(np.float64), indices, indptr), shape=shape
         )
         scaled = columns * weight.astype(np.float64)
-        full: NDArray[np.float64] = (scaled @ columns.T).toarray()
+        full: Float64s = (scaled @ columns.T).toarray()
         centre = self.centre.astype(np.float64)
         full -= np.outer(centre, centre) * float(weight.sum(dtype=np.float64))
         return full
@@ -243,13 +242,13 @@ def ridge_fit(
     return B, fitted
 
 
-def _dots(X: Floats, Y: Floats) -> NDArray[np.float64]:
+def _dots(X: Floats, Y: Floats) -> Float64s:
     """Return the dot products of the columns."""
-    dots: NDArray[np.float64] = np.einsum("ij,ij->j", X, Y, dtype=np.float64)
+    dots: Float64s = np.einsum("ij,ij->j", X, Y, dtype=np.float64)
     return dots
 
 
-def _ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+def _ratio(a: Float64s, b: Float64s) -> Float64s:
     """Return a / b, or zero where b is zero."""
     return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
 
@@ -273,12 +272,12 @@ class FeatureRidge:
     weight: Floats = field(init=False)
     shrinkage: Floats = field(init=False)
     diagonal: Floats = field(init=False)
-    penalties: NDArray[np.float64] = field(init=False)
+    penalties: Float64s = field(init=False)
     draws: Floats | None = None
     log_evidence: float = 0.0
     # Computed when first used: F'WF, and its Cholesky factor with the penalties that it has.
-    _gram: NDArray[np.float64] | None = None
-    _factored: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    _gram: Float64s | None = None
+    _factored: tuple[Float64s, Float64s] | None = None
 
     @classmethod
     def of(cls, features: GroupedFeatures, weight: Floats, d: int) -> Self:
@@ -392,18 +391,18 @@ class FeatureRidge:
         gain -= float((self.penalties - previous) @ traces)
         self.log_evidence += 0.5 * d * gain
 
-    def squares(self, precision: Floats) -> NDArray[np.float64]:
+    def squares(self, precision: Floats) -> Float64s:
         """Return tr C Lambda C' for each group."""
         C = np.ascontiguousarray(self.coefficients)
         weighted = kernels.multiply(C, precision)
         return self.design.sums(np.einsum("ij,ij->i", C, weighted, dtype=np.float64))
 
-    def scatter(self) -> NDArray[np.float64]:
+    def scatter(self) -> Float64s:
         """Return C' diag(rho) C, shape (d, d)."""
         C = np.ascontiguousarray(self.coefficients * np.sqrt(self.ridge))
         return kernels.coefficients(C, C).astype(np.float64)
 
-    def _root(self) -> NDArray[np.float64]:
+    def _root(self) -> Float64s:
         """Return the Cholesky factor of F'WF + diag(rho), computed once per set of penalties."""
         from scipy.linalg import cholesky
 
@@ -411,7 +410,7 @@ class FeatureRidge:
             self._gram = self.design.gram(self.weight)
         if self._factored is None or self._factored[0] is not self.penalties:
             system = self._gram + np.diag(self.design.spread(self.penalties))
-            root: NDArray[np.float64] = cholesky(system, lower=True, overwrite_a=True)
+            root: Float64s = cholesky(system, lower=True, overwrite_a=True)
             self._factored = self.penalties, root
         return self._factored[1]
 

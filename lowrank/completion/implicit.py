@@ -9,13 +9,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import check_problem
 from lowrank.completion.feature_ridge import FeatureMap, FeatureRidge, GroupedFeatures
 from lowrank.errors import ArgumentError
-from lowrank.kernels import Floats
+from lowrank.kernels.arrays import Float64s, Floats, Int64s, Masks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -232,7 +231,7 @@ class _Side:
             total += _penalty(self.points, self.penalty)
         return total
 
-    def _solve_blocks(self, others: Floats, values: NDArray[np.float64]) -> float:
+    def _solve_blocks(self, others: Floats, values: Float64s) -> float:
         """Solve for one block of factors after the other, the rest fixed; return as `solve`."""
         blocks = [*kernels.pieces(others.shape[1], _BLOCK)]
         residual = np.ones_like(self.entries.data)
@@ -278,7 +277,7 @@ class _Side:
         return _penalty(off, self.penalty)
 
 
-def blocks_are_faster(counts: Sequence[NDArray[np.int64]], k: int) -> bool:
+def blocks_are_faster(counts: Sequence[Int64s], k: int) -> bool:
     """Return whether blocks of k factors lower the objective sooner than exact solutions.
 
     `counts` are the numbers of entries of each row, and of each column. Blocks pay for long
@@ -300,8 +299,8 @@ def solve_interactions(
     unobserved_weight: float,
     count_power: float = 1.0,
     points: Floats | None = None,
-    known: NDArray[np.bool_] | None = None,
-    whole: tuple[NDArray[np.float64], int] | None = None,
+    known: Masks | None = None,
+    whole: tuple[Float64s, int] | None = None,
     nonnegative: bool = False,
     threads: int | None = None,
 ) -> Floats:
@@ -357,7 +356,7 @@ def in_principal_axes(factors: Floats) -> Floats:
     return kernels.multiply(factors, _principal_axes(_gram(factors, 1.0))[1])
 
 
-def _principal_axes(gram: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _principal_axes(gram: Floats) -> tuple[Float64s, Float64s]:
     """Return the eigenvalues in ascending order, none negative, and the eigenvectors."""
     with kernels.one_blas_thread():
         values, axes = np.linalg.eigh(gram.astype(np.float64))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import (
@@ -30,7 +29,8 @@ from lowrank.completion.links import (
     sampled_rows,
     summed_covariance,
 )
-from lowrank.kernels import Floats, transposed
+from lowrank.kernels import transposed
+from lowrank.kernels.arrays import Float64s, Floats
 
 _LEARNING_SWEEPS = 5  # sweeps in which the penalties of features are learned
 # Sweeps in which the charge on features is updated; it changes slowly.
@@ -214,9 +214,7 @@ class _LinkedSide(Side):
         precision = np.diag(np.count_nonzero(self.seen) / squares)
         self.features.learn(precision.astype(dtype))
 
-    def uncertainty(
-        self, other: Side, prior_means: Floats, mean: float
-    ) -> NDArray[np.float64]:
+    def uncertainty(self, other: Side, prior_means: Floats, mean: float) -> Float64s:
         """Return the weighted sum of the variances of the rows, relative to the noise variance."""
         rows = sampled_rows(self.seen)
         entries = self.link.pattern._replace(data=self.data).take(rows)
@@ -226,7 +224,7 @@ class _LinkedSide(Side):
         weight = self.weight[rows]
         scale = self.weight.sum(dtype=np.float64) / weight.sum(dtype=np.float64)
         variances = np.diag(summed_covariance(posterior, weight))
-        scaled: NDArray[np.float64] = scale * variances
+        scaled: Float64s = scale * variances
         return scaled
 
     def vector_penalties(self) -> float:

@@ -26,7 +26,8 @@ from lowrank.completion.feature_ridge import (
     Link,
     ridge_fit,
 )
-from lowrank.kernels import CodedMatrix, Floats, Stored, posteriors, transposed
+from lowrank.kernels import CodedMatrix, Stored, posteriors, transposed
+from lowrank.kernels.arrays import Float64s, Floats, Int64s, Masks
 
 _SAMPLED_ROWS = 4096  # maximum number of rows from which distributions are learned
 # of the step of links in each sweep, which starts from the previous links
@@ -48,7 +49,7 @@ class RowPrior:
     count_power: float
     features: Floats | None = None
 
-    def weights(self, counts: NDArray[np.int64]) -> Floats:
+    def weights(self, counts: Int64s) -> Floats:
         """Return n_u^g; rows without entries count as rows with one."""
         dtype = self.mean.dtype
         positive = np.maximum(counts, 1).astype(dtype)
@@ -93,12 +94,10 @@ def unpack(packed: Floats, d: int) -> Floats:
     return full
 
 
-def summed_covariance(rows: Posterior, weight: Floats) -> NDArray[np.float64]:
+def summed_covariance(rows: Posterior, weight: Floats) -> Float64s:
     """Return the weighted sum of the covariances of rows, shape (d, d)."""
     packed = kernels.coefficients(rows.covariance, weight[:, None]).T
-    summed: NDArray[np.float64] = unpack(packed.astype(np.float64), rows.mean.shape[1])[
-        0
-    ]
+    summed: Float64s = unpack(packed.astype(np.float64), rows.mean.shape[1])[0]
     return summed
 
 
@@ -152,14 +151,14 @@ class Terms(NamedTuple):
     are the terms of the nonzero features.
     """
 
-    base: NDArray[np.float64]
-    entries: NDArray[np.float64]
-    features: NDArray[np.float64]
+    base: Float64s
+    entries: Float64s
+    features: Float64s
 
     @property
-    def total(self) -> NDArray[np.float64]:
+    def total(self) -> Float64s:
         """The posterior mean, shape (d,)."""
-        sums: NDArray[np.float64] = self.base + self.entries.sum(axis=0)
+        sums: Float64s = self.base + self.entries.sum(axis=0)
         sums += self.features.sum(axis=0)
         return sums
 
@@ -199,7 +198,7 @@ def posterior_terms(
     return Terms(base, right @ inverse, feature_means @ pull @ inverse)
 
 
-def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> NDArray[np.int64]:
+def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> Int64s:
     """Return the rows with entries, or a random sample of `_SAMPLED_ROWS` if there are more."""
     rows = np.flatnonzero(counts)
     if len(rows) > _SAMPLED_ROWS:
@@ -340,7 +339,7 @@ class Side:
         )
 
     @property
-    def seen(self) -> NDArray[np.bool_]:
+    def seen(self) -> Masks:
         """Mask of the rows with entries, shape (n,)."""
         return self.weight > 0
 
@@ -404,10 +403,10 @@ class Side:
         prior_mean, coefficients = self.features.map(mean)
         return replace(self.prior, mean=prior_mean, features=coefficients)
 
-    def weighted_mean(self, vectors: Floats) -> NDArray[np.float64]:
+    def weighted_mean(self, vectors: Floats) -> Float64s:
         """Return the weighted mean of the vectors of rows, shape (d,)."""
         weight = self.weight.astype(np.float64)
-        mean: NDArray[np.float64] = np.einsum("i,ij->j", weight, vectors) / weight.sum()
+        mean: Float64s = np.einsum("i,ij->j", weight, vectors) / weight.sum()
         return mean
 
     def weighted_dots(self, left: Floats, right: Floats) -> float:

@@ -22,6 +22,7 @@ from lowrank.completion.observed import (
     sum_of_squares,
 )
 from lowrank.errors import ArgumentError, check_positive
+from lowrank.kernels.arrays import Float64s
 from lowrank.low_rank import LowRank
 from lowrank.operators import SparseOperator, safe_exponent
 from lowrank.svd import ConvergenceWarning, truncated_svd
@@ -78,7 +79,7 @@ class SoftImputation:
     s: FloatArray
     Vt: FloatArray
     regularization: float
-    objectives: NDArray[np.float64]
+    objectives: Float64s
     rmse: float
     gap: float
 
@@ -117,10 +118,10 @@ class HeldOutPath:
     ``held_out_rmses`` over the held-out entries.
     """
 
-    regularizations: NDArray[np.float64]
+    regularizations: Float64s
     ranks: NDArray[np.intp]
-    rmses: NDArray[np.float64]
-    held_out_rmses: NDArray[np.float64]
+    rmses: Float64s
+    held_out_rmses: Float64s
 
     @property
     def best(self) -> float:
@@ -211,7 +212,7 @@ def largest_regularization(
     return _spectral_norm(observed_entries(X), random_state)
 
 
-def penalties_to(regularization: float, X: MatrixLike) -> NDArray[np.float64]:
+def penalties_to(regularization: float, X: MatrixLike) -> Float64s:
     """Return a short grid that ends at `regularization`; its path is faster than a cold start."""
     check_positive(regularization, "regularization")
     largest = largest_regularization(X)

@@ -11,6 +11,7 @@ from scipy import sparse
 from lowrank.arguments import checked_generator
 from lowrank.blocks import as_array, not_finite
 from lowrank.errors import ArgumentError, real_matrix
+from lowrank.kernels.arrays import Float64s, Masks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class Entries(NamedTuple):
         )
         return cls(rows, columns, X.data)
 
-    def where(self, chosen: NDArray[np.bool_]) -> Self:
+    def where(self, chosen: Masks) -> Self:
         """Return the entries where the mask `chosen`, shape (p,), is true."""
         return type(self)(self.rows[chosen], self.columns[chosen], self.values[chosen])
 
@@ -161,7 +162,7 @@ def check_not_negative(X: Any, name: str, hint: str = "") -> None:
 
 def _values_at(
     matrix: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]
-) -> NDArray[np.float64]:
+) -> Float64s:
     """Return the entries of a dense or sparse matrix at pairs of positions, in row-major order."""
     if not sparse.issparse(matrix):
         return np.asarray(matrix[rows, columns], np.float64)

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lowrank.kernels import Floats, posteriors
+from lowrank.kernels import posteriors
+from lowrank.kernels.arrays import Floats, Floats32, Int64s, Ints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Ints = NDArray[np.integer[Any]]
 
 _MOODS = 60.0, 600.0, 6e3, 6e4, 6e5  # seconds: starting time scales of rows
 _FASHIONS = 3e7, 1e8  # seconds: starting time scales of columns
@@ -49,18 +48,16 @@ class Knots(NamedTuple):
         Variance and time scale of the process, and variance of the data around it.
     """
 
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    times: NDArray[np.int64]
-    means: NDArray[np.float32]
-    variances: NDArray[np.float32]
+    starts: Int64s
+    counts: Int64s
+    times: Int64s
+    means: Floats32
+    variances: Floats32
     variance: float
     scale: float
     noise: float
 
-    def at(
-        self, rows: Ints, times: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def at(self, rows: Ints, times: Int64s) -> tuple[Floats32, Floats32]:
         """Return means and variances of the drifts of rows at times, each of shape (n,).
 
         Between two knots the process is a bridge. The posteriors of the two are taken as fully
@@ -126,10 +123,10 @@ class Knots(NamedTuple):
 
     def _first_later(
         self,
-        low: NDArray[np.int64],
-        high: NDArray[np.int64],
-        times: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+        low: Int64s,
+        high: Int64s,
+        times: Int64s,
+    ) -> Int64s:
         """Return the first position in each low:high whose knot is later than a time."""
         for _ in range(int(self.counts.max(initial=0)).bit_length()):
             middle = np.minimum((low + high) // 2, len(self.times) - 1)
@@ -153,9 +150,9 @@ class Drift:
         Posterior means at the entries, in their order.
     """
 
-    order: NDArray[np.int64]  # of the entries by row and time
-    indptr: NDArray[np.int64]
-    times: NDArray[np.int64]  # in that order, as are the gaps
+    order: Int64s  # of the entries by row and time
+    indptr: Int64s
+    times: Int64s  # in that order, as are the gaps
     gaps: Floats
     means: Floats
     variances: Floats | None = None
@@ -164,9 +161,7 @@ class Drift:
     noise: float = 1.0
 
     @classmethod
-    def of(
-        cls, rows: Ints, n_rows: int, times: NDArray[np.integer[Any]], dtype: Any
-    ) -> Self:
+    def of(cls, rows: Ints, n_rows: int, times: Ints, dtype: Any) -> Self:
         """Return drifts of zero."""
         order = np.lexsort((times, rows))
         indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=n_rows)))
@@ -270,7 +265,7 @@ def fit_drifts(
     rows: Ints,
     columns: Ints,
     shape: tuple[int, int],
-    times: NDArray[np.int64],
+    times: Int64s,
 ) -> tuple[Drift, Drift]:
     """Fit the drifts of rows and of columns to residuals of entries, each of shape (nnz,)."""
     of_rows = Drift.of(rows, shape[0], times, residual.dtype)

@@ -26,15 +26,16 @@ from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from lowrank.kernels import backends, reference
+from lowrank.kernels.arrays import Codes, Float64s
+from lowrank.kernels.arrays import Floats as Floats
+from lowrank.kernels.arrays import Floats32 as Floats32
+from lowrank.kernels.arrays import Int32s as Int32s
+from lowrank.kernels.arrays import Int64s as Int64s
 from lowrank.kernels.backends import backend as backend
 from lowrank.kernels.backends import supported as supported
 from lowrank.kernels.backends import use as use
 from lowrank.kernels.topk import Seen as Seen
 
-Floats = NDArray[np.floating[Any]]
-Floats32 = NDArray[np.float32]
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
 N_CODES = 256
 """Number of levels that a code of one byte distinguishes."""
 
@@ -87,7 +88,7 @@ class CodedMatrix(NamedTuple):
 
     indptr: Int64s
     indices: Int32s
-    codes: NDArray[np.uint8]
+    codes: Codes
     levels: Floats
     n_columns: int
     row_shift: Floats | None = None
@@ -184,7 +185,7 @@ def padded(levels: Floats) -> Floats:
     return table
 
 
-def level_counts(codes: NDArray[np.uint8]) -> Int64s:
+def level_counts(codes: Codes) -> Int64s:
     """Return the number of occurrences of each of the 256 codes."""
     counts = np.zeros(N_CODES, np.int64)
     for part in pieces(len(codes), _CHUNK):
@@ -285,7 +286,7 @@ def als_half_sweep(
     weights: Floats | None = None,
     nonnegative: bool = False,
     threads: int | None = None,
-) -> NDArray[np.float64]:
+) -> Float64s:
     r"""Solve the ridge regression of every row of a sparse matrix against fixed factors.
 
     For each row u with entries :math:`x_{ui}` of weights :math:`w_{ui}`, `factors` and `bias`
@@ -360,7 +361,7 @@ def implicit_half_sweep(
     residual: Floats | None = None,
     nonnegative: bool = False,
     threads: int | None = None,
-) -> NDArray[np.float64]:
+) -> Float64s:
     r"""Solve the least squares of every row of a matrix of interactions against fixed factors.
 
     For each row u with interactions of weights :math:`v_{ui} \ge 0`, `factors` receives the exact
@@ -543,7 +544,7 @@ def project(
     first: int = 0,
     again: bool = False,
     threads: int | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Float64s, Float64s]:
     """Subtract from the C-ordered block W, in place, its projection on orthonormal columns V.
 
     V is as in `coefficients`. Only its columns from `first` on are used; with `again`, a second
@@ -560,7 +561,7 @@ def project(
 
 def squared_distances(
     P: Floats, V: Floats, s: Floats, *, threads: int | None = None
-) -> NDArray[np.float64]:
+) -> Float64s:
     """Return the squared norm of each column of P - V * s; P as V in `coefficients`."""
     squares = np.empty(len(s))
     backends.active.squared_distances(P, V, s, squares, resolve_threads(threads))

@@ -6,9 +6,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lowrank.kernels import Coded, Floats, Int64s, backends, parts, resolve_threads
+from lowrank.kernels import Coded, backends, parts, resolve_threads
+from lowrank.kernels.arrays import Float64s, Floats, Int64s
 
 
 class RowPosteriors(NamedTuple):
@@ -18,8 +18,8 @@ class RowPosteriors(NamedTuple):
     of squares without the constant term of the prior. `log_det` is log det A.
     """
 
-    objective: NDArray[np.float64]
-    log_det: NDArray[np.float64]
+    objective: Float64s
+    log_det: Float64s
 
 
 def posterior_half_sweep(

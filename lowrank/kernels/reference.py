@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.kernels.topk import Hashes, SearchOrder, Seen, Stops, Ties, TopK, mixed
-
-Floats = NDArray[np.floating]
-Ints = NDArray[np.integer]
+from lowrank.kernels.arrays import Codes, Float64s, Floats, Hashes, Ints
+from lowrank.kernels.topk import SearchOrder, Seen, Stops, Ties, TopK, mixed
 
 _BLOCK_FLOATS = 2**22  # numbers in each array of gathered rows: 16 MB
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
@@ -42,7 +40,7 @@ def als_half_sweep(
     fit_bias: bool,
     factors: Floats,
     bias: Floats,
-    objective: NDArray[np.float64],
+    objective: Float64s,
     threads: int,
     weights: Floats | None = None,
     nonnegative: bool = False,
@@ -102,7 +100,7 @@ def implicit_half_sweep(
     gram: Floats,
     penalty: Floats,
     factors: Floats,
-    objective: NDArray[np.float64],
+    objective: Float64s,
     threads: int,
     right: Floats | None = None,
     residual: Floats | None = None,
@@ -154,8 +152,8 @@ def posterior_half_sweep(
     noise_variance: float,
     covariance: Floats,
     vectors: Floats,
-    objective: NDArray[np.float64],
-    log_det: NDArray[np.float64],
+    objective: Float64s,
+    log_det: Float64s,
     threads: int,
     invert: bool,
 ) -> None:
@@ -194,7 +192,7 @@ def drift_smooth(
     scale: float,
     means: Floats,
     variances: Floats,
-    evidence: NDArray[np.float64],
+    evidence: Float64s,
     threads: int,
 ) -> None:
     """Condition one Gaussian vector per row on its noisy observations."""
@@ -426,7 +424,7 @@ def sum_rows(
         out[indices[own]] += factor * data[own]
 
 
-def hash_texts(bytes: NDArray[np.uint8], offsets: Ints, hashes: Hashes) -> None:
+def hash_texts(bytes: Codes, offsets: Ints, hashes: Hashes) -> None:
     """Write a hash of each text: its bytes are mixed in, eight at a time."""
     for text, (start, end) in enumerate(itertools.pairwise(offsets.tolist())):
         length = end - start

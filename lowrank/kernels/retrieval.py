@@ -6,18 +6,10 @@ For the form of the arguments see `lowrank.kernels`.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lowrank.kernels import (
-    Csr,
-    CsrArrays,
-    Floats32,
-    Int64s,
-    SparsePart,
-    backends,
-    resolve_threads,
-)
-from lowrank.kernels.topk import Hashes, SearchOrder, Seen, Ties, TopK, search_plan
+from lowrank.kernels import Csr, CsrArrays, SparsePart, backends, resolve_threads
+from lowrank.kernels.arrays import Codes, Floats32, Hashes, Int64s, Masks
+from lowrank.kernels.topk import SearchOrder, Seen, Ties, TopK, search_plan
 
 
 def top_k(
@@ -29,7 +21,7 @@ def top_k(
     bias: Floats32 | None = None,
     weight: Floats32 | None = None,
     seen: Seen | None = None,
-    allowed: NDArray[np.bool_] | None = None,
+    allowed: Masks | None = None,
     sparse: SparsePart | None = None,
     prune: bool = True,
     order: SearchOrder | None = None,
@@ -206,7 +198,7 @@ def gram_rows(
     return CsrArrays(np.append(0, np.cumsum(counts)), *kept)
 
 
-def hash_texts(bytes: NDArray[np.uint8], offsets: Int64s) -> Hashes:
+def hash_texts(bytes: Codes, offsets: Int64s) -> Hashes:
     """Return a hash of each text, the same on any machine.
 
     Text i is ``bytes[offsets[i] : offsets[i + 1]]``.

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Items = NDArray[np.int32]
-Hashes = NDArray[np.uint64]
+from lowrank.kernels.arrays import Floats32, Hashes, Int32s, Int64s, Ints, Masks
 
-_FEW_QUERIES = (
-    256  # for fewer queries, sorting all items by length costs more than it saves
-)
+# For fewer queries, sorting all items by length costs more than it saves.
+_FEW_QUERIES = 256
 _FIRST_STOP = 64  # number of columns before the first stop
 _TINY = np.float32(2.0**-70)  # the squares of shorter lengths may underflow
 
 
 class Seen(NamedTuple):
-    """Items to leave out for each query q: row ``rows[q]`` of a CSR matrix."""
+    """Int32s to leave out for each query q: row ``rows[q]`` of a CSR matrix."""
 
-    rows: NDArray[np.int64]
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
+    rows: Int64s
+    indptr: Int64s
+    indices: Int32s
 
 
 class Ties(NamedTuple):
@@ -43,15 +39,13 @@ class Ties(NamedTuple):
     items: Hashes
     queries: Hashes | None = None
 
-    def take(self, queries: NDArray[np.integer[Any]] | slice) -> Ties:
+    def take(self, queries: Ints | slice) -> Ties:
         """Return the order for some of the queries."""
         if self.queries is None:
             return self
         return self._replace(queries=self.queries[queries])
 
-    def places(
-        self, rows: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]]
-    ) -> Hashes:
+    def places(self, rows: Ints, items: Ints) -> Hashes:
         """Return what orders equal scores, for pairs of a query and an item."""
         hashes = self.items[items]
         if self.queries is not None:
@@ -78,9 +72,9 @@ class TopK(NamedTuple):
     In row q, only the first ``counts[q]`` columns are valid.
     """
 
-    items: NDArray[np.int32]
-    scores: NDArray[np.float32]
-    counts: NDArray[np.int64]
+    items: Int32s
+    scores: Floats32
+    counts: Int64s
 
 
 class Stops(NamedTuple):
@@ -95,13 +89,13 @@ class Stops(NamedTuple):
         position p over the columns from ``at[s]`` on, rounding of the kernel included.
     """
 
-    at: NDArray[np.int64] = np.zeros(0, np.int64)
-    user_rest: Floats = np.zeros((0, 0), np.float32)
-    item_rest: Floats = np.zeros((0, 0), np.float32)
+    at: Int64s = np.zeros(0, np.int64)
+    user_rest: Floats32 = np.zeros((0, 0), np.float32)
+    item_rest: Floats32 = np.zeros((0, 0), np.float32)
 
 
 class SearchOrder(NamedTuple):
-    """Items in the order of a top-k search, and bounds of the remaining scores.
+    """Int32s in the order of a top-k search, and bounds of the remaining scores.
 
     Attributes
     ----------
@@ -113,19 +107,19 @@ class SearchOrder(NamedTuple):
         bias.
     """
 
-    items: Items
-    user_size: Floats | None = None
-    size: Floats | None = None
-    lift: Floats | None = None
+    items: Int32s
+    user_size: Floats32 | None = None
+    size: Floats32 | None = None
+    lift: Floats32 | None = None
 
 
 def search_plan(
-    users: Floats,
-    items: Floats,
-    bias: Floats,
-    weight: Floats | None,
-    allowed: NDArray[np.bool_] | None,
-    fixed: Items | None,
+    users: Floats32,
+    items: Floats32,
+    bias: Floats32,
+    weight: Floats32 | None,
+    allowed: Masks | None,
+    fixed: Int32s | None,
     n: int,
     prepared: SearchOrder | None = None,
 ) -> tuple[SearchOrder, Stops]:
@@ -144,32 +138,35 @@ def search_plan(
     """
     if prepared is not None:
         return prepared._replace(user_size=_bounds(users)), Stops()
-    candidates = np.arange(len(items), dtype=np.int32)
-    if fixed is None and allowed is not None:
-        candidates = candidates[allowed]
-    order = SearchOrder(candidates if fixed is None else fixed)
+    candidates = fixed
+    if candidates is None:
+        candidates = np.arange(len(items), dtype=np.int32)
+        if allowed is not None:
+            candidates = candidates[allowed]
+    order = SearchOrder(candidates)
+    # Bounds save nothing where a large part of the items is asked for.
     if 4 * n > len(candidates) or len(users) < _FEW_QUERIES:
         return order, Stops()
     if fixed is None and weight is not None:
-        lift, none = np.abs(weight[candidates]), np.zeros(len(candidates), np.float32)
-        order = _by_reach(candidates, none, lift, np.float32(0))
+        sizes = np.zeros(len(candidates), np.float32)
+        order = _by_reach(candidates, sizes, np.abs(weight[candidates]), np.float32(0))
         return order._replace(user_size=np.zeros(len(users), np.float32)), Stops()
     if fixed is None:
         user_size = _bounds(users)
         typical = np.median(user_size)
-        typical = typical if np.isfinite(typical) else np.float32(1)
-        order = _by_reach(
-            candidates, _bounds(items[candidates]), bias[candidates], typical
-        )
+        if not np.isfinite(typical):
+            typical = np.float32(1)
+        sizes = _bounds(items[candidates])
+        order = _by_reach(candidates, sizes, bias[candidates], typical)
         order = order._replace(user_size=user_size)
     return order, product_stops(users, items, order.items)
 
 
 def item_order(
-    items: Floats,
-    bias: Floats | None = None,
+    items: Floats32,
+    bias: Floats32 | None = None,
     *,
-    allowed: NDArray[np.bool_] | None = None,
+    allowed: Masks | None = None,
     typical: float = 1.0,
 ) -> SearchOrder:
     """Return the order of `search_plan` for later queries, one or a few at a time.
@@ -183,23 +180,31 @@ def item_order(
         Typical length of the vector of a query.
     """
     candidates = np.arange(len(items), dtype=np.int32)
-    candidates = candidates if allowed is None else candidates[allowed]
-    lift = np.zeros(len(candidates), np.float32) if bias is None else bias[candidates]
-    return _by_reach(candidates, _bounds(items[candidates]), lift, np.float32(typical))
+    if allowed is not None:
+        candidates = candidates[allowed]
+    if bias is None:
+        bias = np.zeros(len(items), np.float32)
+    sizes = _bounds(items[candidates])
+    return _by_reach(candidates, sizes, bias[candidates], np.float32(typical))
 
 
 def _by_reach(
-    candidates: Items, size: Floats, lift: Floats, typical: np.float32
+    candidates: Int32s, size: Floats32, lift: Floats32, typical: np.float32
 ) -> SearchOrder:
     """Return candidates in descending order of lift + size * typical, without `user_size`."""
     lift = np.where(np.isnan(lift), np.float32(-np.inf), lift)
     reach = lift + typical * size
-    order = np.argsort(np.where(np.isnan(reach), -np.inf, -reach), kind="stable")
-    size, lift = _largest_from(size[order]), _largest_from(lift[order])
-    return SearchOrder(candidates[order], None, size, lift)
+    # Int32s without a bound come first.
+    negative = np.where(np.isnan(reach), -np.inf, -reach)
+    order = np.argsort(negative, kind="stable")
+    return SearchOrder(
+        items=candidates[order],
+        size=_largest_from(size[order]),
+        lift=_largest_from(lift[order]),
+    )
 
 
-def product_stops(users: Floats, items: Floats, order: Items) -> Stops:
+def product_stops(users: Floats32, items: Floats32, order: Int32s) -> Stops:
     r"""Return stops of products with more than 128 columns: after 64, and after every doubling.
 
     The products of the remaining columns x' and y' are bounded as in `search_plan`. The rounding
@@ -210,45 +215,49 @@ def product_stops(users: Floats, items: Floats, order: Items) -> Stops:
               \sqrt{\|x'\|^2 + \epsilon \|x\|^2} \sqrt{\|y'\|^2 + \epsilon \|y\|^2}
     """
     k = users.shape[1]
-    at = [
-        _FIRST_STOP << n for n in range(k.bit_length()) if 2 * (_FIRST_STOP << n) <= k
-    ]
+    at = []
+    columns = _FIRST_STOP
+    while 2 * columns <= k:
+        at.append(columns)
+        columns *= 2
     if not at:
         return Stops()
-    rests = [_rests(rows, at) for rows in (users, items)]
-    if not all(np.isfinite(each).all() for each in rests):
+    user_rest = _rests(users, at)
+    item_rest = _rests(items, at)
+    if not (np.isfinite(user_rest).all() and np.isfinite(item_rest).all()):
         return Stops()
-    return Stops(np.array(at), rests[0], np.ascontiguousarray(rests[1][:, order]))
+    return Stops(np.array(at), user_rest, np.ascontiguousarray(item_rest[:, order]))
 
 
-def _rests(rows: Floats, at: list[int]) -> Floats:
+def _rests(rows: Floats32, at: list[int]) -> Floats32:
     """Return bounds of the columns from each stop on, shape (n_stops, n_rows)."""
     k = rows.shape[1]
+    rounding = np.float32((k + 8) * 2.0**-23)
+    between = np.split(rows, at, axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = [
-            np.einsum("ij,ij->i", part, part) for part in np.split(rows, at, axis=1)
-        ]  # of the columns between stops
+        squares = [np.einsum("ij,ij->i", part, part) for part in between]
         after = np.cumsum(squares[::-1], axis=0)[::-1]
-        lengths = np.sqrt(after[1:] + np.float32((k + 8) * 2.0**-23) * after[0])
-        bounds = (
-            lengths * np.float32(1 + (k + 8) * 2.0**-23)
-            + np.float32(np.sqrt(k)) * _TINY
-        )
+        lengths = np.sqrt(after[1:] + rounding * after[0])
+        bounds = _rounded_up(lengths, k, 8)
     return np.ascontiguousarray(bounds, np.float32)
 
 
-def _bounds(rows: Floats) -> Floats:
+def _bounds(rows: Floats32) -> Floats32:
     """Return the lengths of rows, rounded up; infinite where one is NaN or overflows."""
     k = rows.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        lengths = (
-            lengths * np.float32(1 + (k + 3) * 2.0**-23)
-            + np.float32(np.sqrt(k)) * _TINY
-        )
-    return np.where(np.isnan(lengths), np.float32(np.inf), lengths)
+        bounds = _rounded_up(lengths, k, 3)
+    return np.where(np.isnan(bounds), np.float32(np.inf), bounds)
 
 
-def _largest_from(values: Floats) -> Floats:
+def _rounded_up(lengths: Floats32, k: int, operations: int) -> Floats32:
+    """Return lengths of k numbers plus the rounding errors of so many more operations."""
+    factor = np.float32(1 + (k + operations) * 2.0**-23)
+    bounds: Floats32 = lengths * factor + np.float32(np.sqrt(k)) * _TINY
+    return bounds
+
+
+def _largest_from(values: Floats32) -> Floats32:
     """Return the maximum of each value and all after it."""
     return np.ascontiguousarray(np.maximum.accumulate(values[::-1])[::-1])
