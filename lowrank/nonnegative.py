@@ -17,7 +17,7 @@ from lowrank.svd import ConvergenceWarning, truncated_svd
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lowrank.kernels import Floats
+    from lowrank.kernels.arrays import Floats
     from lowrank.operators import MatrixOperator
 
 _CHUNK = 1 << 17  # entries converted to float64 at once

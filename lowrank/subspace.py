@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.kernels import Floats, Stored
+from lowrank.kernels import Stored
+from lowrank.kernels.arrays import Floats
 
 _ROWS = 1 << 14  # number of rows of a basis that are replaced at once
 _WIDTH = 144  # number of columns in a block of a triangular matrix

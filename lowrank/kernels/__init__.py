@@ -26,11 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from lowrank.kernels import backends, reference
-from lowrank.kernels.arrays import Codes, Float64s
-from lowrank.kernels.arrays import Floats as Floats
-from lowrank.kernels.arrays import Floats32 as Floats32
-from lowrank.kernels.arrays import Int32s as Int32s
-from lowrank.kernels.arrays import Int64s as Int64s
+from lowrank.kernels.arrays import Codes, Float64s, Floats, Floats32, Int32s, Int64s
 from lowrank.kernels.backends import backend as backend
 from lowrank.kernels.backends import supported as supported
 from lowrank.kernels.backends import use as use

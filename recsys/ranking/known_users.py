@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowrank.kernels.arrays import Hashes
 from lowrank.kernels.retrieval import hash_texts
-from lowrank.kernels.topk import Hashes, Ties
+from lowrank.kernels.topk import Ties
 from recsys.errors import ModelFileError, UnknownIdError
 from recsys.model_file import Arrays, OpenedModel, listed, open_model
 from recsys.models.parts import Mask

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
+from lowrank.kernels.arrays import Hashes
 from lowrank.kernels.retrieval import top_k
-from lowrank.kernels.topk import Hashes, SearchOrder, Ties, item_order, mixed
+from lowrank.kernels.topk import SearchOrder, Ties, item_order, mixed
 from recsys.errors import DataError, check_whole
 from recsys.models.base import Model
 from recsys.models.factor_form import FactorForm
