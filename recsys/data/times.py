@@ -39,26 +39,17 @@ YEAR_1000 = -30_610_224_000
 """Start of the year 1000. Earlier: polars reads "31-12-24" as the year 31."""
 
 _DAY = 86400
-_MONTHS = 12
 _YEAR_DIGITS = 4
 _FEW_DATES = 0.01  # share of dates that may contradict the others
 _DAYS = 100_000  # smaller integers would be days of Excel in a column of times
 _DURATIONS = {"s": 1.0, "h": 3600.0, "d": _DAY, "w": 7.0 * _DAY, "y": 365.25 * _DAY}
-_DAY_AND_MONTH = re.compile(
-    r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d\d?:\d\d)(:\d\d)?( [AP]M)?)?"
-)
+_DAY_AND_MONTH = re.compile(r"\d\d?([/.-])\d\d?\1(\d{4}|\d\d)(?!\d)")
 _YEAR_LAST = r"^\d\d?[./-]\d\d?[./-]\d{4}"
-_CLOCK = r"(?:[ T,]+(?<hour>\d\d?):(?<minute>\d\d)(?::(?<second>\d\d(?:\.\d+)?))?"
-_HALF = r"(?: ?(?<half>[AaPp])\.?[Mm]\.?)?)?$"
+_CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
 _NAMED_MONTHS = (
-    r"^(?<day>\d\d?)[ -](?<name>[A-Za-z]{3})[a-z]*\.?[ ,-]+(?<year>\d{4})",
-    r"^(?<name>[A-Za-z]{3})[a-z]*\.? (?<day>\d\d?),? (?<year>\d{4})",
+    *("%d-%b-%Y", "%d %b %Y", "%d %B %Y"),
+    *("%b %d, %Y", "%B %d, %Y"),
 )
-_MONTH_NAMES = (
-    *("jan", "feb", "mar", "apr", "may", "jun"),
-    *("jul", "aug", "sep", "oct", "nov", "dec"),
-)
-_NAMES = {name: month for month, name in enumerate(_MONTH_NAMES, 1)}
 _ENDLESS = r"(?i)^[+-]?inf(?:inity)?$"  # of PostgreSQL
 _NO_DATE = r"^0000-00-00"  # of MySQL
 
@@ -247,79 +238,47 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
 def _ordered_seconds(texts: pl.Series) -> pl.Series:
     """Return dates with the year at the end as seconds, null without an order.
 
-    A day above 12 tells the order of days and months of all dates with the same mark. Months may
-    also be names.
+    A day above 12 tells the order of days and months of all dates with the same mark.
+    Months may also be names.
     """
-    patterns = [*_NAMED_MONTHS]
-    for mark in "./-":
-        is_marked = texts.str.contains(_date_pattern(mark, "first", "last")).any()
-        orders = _orders(texts, mark) if is_marked else []
-        if len(orders) == 1:
-            patterns.append(_date_pattern(mark, *orders[0]))
-    seconds = _nulls(texts)
-    for pattern in patterns:
-        if texts.str.contains(pattern).any():
-            parsed = _seconds_of_parts(texts, pattern)
-            seconds = pl.select(pl.coalesce(seconds, parsed)).to_series()
-    return seconds
+    dates: list[str] = []
+    if texts.str.contains("[A-Za-z]{3}").any():
+        dates += _NAMED_MONTHS
+    for mark in ".-/":
+        if texts.str.contains(mark, literal=True).any():
+            orders = _orders(texts, mark)
+            if len(orders) == 1:
+                dates += orders
+    parsed = [_seconds_of(texts, date) for date in dates]
+    return pl.select(pl.coalesce(_nulls(texts), *parsed)).to_series()
 
 
-def _date_pattern(
-    mark: str,
-    first: str,
-    second: str,
-) -> str:
-    """Return the pattern of dates of two named parts, a year, and a mark."""
-    escaped = re.escape(mark)
-    return rf"^(?<{first}>\d\d?){escaped}(?<{second}>\d\d?){escaped}(?<year>\d{{4}})"
-
-
-def _orders(texts: pl.Series, mark: str) -> list[tuple[str, str]]:
-    """Return the orders of day and month in which dates with a mark can be read.
+def _orders(texts: pl.Series, mark: str) -> list[str]:
+    """Return the formats in which dates with a mark and the year at the end can be read.
 
     There is none if the days above 12 of more than a few dates contradict the others.
     """
-    pattern = _date_pattern(mark, "first", "last") + _CLOCK + _HALF
-    parts = texts.str.extract_groups(pattern).struct.unnest().select("first", "last")
-    dates = parts.cast(pl.Int64).drop_nulls()
-    first = dates["first"] > _MONTHS
-    last = dates["last"] > _MONTHS
-    n_day_first = int((first & ~last).sum())
-    n_month_first = int((last & ~first).sum())
+    texts = texts.set(~texts.str.contains(_YEAR_LAST), None)
+    forms = (f"%d{mark}%m{mark}%Y", f"%m{mark}%d{mark}%Y")
+    day_first, month_first = (_seconds_of(texts, form).is_not_null() for form in forms)
+    n_day_first = int((day_first & ~month_first).sum())
+    n_month_first = int((month_first & ~day_first).sum())
+    if not (day_first | month_first).any():
+        return []
     few = _FEW_DATES * (n_day_first + n_month_first)
-    orders = (("day", "month"), n_month_first), (("month", "day"), n_day_first)
-    return [order for order, n_against in orders if n_against <= few and len(dates)]
+    against = (n_month_first, n_day_first)
+    return [form for form, n in zip(forms, against, strict=True) if n <= few]
 
 
-def _seconds_of_parts(texts: pl.Series, dates: str) -> pl.Series:
-    """Return texts that begin with a date of a pattern as seconds, else null."""
-    parts = texts.str.extract_groups(dates + _CLOCK + _HALF).struct.unnest()
-    month = (
-        pl.col("month") if "month" in parts.columns else _month_of_name(pl.col("name"))
-    )
-    hour = pl.col("hour").fill_null("0").cast(pl.Int64)
-    halves = pl.col("half").str.to_lowercase()
-    # Hours of a half of a day are 1 to 12, as months are.
-    is_half = hour.is_between(1, _MONTHS)
-    hour = (
-        pl.when(halves.is_null())
-        .then(hour)
-        .when(is_half)
-        .then(hour % 12 + 12 * (halves == "p").cast(pl.Int64))
-    )
-    minute = pl.col("minute").fill_null("0")
-    second = pl.col("second").fill_null("0")
-    moments = pl.format("{}-{}-{} {}:{}:{}", "year", month, "day", hour, minute, second)
-    times = moments.str.to_datetime(
-        "%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False
-    )
-    return divided(parts.select(times.to_physical()).to_series(), 10**6)
-
-
-def _month_of_name(names: pl.Expr) -> pl.Expr:
-    """Return the number of a month by its name of three letters, else null."""
-    lower = names.str.to_lowercase()
-    return lower.replace_strict(_NAMES, default=None, return_dtype=pl.Int64)
+def _seconds_of(texts: pl.Series, date: str) -> pl.Series:
+    """Return texts of a form of dates, perhaps with a time of day, as seconds, else null."""
+    seconds = _nulls(texts)
+    for clock in _CLOCKS:
+        if seconds.null_count() > texts.null_count():
+            times = texts.str.to_datetime(date + clock, time_unit="us", strict=False)
+            parsed = divided(times.to_physical(), 10**6)
+            seconds = pl.select(pl.coalesce(seconds, parsed)).to_series()
+    return seconds
 
 
 def _endless_seconds(texts: pl.Series) -> pl.Series:
@@ -338,8 +297,8 @@ def order_problem(times: pl.Series) -> str | None:
         return None
     texts = times.str.strip_chars()
     dates = texts.filter(texts.str.contains(_YEAR_LAST).fill_null(False))
-    for mark in "./-" if len(dates) else "":
-        marked = dates.filter(dates.str.contains(_date_pattern(mark, "first", "last")))
+    for mark in "./-":
+        marked = dates.filter(dates.str.contains(mark, literal=True))
         if len(marked) and len(_orders(marked, mark)) != 1:
             return time_problem(marked[0], None, marked).rstrip(".")
     return None
@@ -440,8 +399,9 @@ def time_problem(
         return f"time {quoted_value} does not have the format {form!r}."
     if isinstance(value, str):
         text = value.strip()
-        if match := _DAY_AND_MONTH.fullmatch(text):
-            return f"time {quoted_value} {_order_problem(text, match, times)}"
+        problem = _date_problem(text, times)
+        if problem is not None:
+            return f"time {quoted_value} {problem}"
         if is_time(text):
             is_number = re.fullmatch(r"[-+.\d]+", text) and "-" not in text[1:]
             kinds = ("number", "dates") if is_number else ("date", "numbers")
@@ -455,15 +415,15 @@ def time_problem(
     )
 
 
-def _order_problem(
-    text: str,
-    found: re.Match[str],
-    times: pl.Series | None,
-) -> str:
-    """Return why a date with its year at the end cannot be read as a time."""
-    first, mark, second, year, minutes, seconds, half = found.groups()
+def _date_problem(text: str, times: pl.Series | None) -> str | None:
+    """Return why a date with its year at the end cannot be read, or None if it is none."""
+    match = _DAY_AND_MONTH.match(text)
+    if match is None:
+        return None
+    mark, year = match.groups()
+    column = pl.Series([text])
     if times is not None and times.dtype == pl.String and len(year) == _YEAR_DIGITS:
-        orders_of_text = _orders(pl.Series([text]), mark)
+        orders_of_text = _orders(column, mark)
         orders = _orders(times.str.strip_chars(), mark)
         if orders_of_text and not set(orders_of_text) & set(orders):
             return (
@@ -471,21 +431,20 @@ def _order_problem(
             )
         if orders_of_text and len(orders) == 1:
             return "is a date, but other times are numbers; choose one form."
-    ending = f"{mark}{'%Y' if len(year) == _YEAR_DIGITS else '%y'}"
-    if minutes:
-        ending += " %I:%M" if half else " %H:%M"
-    if seconds:
-        ending += ":%S"
-    if half:
-        ending += " %p"
-    pairs = ((f"%m{mark}%d", first), (f"%d{mark}%m", second))
-    forms = [f"'{days}{ending}'" for days, month in pairs if int(month) <= _MONTHS]
-    both = (
-        "may be of either order of day and month"
-        if len(forms) > 1
-        else "is not ISO 8601"
-    )
-    return f"{both}; add --time-format {' or '.join(forms)}."
+    year_form = "%Y" if len(year) == _YEAR_DIGITS else "%y"
+    forms = [
+        f"'{date}{mark}{year_form}{clock}'"
+        for date in (f"%m{mark}%d", f"%d{mark}%m")
+        for clock in _CLOCKS
+        if is_time(text, f"{date}{mark}{year_form}{clock}")
+    ]
+    if not forms:
+        return None
+    both = "is not ISO 8601"
+    if len(forms) > 1:
+        both = "may be of either order of day and month"
+    listed = " or ".join(forms).replace("%.f", "")
+    return f"{both}; add --time-format {listed}."
 
 
 def is_time(value: object, form: str | None = None) -> bool:
