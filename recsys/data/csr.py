@@ -391,8 +391,7 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     Raises
     ------
     DataError
-        If an id is a text that marks a missing id, such as "NULL", an id, of an event too, is a
-        rounded number, or the ids of events are not of single events.
+        If an id of an event is a rounded number, or these are not ids of single events.
     """
     # Each column is removed, so that its memory is free when it has been encoded.
     columns: Any = rows.columns
@@ -400,11 +399,9 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     users, user_codes = encode(
         columns.pop("user"), "user", rows.idle_users, memory.pop("user", None)
     )
-    _check_ids(users, user_codes, rows)
     items, item_codes = encode(
         columns.pop("item"), "item", memory=memory.pop("item", None)
     )
-    _check_ids(items, item_codes, rows)
     entries = Entries(user_codes, item_codes)
     if "timestamp" in columns:
         times = columns.pop("timestamp")
@@ -432,20 +429,6 @@ def _array_of(column: pl.Series, memory: Array | None) -> Array:
         return column.to_numpy(writable=True)
     is_view = memory.ctypes.data == column.to_numpy().ctypes.data
     return memory if is_view else column.to_numpy(writable=True)
-
-
-def _check_ids(
-    ids: Ids,
-    codes: Ints,
-    rows: Rows,
-) -> None:
-    """Raise an error if an id is not valid."""
-    invalid = ids.invalid()
-    if len(invalid):
-        row = int(np.isin(codes, invalid).argmax())
-        text = ids.values[int(codes[row])]
-        problem = id_problem(text, ids.kind)
-        raise DataError(f"{rows.place(row)}: {problem}")
 
 
 def _checked_keys(events: pl.Series, rows: Rows) -> Hashes:

@@ -383,14 +383,13 @@ def row_place(row: int) -> Spot:
     return Spot((row + 1,), f"Row {row + 1}")
 
 
-def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Series:
+def as_id_series(values: object, kind: str) -> pl.Series:
     """Convert ids to a Series named `kind`, of dtype Int64 or String, in the given order.
 
     Raises
     ------
     DataError
-        If a value is null, a boolean, a fraction, or neither an integer nor a string; the
-        message begins with the `place` of its row.
+        If a value is null, a boolean, a fraction, or neither an integer nor a string.
     """
     if isinstance(values, pl.Series):
         series = values.alias(kind)
@@ -417,7 +416,7 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
     dtype = series.dtype
     if series.null_count():
         raise DataError(
-            f"{place(series.is_null().arg_max() or 0)}: the {kind} id is missing."
+            f"{row_place(series.is_null().arg_max() or 0)}: the {kind} id is missing."
         )
     if dtype in (pl.Int64, pl.String):
         return series
@@ -427,7 +426,7 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
         bad = is_bad_id(series)
         if bad.any():
             row = bad.arg_max() or 0
-            raise DataError(f"{place(row)}: {id_problem(series[row], kind, dtype)}")
+            raise DataError(f"{row_place(row)}: {id_problem(series[row], kind, dtype)}")
         converted = series.cast(pl.Int64, strict=False)
         if converted.null_count():  # a decimal of more than 64 bits
             converted = series.cast(pl.String).str.replace(r"\.0+$", "")

@@ -41,7 +41,6 @@ from recsys.data.times import (
     duration,
     moment,
     order_problem,
-    seconds_or_null,
     shown_time,
     time_problem,
     timed,
@@ -347,8 +346,16 @@ class Rows:
     def plain(self) -> Self:
         """Convert ids to Int64 or String, and codes to numbers, in place."""
         self.decode()
-        for role in (side for side in ("user", "item") if side in self.columns):
-            self.columns[role] = _id_column(self, role)
+        for role in ("user", "item"):
+            if role not in self.columns:
+                continue
+            column = self.columns[role]
+            ids = _readable_ids(column)
+            if ids.null_count():
+                row = ids.is_null().arg_max() or 0
+                problem = id_problem(column[row], role, column.dtype)
+                raise DataError(f"{self.place(row)}: {problem}")
+            self.columns[role] = as_id_series(ids, role)
         return self
 
     def keep(self, mask: pl.Series) -> int:
@@ -427,25 +434,10 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         if columns[role].dtype.is_float():
             columns[role] = columns[role].fill_nan(None)
     rows.implicit = "rating" not in columns
-    if rows.levels is not None and not np.isfinite(rows.levels).all():
-        rows.decode()
     if rules.feedback in ("counts", "likes") and not rows.implicit:
-        columns["rating"] = (
-            rows.decode().columns["rating"].fill_null(_once(columns["rating"]))
-        )
-    if rules.bad_rows is not None:
-        rows.decode()
-        _leave_out_bad(rows, rules)
-        for role in rows.untyped & columns.keys():
-            if columns[role].dtype == pl.String:
-                columns[role] = integers_if_whole(columns[role])
-    try:
-        _convert(rows, rules)
-    except DataError:
-        several = None if rules.bad_rows is not None else _several_bad_rows(rows, rules)
-        if several is not None:
-            raise several from None
-        raise
+        ratings = rows.decode().columns["rating"]
+        columns["rating"] = ratings.fill_null(_once(ratings))
+    _convert(rows, rules)
     check_as_of(rules, columns)
     if rules.since is not None or rules.until is not None:
         _keep_range(rows, rules)
@@ -484,54 +476,117 @@ def _once(series: pl.Series) -> Any:
 
 
 def _convert(rows: Rows, rules: RowRules) -> None:
-    """Convert ids, ratings and times, and leave out the rows of which they tell so."""
+    """Convert ids, ratings and times; bad rows raise an error, or are left out."""
     columns = rows.columns
+    if rules.missing is not None and rows.implicit:
+        raise DataError("missing applies to ratings, and these data have no ratings.")
+    if rows.levels is not None and not _are_good(rows.levels, rules):
+        rows.decode()
+    remarks: list[str] = []
+    converted = {role: _readable_ids(columns[role]) for role in ("user", "item")}
+    if "rating" in columns and rows.levels is None:
+        converted["rating"] = _readable_ratings(columns["rating"], rules)
+    if "timestamp" in columns:
+        seconds = _readable_times(rows, rules, remarks)
+        if seconds is None:
+            del columns["timestamp"]
+        else:
+            converted["timestamp"] = seconds
+    elif rules.time_format is not None:
+        remarks.append("no column of times for time_format: --timestamp-col names one")
+    bad = _bad_rows(rows, converted, rules)
+    columns |= converted
+    _leave_out_bad(rows, bad)
     for role in ("user", "item"):
-        column = columns[role]
-        if column.null_count() or not isinstance(
-            column.dtype, pl.Int32 | pl.Categorical
-        ):
-            columns[role] = _id_column(rows, role)
+        ids = columns[role]
+        if role in rows.untyped and ids.dtype == pl.String:
+            ids = integers_if_whole(ids)
+        if not isinstance(ids.dtype, pl.Int32 | pl.Categorical):
+            ids = as_id_series(ids, role)
+        columns[role] = ids
     if rules.missing is not None:
-        _leave_out_missing(rows.decode(), rules.missing, rules.noun)
-    elif rows.levels is None and "rating" in columns:  # levels are finite numbers
-        _convert_ratings(rows, rules)
+        _leave_out_missing(rows, rules.missing, rules.noun)
+    elif "rating" in columns and columns["rating"].dtype == pl.Boolean:
+        liked = columns.pop("rating")
+        rows.implicit = True
+        rows.feedback = Feedback("likes", 0, 1)
+        left_out = counted(rows.keep(liked), "row")
+        rows.remarks.append(f"{left_out} left out whose rating is false")
     if rows.feedback is None:
         _decide(rows, rules)
     if rules.scale is not None and rows.implicit:
         raise DataError("scale applies to ratings, and these data have no ratings.")
+    rows.remarks += remarks
     if "timestamp" in columns:
-        _convert_times(rows, rules)
-    elif rules.time_format is not None:
-        rows.remarks.append(
-            "no column of times for time_format: --timestamp-col names one"
-        )
+        judged = dated(columns["timestamp"].to_numpy(), rules.now, rows.place)
+        rows.remarks += judged.remarks
+        if judged.kept is not None:
+            rows.keep(pl.Series(judged.kept))
 
 
-def _convert_times(rows: Rows, rules: RowRules) -> None:
-    """Convert times to seconds, and leave out rows that are not of the past."""
+def _are_good(levels: NDArray[np.float32], rules: RowRules) -> bool:
+    """Return whether all levels of ratings can be used, so that no row is bad."""
+    if rules.missing is not None:
+        return False
+    low, high = rules.scale or (-_LARGEST, _LARGEST)
+    return bool(((levels >= low) & (levels <= high)).all())
+
+
+def _readable_ids(column: pl.Series) -> pl.Series:
+    """Return a column of ids, null where a value is not an id."""
+    if isinstance(column.dtype, pl.Enum):
+        column = column.cast(pl.String)
+    if isinstance(column.dtype, pl.Categorical):
+        dtype: Any = column.dtype
+        categories = is_bad_id(dtype.categories.to_series().cast(pl.String))
+        if not categories.any():
+            return column
+        bad = categories.gather(column.to_physical())
+    else:
+        bad = is_bad_id(column)
+    if not bad.any():
+        return column
+    return pl.select(pl.when(~bad).then(column)).to_series().alias(column.name)
+
+
+def _readable_ratings(column: pl.Series, rules: RowRules) -> pl.Series:
+    """Return ratings as numbers (likes as Booleans), null where they are bad."""
+    if not rules.weights and rules.missing is None:
+        liked = _truths(column)
+        if liked is not None:
+            return liked
+    numbers = _numbers(column)
+    if rules.scale is None:
+        return numbers
+    low, high = rules.scale
+    is_good = numbers.is_between(low, high)
+    if rules.missing is not None:
+        is_good |= numbers == rules.missing
+    return pl.select(pl.when(is_good).then(numbers)).to_series().alias(column.name)
+
+
+def _readable_times(
+    rows: Rows, rules: RowRules, remarks: list[str]
+) -> pl.Series | None:
+    """Return times in seconds, null where they are bad; None if they are not used."""
     times = rows.columns["timestamp"]
     form = rules.time_format
-    is_whole = times.dtype.is_integer() and not times.null_count()
-    if is_whole and form is None and are_recent(times.to_numpy(), rules.now):
-        return  # in seconds, and this needs no memory
-    problem = order_problem(times) if rows.guessed_times and form is None else None
-    if problem is not None:
-        del rows.columns["timestamp"]
-        rows.remarks.append(f"times not used ({problem})")
-        return
+    is_whole = form is None and times.dtype.is_integer()
+    if is_whole and are_recent(times.drop_nulls().to_numpy(), rules.now):
+        return times  # in seconds, and this needs no memory
+    if rows.guessed_times and form is None:
+        problem = order_problem(times)
+        if problem is not None:
+            remarks.append(f"times not used ({problem})")
+            return None
     seconds = times
-    if not rows.in_seconds or times.null_count():
+    if not rows.in_seconds:
         seconds, unit = timed(times, rows.place, form)
         if form is None and unit is not None and unit.name != "s":
-            rows.remarks.append(f"times in {unit.noun}")
+            remarks.append(f"times in {unit.noun}")
     if times.dtype == pl.Float32:  # two seconds of today are 128 apart
-        rows.remarks.append("times in single precision, which are rounded to minutes")
-    rows.columns["timestamp"] = seconds
-    judged = dated(seconds.to_numpy(), rules.now, rows.place)
-    rows.remarks += judged.remarks
-    if judged.kept is not None:
-        rows.keep(pl.Series(judged.kept))
+        remarks.append("times in single precision, which are rounded to minutes")
+    return seconds
 
 
 def _decide(rows: Rows, rules: RowRules) -> None:
@@ -544,7 +599,8 @@ def _decide(rows: Rows, rules: RowRules) -> None:
     feedback = _judged(rows, rules)
     rows.feedback, rows.scale = feedback, rules.scale
     if rules.scale is not None:
-        _check_scale(rows, rules.scale)
+        low, high = rules.scale
+        rows.remarks.append(f"grades from {low:g} to {high:g} (scale)")
     elif feedback.kind == "counts":
         rows.implicit = True
     elif feedback.kind == "likes":
@@ -593,58 +649,15 @@ def _take_likes(rows: Rows) -> None:
         rows.remarks.append(f"{row} left out whose rating is 0 or less")
 
 
-def _check_scale(rows: Rows, scale: tuple[float, float]) -> None:
-    """Check that all ratings are on the scale, and say it."""
-    low, high = scale
-    numbers = rows.columns["rating"].to_numpy() if rows.levels is None else rows.levels
-    if numbers.min(initial=low) < low or numbers.max(initial=high) > high:
-        ratings = rows.decode().columns["rating"]
-        row = ((ratings < low) | (ratings > high)).arg_max() or 0
-        raise DataError(f"{rows.place(row)}: {_off_scale(ratings[row], scale)}")
-    rows.remarks.append(f"grades from {low:g} to {high:g} (scale)")
-
-
 def _off_scale(value: float, scale: tuple[float, float]) -> str:
     low, high = scale
     return f"rating {value:g} is outside of the scale, {low:g} to {high:g}."
 
 
-def _id_column(rows: Rows, role: str) -> pl.Series:
-    """Return a column of ids as Int64 or String; raise if a value is not an id."""
-    column = rows.columns[role]
-    if column.dtype == pl.String and (bad := is_bad_id(column)).any():
-        row = bad.arg_max() or 0
-        raise DataError(f"{rows.place(row)}: {id_problem(column[row], role)}")
-    return as_id_series(column, role, rows.place)
-
-
 def _leave_out_missing(rows: Rows, missing: float, noun: str) -> None:
-    """Convert ratings (or weights) to numbers, and leave out marks of missing ones."""
-    if rows.implicit:
-        raise DataError("missing applies to ratings, and these data have no ratings.")
-    numbers = rating_values(rows.columns["rating"], rows.place, noun)
-    rows.columns["rating"] = numbers
-    left_out = counted(rows.keep(numbers != missing), "row")
+    """Leave out marks of missing ratings (or weights)."""
+    left_out = counted(rows.keep(rows.columns["rating"] != missing), "row")
     rows.remarks.append(f"{left_out} left out whose {noun} is {missing:g} (missing)")
-
-
-def _convert_ratings(rows: Rows, rules: RowRules) -> None:
-    """Convert ratings to numbers; of a column of likes, leave out false rows."""
-    ratings = rows.columns["rating"]
-    liked = None if rules.weights else _truths(ratings)
-    if liked is None:
-        rows.columns["rating"] = rating_values(ratings, rows.place, rules.noun)
-        return
-    if liked.null_count():
-        row = liked.is_null().arg_max() or 0
-        raise DataError(
-            f"{rows.place(row)}: rating {ratings[row]!r} is neither true nor false."
-        )
-    del rows.columns["rating"]
-    rows.implicit, rows.feedback = True, Feedback("likes", 0, 1)
-    rows.remarks.append(
-        f"{counted(rows.keep(liked), 'row')} left out whose rating is false"
-    )
 
 
 def marks_unrated(levels: NDArray[np.float32]) -> bool:
@@ -675,80 +688,47 @@ def _judge_levels(rows: Rows) -> None:
         )
 
 
-def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
-    """Leave out rows without user or item, or with an unreadable rating or time."""
-    bad = rows.bad
-    wrong = _bad_rows(rows, rules)
-    bad.count += int(wrong.sum())
-    bad.check(len(wrong) - int(wrong.sum()))
-    if bad.count:
-        rows.keep(~wrong)
-        rows.remarks.append(f"{counted(bad.count, 'bad row')} left out")
+def _leave_out_bad(rows: Rows, bad: pl.Series) -> None:
+    """Leave out bad rows, or raise an error if bad rows are errors or are too many."""
+    record = rows.bad
+    n_bad = int(bad.sum())
+    if record.limit is None and n_bad == 1:
+        cause = next(iter(record.causes.values()))
+        raise DataError(f"{cause.spot}: {cause.problem}")
+    if record.limit is None and n_bad:
+        number = f"{n_bad:,} of {counted(len(bad), 'row')}"
+        message = f"{number} cannot be read{record.listed()}"
+        raise BadRowsError(message, n_bad, len(bad))
+    record.count += n_bad
+    record.check(len(bad) - n_bad)
+    if record.count:
+        rows.keep(~bad)
+        rows.remarks.append(f"{counted(record.count, 'bad row')} left out")
 
 
-def _several_bad_rows(rows: Rows, rules: RowRules) -> BadRowsError | None:
-    """Return an error with the causes and counts, if at least two rows are bad."""
-    wrong = _bad_rows(rows.decode(), rules)
-    n_bad = int(wrong.sum())
-    if n_bad <= 1:
-        return None
-    number = f"{n_bad:,} of {counted(len(wrong), 'row')}"
-    message = f"{number} cannot be read{rows.bad.listed()}"
-    return BadRowsError(message, n_bad, len(wrong))
-
-
-def _bad_rows(rows: Rows, rules: RowRules) -> pl.Series:
-    """Return which rows are bad, and record the causes."""
-    columns = rows.columns
-    masks = list[pl.Series]()
-    for role in ("user", "item", "rating", "timestamp"):
-        if role not in columns:
+def _bad_rows(
+    rows: Rows, converted: Mapping[str, pl.Series], rules: RowRules
+) -> pl.Series:
+    """Return which rows have a value that was not converted, and record the causes."""
+    bad = pl.Series([False]).new_from_index(0, len(converted["user"]))
+    for role, numbers in converted.items():
+        if not numbers.null_count():
             continue
-        if role in ("user", "item") and isinstance(columns[role].dtype, pl.Categorical):
-            columns[role] = columns[role].cast(pl.String)
-        column = columns[role]
+        column = rows.columns[role]
+        unread = numbers.is_null()
         missing = column.is_null()
         if column.dtype == pl.String:
             missing |= column.is_in(MISSING_IDS).fill_null(True)
-        unread = _unread(rows, role, rules)
-        outside = _outside(rows, role, rules)
-        for mask in (missing, unread & ~missing, outside):
+        outside = unread.clear(len(unread)).fill_null(False)
+        if role == "rating" and numbers.dtype != pl.Boolean:
+            outside = unread & _numbers(column).is_not_null()
+        for mask in (missing, unread & ~missing & ~outside, outside):
             if mask.any():
                 row = mask.arg_max() or 0
                 problem = _problem(role, column[row], rules, column)
                 rows.bad.add_cause(Cause(rows.place(row), problem, int(mask.sum())))
-            masks.append(mask)
-    frame = pl.DataFrame({str(n): mask for n, mask in enumerate(masks)})
-    return frame.select(pl.any_horizontal(pl.all())).to_series()
-
-
-def _unread(rows: Rows, role: str, rules: RowRules) -> pl.Series:
-    """Return which values of a column cannot be read."""
-    column = rows.columns[role]
-    if role == "timestamp":
-        is_plain = rows.in_seconds
-        if is_plain or (
-            rows.guessed_times and rules.time_format is None and order_problem(column)
-        ):
-            return column.is_null()
-        return seconds_or_null(column, rules.time_format, rows.place).is_null()
-    if role == "rating":
-        liked = _truths(column)
-        return (_numbers(column) if liked is None else liked).is_null()
-    return is_bad_id(column)
-
-
-def _outside(rows: Rows, role: str, rules: RowRules) -> pl.Series:
-    """Return which values of a column are ratings outside of the scale."""
-    column = rows.columns[role]
-    if role != "rating" or rules.scale is None or _truths(column) is not None:
-        return pl.Series([False]).new_from_index(0, len(column))
-    ratings = _numbers(column)
-    low, high = rules.scale
-    outside = (ratings < low) | (ratings > high)
-    if rules.missing is not None:
-        outside &= ratings != rules.missing
-    return outside.fill_null(False)
+        bad |= unread
+    return bad
 
 
 def _problem(role: str, value: Any, rules: RowRules, column: pl.Series) -> str:

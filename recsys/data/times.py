@@ -79,6 +79,9 @@ def unix_seconds(
         If a time is missing or cannot be read, or numbers are of two units.
     """
     seconds = timed(series, place, form).seconds
+    if seconds.null_count():
+        row = seconds.is_null().arg_max() or 0
+        raise DataError(f"{place(row)}: {time_problem(series[row], form, series)}")
     return seconds if exact else _whole(seconds)
 
 
@@ -87,25 +90,6 @@ class Timed(NamedTuple):
 
     seconds: pl.Series
     unit: Unit | None = None
-
-
-def timed(
-    series: pl.Series,
-    place: Place = row_place,
-    form: str | None = None,
-) -> Timed:
-    """Return times as in `unix_seconds` with `exact`, and their unit.
-
-    Raises
-    ------
-    DataError
-        As `unix_seconds`.
-    """
-    times = _timed(series, form, place)
-    if times.seconds.null_count():
-        row = times.seconds.is_null().arg_max() or 0
-        raise DataError(f"{place(row)}: {time_problem(series[row], form, series)}")
-    return times
 
 
 def seconds_or_null(
@@ -124,7 +108,7 @@ def seconds_or_null(
     DataError
         If times cannot have the type of the column, or numbers are of two units.
     """
-    seconds = _timed(series, form, place).seconds
+    seconds = timed(series, place, form).seconds
     return seconds if exact else _whole(seconds)
 
 
@@ -141,12 +125,16 @@ def epoch_seconds(times: pl.Series) -> pl.Series:
     return times.to_physical().cast(pl.Int64) * _DAY
 
 
-def _timed(
-    series: pl.Series,
-    form: str | None,
-    place: Place,
+def timed(
+    series: pl.Series, place: Place = row_place, form: str | None = None
 ) -> Timed:
-    """Return times in seconds, null if missing or unreadable, and their unit."""
+    """Return times in exact seconds, null if missing or unreadable, and their unit.
+
+    Raises
+    ------
+    DataError
+        As `seconds_or_null`.
+    """
     dtype = series.dtype
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
         return Timed(epoch_seconds(series))
