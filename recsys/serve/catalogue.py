@@ -49,10 +49,8 @@ class Catalogue:
     def names(self, items: NDArray[Any]) -> list[Json]:
         """Return ids and titles of items, given by index."""
         ids = id_texts(self.ratings.items, items)
-        titles = self.titles(items)
-        return [
-            {"item": id, "title": title} for id, title in zip(ids, titles, strict=True)
-        ]
+        pairs = zip(ids, self.titles(items), strict=True)
+        return [{"item": id, "title": title} for id, title in pairs]
 
     def named(self, item: int) -> Json:
         """Return id and title of an item."""
@@ -82,15 +80,13 @@ class Catalogue:
         query = _plain(pl.Series([text[:_LONGEST_SEARCH]]))[0]
         ranks = np.zeros(len(self.counts), np.int64)
         if query:
-            index = self.ratings.items.place(text)
-            ranks = self._ranks(query, index)
+            ranks = self._ranks(query, self.ratings.items.place(text))
         matches = np.flatnonzero(ranks >= 0)
         # The last key is the first to count.
-        keys = matches, -self.counts[matches], ranks[matches]
-        order = np.lexsort(keys)[:n]
-        best = matches[order]
+        order = np.lexsort((-self.counts[matches], ranks[matches]))
+        items = self._counted(matches[order[:n]])
         return {
-            "items": self._counted(best),
+            "items": items,
             "total": len(matches),
             "model": self.name,
         }
@@ -111,8 +107,7 @@ class Catalogue:
         ranks = np.full(len(self.counts), 4)
         ranks[self._contain(query)] = 3
         ranks[self._contain(f" {query}")] = 2
-        begins = self._plain_titles.str.starts_with(query)
-        ranks[begins.to_numpy()] = 1
+        ranks[self._plain_titles.str.starts_with(query).to_numpy()] = 1
         for word in query.split():
             check_time()
             ranks[~self._contain(word)] = -1
@@ -128,12 +123,9 @@ class Catalogue:
     def item(self, item: Id) -> Json:
         """Return facts about an item."""
         index = self.place(item)
-        facts = self.named(index)
-        facts["count"] = int(self.counts[index])
+        (facts,) = self._counted(np.array([index]))
         if not self.ratings.implicit:
-            facts["mean"] = None
-            if self.counts[index]:
-                facts["mean"] = short(self.means[index])
+            facts["mean"] = short(self.means[index]) if facts["count"] else None
         facts["features"] = self.features("item", index)
         facts["model"] = self.name
         return facts
@@ -151,7 +143,7 @@ class Catalogue:
     def user(self, user: Id, n: int) -> Json:
         """Return facts about a user, and the n highest ratings."""
         ratings = self.ratings
-        row = ratings.users.index([user])[0]
+        (row,) = ratings.users.index([user]).tolist()
         start, stop = ratings.indptr[row : row + 2].tolist()
         entries = slice(start, stop)
         items = ratings.indices[entries]
@@ -162,10 +154,10 @@ class Catalogue:
         for rating, value in zip(history, best_values, strict=True):
             rating["value"] = value
         return {
-            "user": str(ratings.users.values[int(row)]),
+            "user": str(ratings.users.values[row]),
             "count": len(items),
             "history": history,
-            "features": self.features("user", int(row)),
+            "features": self.features("user", row),
             "model": self.name,
         }
 
@@ -251,16 +243,15 @@ class Catalogue:
         points, share = _plane(directions)
         rows = self._counted(items)
         titles = []
-        for row, (x, y) in zip(rows, points.tolist(), strict=True):
-            row["x"] = x
-            row["y"] = y
+        for row, point in zip(rows, points.tolist(), strict=True):
+            row["x"], row["y"] = point
             titles.append(str(row["title"] or row["item"]))
         axes = []
         for column in points.T:
             order = np.argsort(column, kind="stable")
-            low = [titles[at] for at in order[:_ENDS]]
-            high = [titles[at] for at in order[: -_ENDS - 1 : -1]]
-            axes.append({"low": low, "high": high})
+            ordered = [titles[at] for at in order]
+            high = ordered[::-1]
+            axes.append({"low": ordered[:_ENDS], "high": high[:_ENDS]})
         return {
             "items": rows,
             "axes": axes,
@@ -369,8 +360,8 @@ def _plane(vectors: Doubles) -> tuple[Doubles, float]:
     # The sign of a component is arbitrary: choose the longer tail as the positive side.
     skewness = (points**3).sum(axis=0)
     points *= np.where(skewness < 0, -1, 1)
-    total = max(float(s @ s), float(np.finfo(float).tiny))
-    share = float(s[:2] @ s[:2]) / total
+    total = float(s @ s)
+    share = float(s[:2] @ s[:2]) / total if total else 0.0
     return points, share
 
 

@@ -92,10 +92,8 @@ class Responses:
         indices = np.asarray(users, np.int64)
         lists = self._search(self.recommender.model, indices, n, self._seen)
         labels = id_texts(self.ratings.users, indices)
-        return [
-            self._list(label, rows, "personal")
-            for label, rows in zip(labels, lists, strict=True)
-        ]
+        pairs = zip(labels, lists, strict=True)
+        return [self._list(label, rows, "personal") for label, rows in pairs]
 
     def history(self, rated: Iterable[tuple[Id, float | None]]) -> History | None:
         """Return the ratings of a new user as arrays; None if only `recommend_new` can use them.
@@ -111,13 +109,13 @@ class Responses:
         if not values or -1 in values:
             return None
         low, high = self.catalogue.plausible
-        if min(values.values()) < low or max(values.values()) > high:
+        if not all(low <= value <= high for value in values.values()):
             return None
-        indices = np.array(sorted(values), np.int32)
+        indices = sorted(values)
         weights = np.ones(len(indices), np.float32)
         if self._uses_values:
             weights[:] = [values[index] for index in indices]
-        return indices, weights
+        return np.array(indices, np.int32), weights
 
     def events_of(self, history: Sequence[Any]) -> pl.DataFrame:
         """Return the events of a new user as a frame, to be weighted like the model's.
@@ -132,12 +130,10 @@ class Responses:
                 "The model has grades, which kinds and times of events do not weight."
             )
         reading = self.recommender.provenance.reading
-        columns: dict[str, Any] = {}
-        columns["item"] = [event.item for event in history]
+        columns: dict[str, Any] = {"item": [event.item for event in history]}
         if reading.get("weight") is not None:
-            columns["value"] = [
-                1.0 if event.value is None else event.value for event in history
-            ]
+            values = [event.value for event in history]
+            columns["value"] = [1.0 if value is None else value for value in values]
         if reading.get("event_weights") is not None:
             columns["event"] = [event.event for event in history]
         times = [event.timestamp for event in history]
@@ -147,15 +143,13 @@ class Responses:
 
     def best_of_histories(self, histories: Sequence[History], n: int) -> list[Json]:
         """Return the n best items of new users, given as results of `history`."""
-        lengths = [len(indices) for indices, _ in histories]
-        ends = np.cumsum([0, *lengths])
-        items = np.concatenate([indices for indices, _ in histories])
-        values = np.concatenate([values for _, values in histories])
+        indices, values = zip(*histories, strict=True)
+        ends = np.cumsum([0, *map(len, indices)])
+        items = np.concatenate(indices)
         model = cast(abilities.FoldsInUsers, self.recommender.model)
-        folded = model.with_users(Histories(ends, items, values))
+        folded = model.with_users(Histories(ends, items, np.concatenate(values)))
         users = np.arange(len(histories))
-        rated_pairs = CsrPairs(ends, items)
-        lists = self._search(folded, users, n, rated_pairs)
+        lists = self._search(folded, users, n, CsrPairs(ends, items))
         return [self._list(None, rows, "history") for rows in lists]
 
     def neighbours(self, items: Sequence[int], n: int) -> list[Json]:
@@ -169,11 +163,11 @@ class Responses:
             ties=self.recommender._known_users.ties,
         )
         lists = self._fill(blocks, len(indices))
-        names = self.catalogue.names(indices)
-        return [
-            {**name, "items": rows, "model": self.name}
-            for name, rows in zip(names, lists, strict=True)
-        ]
+        answers = self.catalogue.names(indices)
+        for answer, rows in zip(answers, lists, strict=True):
+            answer["items"] = rows
+            answer["model"] = self.name
+        return answers
 
     def recommend_new(
         self,
@@ -239,7 +233,8 @@ class Responses:
                 model, ratings, ids, n, options, recommender._new, popular
             )
             filled = self._fill(blocks, len(ids))
-            for index, label, rows in zip(indices[part], labels, filled, strict=True):
+            lists_of_part = zip(indices[part], labels, filled, strict=True)
+            for index, label, rows in lists_of_part:
                 if explain and index >= 0:
                     self._add_reasons(recommender, index, rows)
                 kind = policy if index >= 0 else "popular"
@@ -253,9 +248,10 @@ class Responses:
 
     def explain(self, user: Id, item: Id, n: int) -> Json:
         """Return the score of an item for a user as a sum over ratings and features."""
-        row = int(self.ratings.users.index([user])[0])
+        (row,) = self.ratings.users.index([user]).tolist()
         index = self.catalogue.place(item)
-        names, terms, sums = self._reasons(self.recommender, row, np.array([index]))
+        items = np.array([index])
+        names, terms, sums = self._reasons(self.recommender, row, items)
         reasons = _largest(names, terms[0], n)
         base = float(sums.base[0])
         popularity = 0.0
@@ -301,23 +297,28 @@ class Responses:
         # As texts, the ids are of one type.
         texts = [(str(user), str(item)) for user, item in pairs]
         frame = self.recommender.predict(texts, cold_start=unknown, std=is_uncertain)
-        predictions: list[Json] = []
-        for (user, item), value in zip(texts, frame["prediction"], strict=True):
-            prediction = {"user": user, "item": item, "prediction": short(value)}
-            predictions.append(prediction)
-        if not is_uncertain:
-            return {"predictions": predictions, "model": self.name}
+        stds = frame["std"] if is_uncertain else [None] * len(texts)
         # Half of what the interval leaves out is above it.
         probability = (1 + (confidence or 0)) / 2
         half = NormalDist().inv_cdf(probability)
-        for prediction, std in zip(predictions, frame["std"], strict=True):
-            prediction["std"] = None if std is None else short(std)
+        predictions: list[Json] = []
+        rows = zip(texts, frame["prediction"], stds, strict=True)
+        for (user, item), value, std in rows:
+            centre = short(value)
+            prediction: Json = {
+                "user": user,
+                "item": item,
+                "prediction": centre,
+            }
+            if is_uncertain:
+                prediction["std"] = None if std is None else short(std)
             if confidence is not None and std is not None:
-                centre = prediction["prediction"]
-                ends = np.array([centre - half * std, centre + half * std])
+                width = half * prediction["std"]
+                ends = np.array([centre - width, centre + width])
                 low, high = clip_to_range(ends, self.recommender.training)
                 prediction["low"] = short(low)
                 prediction["high"] = short(high)
+            predictions.append(prediction)
         return {"predictions": predictions, "model": self.name}
 
     def describe(self) -> Json:
@@ -358,7 +359,8 @@ class Responses:
     ) -> None:
         """Add reasons to each row of a list."""
         check_time()
-        indices = [self.ratings.items.place(row["item"]) for row in rows]
+        index_of = self.ratings.items.place
+        indices = [index_of(row["item"]) for row in rows]
         items = np.array(indices, np.int64)
         names, terms, _ = self._reasons(recommender, user, items)
         for row, terms_of_item in zip(rows, terms, strict=True):
@@ -372,7 +374,8 @@ class Responses:
             recommender.model, recommender.ratings, user, items, self.ratings
         )
         names: list[Json] = self.catalogue.names(history.indices)
-        for name, value in zip(names, numbers(history.values), strict=True):
+        values = numbers(history.values)
+        for name, value in zip(names, values, strict=True):
             name["value"] = None if self.ratings.implicit else value
         parts = [sums.terms]
         if sums.item_features is not None:
@@ -389,21 +392,27 @@ class Responses:
         """Return the lists of a search."""
         lists: list[list[Json]] = [[] for _ in range(n_lists)]
         for top in blocks:
-            ids = id_texts(self.ratings.items, top.items)
-            ranks = top.ranks.tolist()
-            scores = numbers(top.scores)
-            titles = self.catalogue.titles(top.items)
+            columns = (
+                id_texts(self.ratings.items, top.items),
+                top.ranks.tolist(),
+                numbers(top.scores),
+                self.catalogue.titles(top.items),
+            )
             entries = [
-                {"item": id, "rank": rank, "score": score, "title": title}
-                for id, rank, score, title in zip(
-                    ids, ranks, scores, titles, strict=True
-                )
+                {
+                    "item": id,
+                    "rank": rank,
+                    "score": score,
+                    "title": title,
+                }
+                for id, rank, score, title in zip(*columns, strict=True)
             ]
             if self._is_new is not None:
                 flags = self._is_new[top.items].tolist()
                 for entry, is_new in zip(entries, flags, strict=True):
                     entry["new"] = is_new
-            for row, entry in zip(top.rows.tolist(), entries, strict=True):
+            rows = top.rows.tolist()
+            for row, entry in zip(rows, entries, strict=True):
                 lists[row].append(entry)
         return lists
 
