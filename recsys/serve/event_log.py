@@ -46,9 +46,10 @@ def append_lines(path: Path, lines: bytes, *, durable: bool) -> None:
     with _locked(path) as descriptor:
         size = _end_last_line(descriptor, path)
         try:
-            unwritten = memoryview(lines)
+            unwritten = lines
             while unwritten:
-                unwritten = unwritten[os.write(descriptor, unwritten) :]
+                n_written = os.write(descriptor, unwritten)
+                unwritten = unwritten[n_written:]
             if durable:
                 os.fsync(descriptor)
         except OSError:
@@ -78,7 +79,11 @@ def _locked(path: Path) -> Iterator[int]:
 def _end_last_line(descriptor: int, path: Path) -> int:
     """Add a missing line end, or move a torn last line to a file of its own; return the size."""
     size = os.fstat(descriptor).st_size
-    last = _unended_line(descriptor, size)
+    if not size:
+        return size
+    # The log may be large; the search begins at its end.
+    with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as contents:
+        last = contents[contents.rfind(b"\n") + 1 :]
     if not last:
         return size
     if not last.strip() or _object(last) is not None:
@@ -92,15 +97,6 @@ def _end_last_line(descriptor: int, path: Path) -> int:
     os.ftruncate(descriptor, size - len(last))
     _log.warning("%s ended in a part of a line, which is now in %s", path, torn)
     return size - len(last)
-
-
-def _unended_line(descriptor: int, size: int) -> bytes:
-    """Return the bytes after the last line end."""
-    if not size:
-        return b""
-    # The log may be large; the search begins at its end.
-    with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as contents:
-        return contents[contents.rfind(b"\n") + 1 :]
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -123,9 +119,7 @@ def check_journal(path: Path, keys: Sequence[str], noun: str) -> None:
     """
     try:
         with path.open("rb") as stream:
-            first = next(
-                (line for line in iter(stream.readline, b"") if line.strip()), b""
-            )
+            first = next(filter(bytes.strip, stream), b"")
     except FileNotFoundError:
         return
     except OSError as error:

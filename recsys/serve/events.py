@@ -39,31 +39,35 @@ def event_records(bodies: Sequence[EventBody]) -> list[Json]:
     now = datetime.now(UTC)
     events = []
     for number, body in enumerate(bodies, start=1):
-        time, problem = now, None
+        time = body.timestamp or now
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+        problem = None
+        # Each line has the key, since readers look at the first lines.
+        event_id = None
         if body.id is not None:
-            problem = _id_problem("event", str(body.id))
+            event_id = str(body.id)
+            problem = id_problem(event_id, "event")
+        elif body.timestamp is None:
+            event_id = uuid4().hex
         try:
-            time = _in_utc(body.timestamp or now)
+            time = time.astimezone(UTC)
         except OverflowError:
             problem = problem or f"the time {body.timestamp} is out of range."
         problem = problem or event_time_problem(time.timestamp(), now.timestamp())
         if problem is not None:
             raise DataError(f"Event {number}: {problem}")
-        event = {
-            "user": body.user,
-            "item": body.item,
-            "value": body.value,
-            "event": body.event,
-        }
-        event["timestamp"] = time.isoformat(timespec="seconds").replace("+00:00", "Z")
-        event["event_id"] = (
-            None  # each line has the key, since readers look at the first lines
+        text = time.isoformat(timespec="seconds")
+        events.append(
+            {
+                "user": body.user,
+                "item": body.item,
+                "value": body.value,
+                "event": body.event,
+                "timestamp": text.replace("+00:00", "Z"),
+                "event_id": event_id,
+            }
         )
-        if body.id is not None:
-            event["event_id"] = str(body.id)
-        elif body.timestamp is None:
-            event["event_id"] = uuid4().hex
-        events.append(event)
     return events
 
 
@@ -81,22 +85,20 @@ def checked_events(events: Sequence[Json], recommender: Recommender) -> list[Jso
     weights = recommender.provenance.reading.get("event_weights")
     ends = plausible_range(recommender.ratings)
     largest = max(map(abs, recommender.ratings.value_range()))
-    for number, event in enumerate(events, start=1):
+    checked = []
+    rows = zip(events, users, items, strict=True)
+    for number, (event, user, item) in enumerate(rows, start=1):
         value = event["value"]
         problem = _kind_problem(event["event"], weights)
         problem = problem or _value_problem(value, recommender, ends)
-        problem = problem or _size_problem(value or 0.0, largest)
+        # Larger values would spoil the sums of a fit.
+        if abs(value or 0.0) > _MOST_TIMES * max(1.0, largest):
+            limit = f"{_MOST_TIMES:,} times the largest one of the model, {largest:g}"
+            problem = problem or f"the value {value:g} is more than {limit}."
         if problem is not None:
             raise DataError(f"Event {number}: {problem}")
-    return [
-        {**event, "user": user, "item": item}
-        for event, user, item in zip(events, users, items, strict=True)
-    ]
-
-
-def _in_utc(time: datetime) -> datetime:
-    """Return a time in UTC; without a time zone, it is taken as UTC."""
-    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+        checked.append({**event, "user": user, "item": item})
+    return checked
 
 
 def _typed(ids: Ids, values: list[Id]) -> list[Id]:
@@ -109,16 +111,11 @@ def _typed(ids: Ids, values: list[Id]) -> list[Id]:
                 f"the model has integer {ids.kind} ids; {value!r} cannot be among them"
             )
             raise DataError(f"Event {number}: {expected}.")
-        problem = _id_problem(ids.kind, id)
+        problem = id_problem(id, ids.kind)
         if problem is not None:
             raise DataError(f"Event {number}: {problem}")
         converted.append(id)
     return converted
-
-
-def _id_problem(kind: str, id: Id) -> str | None:
-    """Return a sentence on why readers do not take a value for an id, or None."""
-    return id_problem(id, kind)
 
 
 def _kind_problem(kind: str | None, weights: Mapping[str, float] | None) -> str | None:
@@ -151,14 +148,3 @@ def _value_problem(
             f"the value must be above 0, since the model has likes only; got {value:g}."
         )
     return rating_problem(value)
-
-
-def _size_problem(value: float, largest: float) -> str | None:
-    """Return a sentence on why a value is too large for the sums of a fit, or None if it is not.
-
-    `largest` is the magnitude of the largest one of the model.
-    """
-    if abs(value) <= _MOST_TIMES * max(1.0, largest):
-        return None
-    limit = f"{_MOST_TIMES:,} times the largest one of the model, {largest:g}"
-    return f"the value {value:g} is more than {limit}."

@@ -19,11 +19,10 @@ from recsys.serve.batching import Batches
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
-_RECOMMEND = b"/v1/recommend/"
-_SIMILAR = b"/v1/similar/"
+_SIMILAR = b"/v1/similar"
 _N_ONLY = re.compile(rb"(?:n=([1-9][0-9]{0,8}))?")
 
-PATH_OF_HISTORIES = b"/v1/recommend"
+RECOMMEND = b"/v1/recommend"
 
 
 class PendingList(NamedTuple):
@@ -64,10 +63,13 @@ class Lists:
         n = int(options[1] or LENGTH)
         if n > self._service.limits.items:
             return None
-        if path.startswith(_RECOMMEND):
-            return self._best(_text(path, _RECOMMEND), n)
-        if path.startswith(_SIMILAR):
-            return self._similar(_text(path, _SIMILAR), n)
+        # The last part of a path is an id, with escapes.
+        prefix, _, escaped = path.rpartition(b"/")
+        id = unquote(escaped.decode("latin-1"))
+        if prefix == RECOMMEND:
+            return self._best(id, n)
+        if prefix == _SIMILAR:
+            return self._similar(id, n)
         return None
 
     def _best(self, user: str, n: int) -> PendingList | None:
@@ -77,9 +79,10 @@ class Lists:
         if index < 0:  # the routes name similar ids
             return None
         text = self._batches.ask(responses.best, f"best {responses.name}", index, n)
+        pending = PendingList("/v1/recommend/{user}", text)
         if variant is None and self._service.log is None:
-            return PendingList("/v1/recommend/{user}", text)
-        return PendingList("/v1/recommend/{user}", self._logged(text, variant))
+            return pending
+        return pending._replace(text=self._logged(text, variant))
 
     async def _logged(
         self, text: asyncio.Future[bytes], variant: Variant | None
@@ -97,8 +100,8 @@ class Lists:
         index = responses.ratings.items.place(item)
         if index < 0:
             return None
-        name = f"similar {responses.name}"
-        text = self._batches.ask(responses.neighbours, name, index, n)
+        search = responses.neighbours
+        text = self._batches.ask(search, f"similar {responses.name}", index, n)
         return PendingList("/v1/similar/{item}", text)
 
     def of_history(self, content: bytes) -> PendingList | None:
@@ -117,15 +120,11 @@ class Lists:
         if not 1 <= body.n <= service.limits.items:
             return None
         responses = service.answers()
-        history = responses.history(
-            (rating.item, rating.value) for rating in body.history
-        )
+        rated = [(rating.item, rating.value) for rating in body.history]
+        history = responses.history(rated)
         if history is None:
             return None
+        search = responses.best_of_histories
         name = f"history {responses.name}"
-        text = self._batches.ask(responses.best_of_histories, name, history, body.n)
+        text = self._batches.ask(search, name, history, body.n)
         return PendingList("/v1/recommend", text)
-
-
-def _text(path: bytes, prefix: bytes) -> str:
-    return unquote(path[len(prefix) :].decode("latin-1"))

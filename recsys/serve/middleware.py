@@ -11,7 +11,7 @@ import msgspec
 
 from recsys.serve.access import Headers
 from recsys.serve.connection import CONNECTION
-from recsys.serve.lists import PATH_OF_HISTORIES, Lists, PendingList
+from recsys.serve.lists import RECOMMEND, Lists, PendingList
 from recsys.serve.problems import MEDIA_TYPE, ProblemError, problem_of, unauthorized
 from recsys.serve.service import Service
 
@@ -115,7 +115,7 @@ class Middleware:
         if not _is_json(scope["headers"]):
             way = "send the header `Content-Type: application/json`"
             raise ProblemError("invalid-request", f"The body must be JSON; {way}.")
-        if scope["raw_path"] != PATH_OF_HISTORIES or scope["query_string"]:
+        if scope["raw_path"] != RECOMMEND or scope["query_string"]:
             return None
         return self._lists.of_history(content)
 
@@ -141,7 +141,12 @@ class Middleware:
     ) -> tuple[bytes, Receive]:
         """Read a body in bounded time and space; also return a function that replays it."""
         limits = self._service.limits
-        if not _has_body(headers, limits.body):
+        lengths = [value for name, value in headers if name == b"content-length"]
+        for length in lengths:
+            if not length.isdigit() or int(length) > limits.body:
+                raise _too_large(limits.body)
+        is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
+        if not (is_chunked or any(map(int, lengths))):
             return b"", receive
         connection = CONNECTION.get()
         content = bytearray()
@@ -168,19 +173,6 @@ class Middleware:
             return messages.pop() if messages else await receive()
 
         return body, replay
-
-
-def _has_body(headers: Headers, limit: int) -> bool:
-    """Return whether a request has a body; raise if it declares one that is too large."""
-    has_body = False
-    for name, value in headers:
-        if name == b"transfer-encoding":
-            has_body = True
-        elif name == b"content-length" and value.strip(b"0"):
-            has_body = True
-            if not value.isdigit() or int(value) > limit:
-                raise _too_large(limit)
-    return has_body
 
 
 def _is_json(headers: Headers) -> bool:
