@@ -355,9 +355,7 @@ def read_delimited(
     def place(row: int) -> Spot:
         if lines is not None:
             return data.at(lines[row])
-        if layout.skip + n_rows == data.n_lines:  # there are no blank lines
-            return data.at(layout.skip + row + 1)
-        return data.at(next(islice(records(data, layout), row, None))[0])
+        return data.at_row(row, n_rows, records(data, layout), layout.skip)
 
     form = separator_name(layout.separator)
     if not layout.has_header:

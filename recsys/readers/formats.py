@@ -24,7 +24,7 @@ from recsys.data.columns import SAMPLE, Request, Roles, assign_roles, choose_col
 from recsys.data.csr import Batches, concatenated
 from recsys.data.ids import Spot, id_problem, integers_if_whole, is_bad_id
 from recsys.data.rows import OPTIONAL_ROLES, STRICT, BadRows, Rows
-from recsys.database import OnRows, TableRows
+from recsys.database import TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
 
@@ -169,44 +169,24 @@ def read_parquet(
                 where = f"{data.name}: the column of {role}s"
                 column = _text(column, scan, where)
             columns[role] = column
-        item_type = types[names[roles["item"]]] if "item" in roles else None
-        plans = _plans(scan, columns, item_type)
-        batches = Batches(n_rows)
-        _collect(plans, batches, n_rows, data.on_rows)
+        # By column, because polars reads whole row groups, and a file may have only one.
+        plans = [scan.select(column.alias(role)) for role, column in columns.items()]
+        if "item" in roles and isinstance(types[names[roles["item"]]], pl.List):
+            # A list of items becomes a row for each.
+            plans = [scan.select(**columns).explode("item").drop_nulls("item")]
+        batches = Batches()
+        for n_plans, plan in enumerate(plans):
+            n_read = n_plans * n_rows
+            for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
+                batches.add(frame.to_dict())
+                n_read += len(frame)
+                if data.on_rows is not None:
+                    data.on_rows(min(n_read // len(plans), n_rows), n_rows)
     rows = batches.rows()
     rows.name = _name_of_ratings(names, roles)
     if data.columns:
         rows = _with_integers(rows)
     return _numbered(rows, data, description, request)
-
-
-def _plans(
-    scan: pl.LazyFrame,
-    columns: Mapping[str, pl.Expr],
-    item_type: pl.DataType | None,
-) -> list[pl.LazyFrame]:
-    """Return how to read the columns; a list of items becomes a row for each."""
-    if isinstance(item_type, pl.List):
-        rows = scan.select(**columns).explode("item")
-        return [rows.filter(pl.col("item").is_not_null())]
-    # By column, because polars reads whole row groups, and a file may have only one.
-    return [scan.select(column.alias(role)) for role, column in columns.items()]
-
-
-def _collect(
-    plans: Sequence[pl.LazyFrame],
-    batches: Batches,
-    n_rows: int,
-    on_rows: OnRows | None,
-) -> None:
-    """Add what the plans read to the batches, and report progress."""
-    for n_plans, plan in enumerate(plans):
-        n_read = n_plans * n_rows
-        for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
-            batches.add(frame.to_dict())
-            n_read += len(frame)
-            if on_rows is not None:
-                on_rows(min(n_read // len(plans), n_rows), n_rows)
 
 
 def _text(
@@ -267,14 +247,12 @@ def read_jsonl(
     rows.name = keys.get("rating", "")
     n_rows = len(next(iter(rows.columns.values())))
 
-    def place_of(row: int) -> Spot:
+    def place(row: int) -> Spot:
         if len(lines):
             return data.at(lines[row])
-        if n_rows == data.n_lines:  # there are no blank lines
-            return data.at(row + 1)
-        return data.at(next(islice(json_objects(data), row, None))[0])
+        return data.at_row(row, n_rows, json_objects(data))
 
-    rows.place = place_of
+    rows.place = place
     form = "JSON array" if data.unit == "object" else "JSON lines"
     if nested is not None:
         form += f", a row for each of {nested}"
@@ -304,14 +282,17 @@ def _read_objects(
     for line, fields in json_objects(data, bad):
         for row in _unnested(_with_paths(fields, paths), nested):
             by_role = {role: row.get(key) for role, key in keys.items()}
-            problem = _first_problem(by_role)
-            if problem is not None:
-                bad.add(data.at(line), problem)
+            try:
+                for role in ("user", "item"):
+                    if role in by_role:
+                        by_role[role] = _checked_id(by_role[role], role)
+            except DataError as error:
+                bad.add(data.at(line), str(error))
                 continue
             lines.append(line)
             for role, value in by_role.items():
                 values[role].append(value)
-    columns = {role: _series(role, column) for role, column in values.items()}
+    columns = {role: _series(column) for role, column in values.items()}
     untyped = [role for role in ("user", "item") if _are_integers(values.get(role))]
     rows = Rows(columns, untyped=frozenset(untyped))
     return rows, pl.Series(lines, dtype=pl.Int64)
@@ -468,23 +449,25 @@ def _type_of(role: str, types: set[type]) -> pl.DataType | None:
     return pl.String() if types <= {str} else None
 
 
-def _first_problem(by_role: Mapping[str, Any]) -> str | None:
-    """Return a sentence on the first id of the wrong type, if there is one."""
-    for role in ("user", "item"):
-        if role in by_role:
-            problem = _problem(role, by_role[role])
-            if problem is not None:
-                return problem
-    return None
+def _checked_id(value: Any, role: str) -> int | str | None:
+    """Return an id, which pandas writes as a float, or NaN, if another one is missing.
 
-
-def _problem(role: str, value: Any) -> str | None:
-    """Return a sentence on the wrong type of an id, or None if the type is right."""
-    if type(value) in (int, str, type(None)):
-        return None
-    if isinstance(value, float):  # pandas writes 17 as 17.0, and a missing id as NaN
-        return None if math.isnan(value) else id_problem(value, role)
-    return f"{role} id {json.dumps(value)[:40]} is neither integer nor string."
+    Raises
+    ------
+    DataError
+        If the value is of another type, or may be rounded.
+    """
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        problem = id_problem(value, role)
+        if problem is not None:
+            raise DataError(problem)
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | str | None):
+        text = json.dumps(value)[:40]
+        raise DataError(f"{role} id {text} is neither integer nor string.")
+    return value
 
 
 def _are_integers(values: list[Any] | None) -> bool:
@@ -493,23 +476,14 @@ def _are_integers(values: list[Any] | None) -> bool:
     return bool(is_bad_id(pl.Series(texts, dtype=pl.String)).all())
 
 
-def _series(role: str, values: list[Any]) -> pl.Series:
+def _series(values: list[Any]) -> pl.Series:
     """Return values as a column of their common type, or of strings if types differ."""
-    if role in ("user", "item"):
-        values = [_id_of(value) for value in values]
     types = {type(value) for value in values if value is not None}
     if len(types) == 1:
         with suppress(OverflowError, TypeError):
-            return pl.Series(role, values)
+            return pl.Series(values)
     texts = [None if value is None else str(value) for value in values]
-    return pl.Series(role, texts, pl.String)
-
-
-def _id_of(value: Any) -> Any:
-    """Return an id, which pandas writes as a float if another one is missing."""
-    if not isinstance(value, float):
-        return value
-    return None if math.isnan(value) else int(value)
+    return pl.Series(texts, dtype=pl.String)
 
 
 def read_lightgcn(

@@ -8,10 +8,11 @@ import glob
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -192,16 +193,24 @@ class DataFile:
         """Return the place of a line or object, counted from 1."""
         return Spot((number,), f"{self.name}, {self.unit} {number}")
 
-    @property
-    def n_lines(self) -> int:
-        """Number of lines of a text file, of which the last may have no line end."""
-        count = 0
+    def at_row(
+        self, row: int, n_rows: int, records: Iterable[tuple[int, Any]], skip: int = 0
+    ) -> Spot:
+        """Return the place of a row of text, whose records have line numbers.
+
+        They are read only if there are blank lines, or records of several lines.
+        """
+        n_lines = 0
         last = b"\n"
         with self.path.open("rb") as stream:
             while block := stream.read(_BLOCK):
-                count += block.count(b"\n")
+                n_lines += block.count(b"\n")
                 last = block[-1:]
-        return count + (last != b"\n")
+        if last != b"\n":
+            n_lines += 1
+        if skip + n_rows == n_lines:
+            return self.at(skip + row + 1)
+        return self.at(next(islice(records, row, None))[0])
 
     def lines(self, bad: BadRows = STRICT) -> Iterator[str]:
         """Yield the lines of a text file with their line ends.
