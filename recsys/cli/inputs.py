@@ -50,11 +50,11 @@ def is_model(path: str) -> bool:
 def load_ratings(
     sources: str | Sequence[str],
     reader: ReaderOptions,
-    like: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Ratings:
     """Read ratings from one or several sources, and report in one line how they were read.
 
-    `like` has the options of an earlier reading, used where `reader` has none.
+    `defaults` are used for options that were not given.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def load_ratings(
 
     with Activity(f"Reading {', '.join(sources)}") as activity:
         ratings = read_ratings(
-            sources, like=like, on_rows=activity.count, **reader.options
+            sources, defaults=defaults, on_rows=activity.count, **reader.options
         )
     note(str(ratings.source))
     for problem in ratings.source.skipped if ratings.source else ():
@@ -82,11 +82,11 @@ def load_ratings(
 
 
 def load_pairs(
-    path: str, reader: ReaderOptions, like: Mapping[str, Any] | None = None
+    path: str, reader: ReaderOptions, defaults: Mapping[str, Any] | None = None
 ) -> dict[str, pl.Series]:
     """Read user, item and, if there is one, timestamp of a file, its rows in their order.
 
-    `like` has options of an earlier reading, which count where none are given.
+    `defaults` are used for options that were not given.
     """
     from recsys.data.rows import OPTIONAL_ROLES
     from recsys.data.times import unix_seconds
@@ -97,10 +97,10 @@ def load_pairs(
         reader, ("user", "item", "timestamp"), f"{path} is read for pairs only"
     )
     roles = ("user", "item", "timestamp")
-    request = _request(reader, like, roles).changed(implicit=True)
+    request = _request(reader, defaults, roles).changed(implicit=True)
     with open_data(path, request.options) as data:
         columns = read_raw(data, request).plain().columns
-    form = reader.options.get("time_format") or (like or {}).get("time_format")
+    form = reader.options.get("time_format") or (defaults or {}).get("time_format")
     if "timestamp" in columns and form is not None:
         columns["timestamp"] = unix_seconds(columns["timestamp"], form=form)
     return {

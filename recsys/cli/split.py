@@ -143,8 +143,8 @@ def load_splits(
     from recsys.evaluation.split_files import read_pair, read_split
     from recsys.saved_splits import is_split, split_files
 
-    def read(path: str | Path, *, like: Mapping[str, Any] | None = None) -> Ratings:
-        return inputs.load_ratings(str(path), reader, like)
+    def read(path: str | Path, *, defaults: Mapping[str, Any] | None = None) -> Ratings:
+        return inputs.load_ratings(str(path), reader, defaults)
 
     train, test = pair
     if bool(sources) == (train is not None) or (train is None) != (test is None):

@@ -728,11 +728,13 @@ class Ratings:
 
 
 def ratings_of_frame(
-    frame: FrameLike, given: Mapping[str, Any], like: Mapping[str, Any] | None = None
+    frame: FrameLike,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None = None,
 ) -> Ratings:
     """Build ratings of a frame, without tables.
 
-    The options are `given`, or come from an earlier reading, `like`.
+    Options that are not `given` are those of an earlier reading, `defaults`.
 
     Raises
     ------
@@ -740,11 +742,11 @@ def ratings_of_frame(
         As `Ratings.from_frame`.
     """
     earlier = {
-        name: value for name, value in (like or {}).items() if name not in OF_FILES
+        name: value for name, value in (defaults or {}).items() if name not in OF_FILES
     }
     options = completed(given, earlier)
     policy = check_policy(options.get("duplicates"))
-    request = Request.from_options(options, given, like)
+    request = Request.from_options(options, given, defaults)
     frame = as_frame(frame)
     names = column_names(frame)
 

@@ -259,8 +259,8 @@ def _pair(
     names = ("method", "parameters") if manifest else ()
     described: dict[str, Any] = {name: getattr(manifest, name) for name in names}
     train_part = read(train)
-    held_out = read(test, like=_like(train_part))
-    earlier = None if history is None else read(history, like=_like(train_part))
+    held_out = read(test, defaults=_like(train_part))
+    earlier = None if history is None else read(history, defaults=_like(train_part))
     if manifest is not None:
         repeats = manifest.repeats
     split = split_from_pair(

@@ -125,7 +125,7 @@ _OCCUPATIONS = dict(zip(map(str, range(len(_JOBS))), _JOBS, strict=True))
 def read_ratings(
     source: SourceLike,
     *,
-    like: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     on_rows: OnRows | None = None,
     **options: Unpack[ReadOptions],
 ) -> Ratings:
@@ -150,10 +150,10 @@ def read_ratings(
         partitions); a pattern ("events/2025-*/*.parquet"); a URL ("https://..."); a database
         ("postgresql://user@host/db", "orders.db::events", "warehouse.duckdb::events"); "-" for
         standard input; or several of these, whose rows are concatenated.
-    like : mapping, optional
-        Options of an earlier reading, as `Provenance.reading` of a saved model has them: they count
-        where none are given, and columns where the data have them. No tables but those that are
-        named are read then; their ids may also be among the Ids "users" and "items" of the mapping.
+    defaults : mapping, optional
+        Default options, such as a saved model's `Provenance.reading`. Columns that the data lack
+        are ignored, and only tables that are named are read; their ids may also be among the Ids
+        "users" and "items" of the mapping.
     on_rows : callable, optional
         Called with the number of rows read so far and the expected number (None if unknown).
     **options
@@ -170,8 +170,8 @@ def read_ratings(
     """
     given = set_options(options)
     sources = _listed(source)
-    of_parts = _of_parts(sources, given, like)
-    earlier = dict(like or {})
+    of_parts = _of_parts(sources, given, defaults)
+    earlier = dict(defaults or {})
     if "weight" in of_parts:  # the weights of kinds are in it
         earlier.pop("event_weights", None)
     for name in _KEPT_OF_PARTS:
@@ -179,7 +179,7 @@ def read_ratings(
             given[name] = of_parts.pop(name)
     chosen = completed(given, _applicable(earlier, sources, given.get("query")))
     policy = check_policy(chosen.get("duplicates"))
-    request = Request.from_options({**chosen, **of_parts}, given, like)
+    request = Request.from_options({**chosen, **of_parts}, given, defaults)
     rules = request.rules
     of_tables = request.changed(table=None, query=None)
 
@@ -189,11 +189,11 @@ def read_ratings(
     def side_table(ids: Ids, data: DataFile) -> tuple[Features | None, str]:
         table_source = chosen.get(f"{ids.kind}_table")
         if table_source is not None:
-            earlier_ids = (like or {}).get(f"{ids.kind}s")
+            earlier_ids = (defaults or {}).get(f"{ids.kind}s")
             if earlier_ids is not None:
                 ids = earlier_ids.union(ids.values)
             return read_table(_in_database(table_source, sources), ids, of_tables)
-        if like is not None:  # tables next to other data are not for an update
+        if defaults is not None:  # tables next to other data are not for an update
             return None, ""
         return _neighbouring_table(data, ids, of_tables)
 
@@ -222,7 +222,9 @@ def read_ratings(
         table_name = _table_name(chosen.get(name), sources)
         if table_name is not None:
             chosen[name] = table_name
-    return with_options(ratings, {"table": (like or {}).get("table"), **chosen}, rules)
+    return with_options(
+        ratings, {"table": (defaults or {}).get("table"), **chosen}, rules
+    )
 
 
 def _remedy(error: DataError) -> str:
@@ -248,10 +250,10 @@ def _listed(source: SourceLike) -> list[str]:
 
 
 def _applicable(
-    like: Mapping[str, Any], sources: Sequence[str], query: str | None
+    defaults: Mapping[str, Any], sources: Sequence[str], query: str | None
 ) -> dict[str, Any]:
     """Return the options of an earlier reading that apply to other sources."""
-    earlier = dict(like)
+    earlier = dict(defaults)
     addresses = [parse_address(source) for source in sources]
     has_tables = all(address is not None and not address.table for address in addresses)
     if query or not has_tables:
@@ -271,7 +273,7 @@ def _applicable(
 def _of_parts(
     sources: Sequence[str],
     given: Mapping[str, Any],
-    like: Mapping[str, Any] | None,
+    defaults: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the options for parts of a saved split that no others decide."""
     decided = set(given)
@@ -279,7 +281,7 @@ def _of_parts(
         ("implicit", "rating", "weight", "scale", "event_weights")
     ):
         decided |= {"weight", "feedback"}
-    elif like is not None:  # grades or interactions, as the earlier reading decided
+    elif defaults is not None:  # grades or interactions, as the earlier reading decided
         decided |= {"feedback", "scale"}
     if "implicit" in given:
         decided.add("scale")
@@ -347,14 +349,14 @@ def sample_path() -> Path:
 
 def as_ratings(
     data: Ratings | FrameLike | SourceLike,
-    like: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     *,
     as_of: Moment | None = None,
 ) -> Ratings:
     """Return `data` as ratings, from paths or a frame with the usual columns.
 
-    They are read with the options `like` of an earlier reading, as by `read_ratings`; `as_of` is
-    the present time of the reading.
+    They are read with the options `defaults`, as by `read_ratings`; `as_of` is the present time of
+    the reading.
     """
     if isinstance(data, Ratings):
         return data
@@ -362,9 +364,9 @@ def as_ratings(
         data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
     )
     if listed and all(isinstance(part, str | os.PathLike) for part in listed):
-        return read_ratings(cast(SourceLike, data), like=like, as_of=as_of)
+        return read_ratings(cast(SourceLike, data), defaults=defaults, as_of=as_of)
     reading_options = {} if as_of is None else {"as_of": as_of}
-    return ratings_of_frame(cast(FrameLike, data), reading_options, like)
+    return ratings_of_frame(cast(FrameLike, data), reading_options, defaults)
 
 
 def read_raw(

@@ -365,7 +365,7 @@ def test_a_split_and_its_files_and_a_model_of_them_have_one_answer(
     save_split(split, tmp_path / "parts", form=form)
     train, test = (tmp_path / "parts" / f"{name}.{form}" for name in ("train", "test"))
     fitted = Recommender(model).fit(str(train))
-    held_out = read_ratings(test, like=reading_of(fitted.fitted))
+    held_out = read_ratings(test, defaults=reading_of(fitted.fitted))
     settings = {"n": 5, "candidates": candidates, "resamples": 0}
     ways = [
         evaluate(model, split, **settings),
@@ -410,6 +410,8 @@ def test_a_model_of_a_log_reads_the_weights_of_a_part(tmp_path, options):
     frame.write_csv(tmp_path / "log.csv")
     model = Recommender("ease").fit(read_ratings(tmp_path / "log.csv", **options))
     save_split(time_split(model.ratings), tmp_path / "parts")
-    test = read_ratings(tmp_path / "parts" / "test.csv", like=reading_of(model.fitted))
+    test = read_ratings(
+        tmp_path / "parts" / "test.csv", defaults=reading_of(model.fitted)
+    )
     assert "weight = weight" in str(test.source)
     assert test.weighted

@@ -146,7 +146,7 @@ def test_the_present_time_may_be_set_and_is_kept(read: Read) -> None:
     assert loaded.source.options["as_of"] == "2025-06-01T00:00:00+00:00"
     again = read(content, half_life="1d", as_of=loaded.source.options["as_of"])
     assert again.values.tolist() == loaded.values.tolist()
-    later = read(content, like=loaded.source.options)
+    later = read(content, defaults=loaded.source.options)
     assert later.nnz == 3
     assert later.source is not None
     assert later.source.options["as_of"] > f"{datetime.now(UTC):%Y-%m-%d}"
@@ -289,7 +289,7 @@ def test_a_half_life_that_one_far_event_decides_is_an_error(read: Read) -> None:
         DataError, match=r"--since 2025-01-01 leaves 1 of 281 events \(ratings"
     ):
         read(content, since="2025")
-    assert read(content, since="2025", like={}).nnz == 1
+    assert read(content, since="2025", defaults={}).nnz == 1
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "d"])
