@@ -51,11 +51,6 @@ _EXACT_FLOATS: dict[object, int] = {pl.Float32: 2**24, pl.Float16: 2**11}
 ROUNDED_ID = r"^-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,}$"
 """Pattern of a long number as a spreadsheet writes it, rounded."""
 _INEXACT = r"^-?[1-9][0-9]{15,}\.0+$"
-_TABLE_PAYS_FROM = (
-    100_000  # number of queries for which a table is faster than a binary search
-)
-# number of string ids up to which a dict is faster than starting polars' threads
-_FEW = 2**16
 _JOIN_PAYS_FROM = (
     10  # a join is faster than a search for more than one query per this many ids
 )
@@ -229,9 +224,6 @@ class Ids:
                 ranks = self._sorted.search_sorted(texts).to_numpy().astype(np.int64)
                 ranks = np.minimum(ranks, len(self) - 1)
                 indices = np.where((self._sorted[ranks] == texts).to_numpy(), ranks, -1)
-            elif len(self) <= _FEW:
-                index_of = dict(zip(self._sorted, range(len(self)), strict=True))
-                indices = np.array([index_of.get(text, -1) for text in texts], np.int64)
             else:
                 table = pl.DataFrame(
                     {"id": self._sorted, "index": np.arange(len(self))}
@@ -311,16 +303,6 @@ class Ids:
         assert numbers is not None
         if not len(numbers):
             return np.full(len(queries), -1, dtype=np.int64)
-        span = int(numbers[-1]) - int(numbers[0]) + 1
-        if len(queries) >= _TABLE_PAYS_FROM and span <= 8 * len(queries):
-            table = np.full(span, -1, dtype=np.int64)
-            table[numbers - numbers[0]] = np.arange(len(numbers))
-            inside = (queries >= numbers[0]) & (queries <= numbers[-1])
-            indices: npt.NDArray[np.int64] = table[
-                np.where(inside, queries - numbers[0], 0)
-            ]
-            indices[~inside] = -1
-            return indices
         ranks = np.minimum(np.searchsorted(numbers, queries), len(numbers) - 1)
         ranks[numbers[ranks] != queries] = -1
         return ranks

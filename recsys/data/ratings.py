@@ -620,10 +620,6 @@ class Ratings:
         events = self.events
         if events is not None:
             events = events.renumbered(user_indices, len(users), item_indices)
-        in_time_order = self.in_time_order
-        if in_time_order is not None:
-            in_time_order = np.ones(len(users), np.bool_)
-            in_time_order[user_indices[remaining]] = self.in_time_order[remaining]  # type: ignore
         user_axis, item_axis = self.axes
         return self.with_axes(
             user_axis.aligned(users),
@@ -631,8 +627,19 @@ class Ratings:
             indptr=np.append(0, np.cumsum(counts)),
             indices=item_indices[self.indices].astype(np.int32),
             events=events,
-            in_time_order=in_time_order,
+            in_time_order=self._in_time_order_of(len(users), user_indices),
         )
+
+    def _in_time_order_of(
+        self, n_users: int, user_indices: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_] | None:
+        """Return `in_time_order` for other indices of the users; new users are in order."""
+        if self.in_time_order is None:
+            return None
+        in_time_order = np.ones(n_users, np.bool_)
+        remaining = user_indices >= 0
+        in_time_order[user_indices[remaining]] = self.in_time_order[remaining]
+        return in_time_order
 
     def relabelled(self, users: pl.Series, items: pl.Series) -> Ratings:
         """Return the same ratings with other distinct ids, given in the order of the present ones.
@@ -657,21 +664,17 @@ class Ratings:
         entries = self.log.entries()
         entries.rows = user_indices[entries.rows].astype(np.int32)
         entries.columns = item_indices[entries.columns].astype(np.int32)
-        shape = len(users), len(items)
-        known_order = self.in_time_order
-        if known_order is not None:
-            remaining = user_indices >= 0
-            known_order = np.ones(len(users), np.bool_)
-            known_order[user_indices[remaining]] = self.in_time_order[remaining]  # type: ignore
         collected = collect(
-            entries, shape, self.rule, implicit=self.implicit, known_order=known_order
+            entries,
+            (len(users), len(items)),
+            self.rule,
+            implicit=self.implicit,
+            known_order=self._in_time_order_of(len(users), user_indices),
         )
-        empty = np.zeros(len(users) + 1, np.int64)
         user_axis, item_axis = self.axes
-        renamed = self.take(np.zeros(self.nnz, np.bool_)).with_axes(
-            user_axis.aligned(users), item_axis.aligned(items), indptr=empty
+        return with_collected(
+            self, collected, user_axis.aligned(users), item_axis.aligned(items)
         )
-        return replace(with_collected(renamed, collected), source=self.source)
 
     def to_frame(self) -> pl.DataFrame:
         """Return a long frame with the columns user, item, rating and timestamp, in CSR order.
