@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
 from tempfile import TemporaryFile
 from typing import Any, Literal, Self, TypeAlias, cast
@@ -140,9 +140,6 @@ class TableWriter(ABC):
         self._table = address.table or ""
         self._schema: dict[str, pl.DataType] = {}
         self._existing: list[str] = []  # columns of an existing table
-        self._has_dependents = (
-            False  # indexes, views, rights, ... that dropping it would lose
-        )
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -174,7 +171,12 @@ class TableWriter(ABC):
         """
         if not self._schema:
             schema = {series.name: _stored(series, self.address) for series in frame}
-            self._check_columns(schema)
+            missing = [name for name in schema if name not in self._existing]
+            if self._existing and missing:
+                raise DataError(
+                    f"{self.address} has the columns {', '.join(self._existing)}, but not "
+                    f"{missing[0]!r}; add it, drop the table, or write to another one."
+                )
             self._schema = schema
             self._create()
         self._stage(
@@ -182,35 +184,14 @@ class TableWriter(ABC):
         )
         self.rows += len(frame)
 
-    def _check_columns(self, schema: Mapping[str, pl.DataType]) -> None:
-        """Check that an existing table has the columns, unless it may be dropped."""
-        if not self._existing or self._may_drop(schema):
-            return
-        missing = [name for name in schema if name not in self._existing]
-        if missing:
-            raise DataError(
-                f"{self.address} has the columns {', '.join(self._existing)}, but not "
-                f"{missing[0]!r}; add it, or write to another table."
-            )
-
-    def _may_drop(self, schema: Mapping[str, pl.DataType]) -> bool:
-        """Return whether a table with other columns takes the place of the existing one."""
-        has_others = not set(schema) <= set(self._existing)
-        return self.if_exists == "replace" and has_others and not self._has_dependents
-
     def _steps(self, table: str, rows: str) -> list[str]:
         """Return the statements that replace the rows of a table, or append to it, by `rows`."""
         names = ", ".join(map(quoted, self._schema))
-        # Another process may have created the table in the meantime.
-        create = (
-            "CREATE TABLE" if self.if_exists == "fail" else "CREATE TABLE IF NOT EXISTS"
-        )
-        create = f"{create} {table} ({self._definition()})"
         steps = []
         if not self._existing:
-            steps.append(create)
-        elif self._may_drop(self._schema):
-            steps += [f"DROP TABLE {table}", create]
+            # Another process may have created the table in the meantime.
+            exists = "" if self.if_exists == "fail" else "IF NOT EXISTS "
+            steps.append(f"CREATE TABLE {exists}{table} ({self._definition()})")
         if self.if_exists == "replace":
             steps.append(f"DELETE FROM {table}")
         return [*steps, f"INSERT INTO {table} ({names}) SELECT {names} FROM {rows}"]
@@ -230,7 +211,7 @@ class TableWriter(ABC):
 
     @abstractmethod
     def _open(self, stack: ExitStack) -> None:
-        """Connect, and set `_existing` and `_has_dependents`."""
+        """Connect, and set `_existing`."""
 
     @abstractmethod
     def _create(self) -> None:
@@ -293,7 +274,7 @@ class _PostgreSQL(TableWriter):
         facts = database.rows(_FACTS.format(**texts))
         if not facts:
             raise DataError(f"{self.address}: there is no schema {schema!r}.")
-        namespace, may_create, kind, may_insert, may_delete, has_dependents = facts[0]
+        namespace, may_create, kind, may_insert, may_delete = facts[0]
         if kind is None:
             if not may_create:
                 raise DataError(
@@ -311,7 +292,6 @@ class _PostgreSQL(TableWriter):
                 f"{self.address}: {_MAY_NOT} delete rows. Replacing rows needs that right."
             )
         self._existing = [name for (name,) in database.rows(_COLUMNS.format(**texts))]
-        self._has_dependents = has_dependents or not may_create
 
     def _create(self) -> None:
         # A temporary table needs neither the right to create nor the log of the server.
@@ -335,12 +315,10 @@ class _PostgreSQL(TableWriter):
 
 
 _MAY_NOT = "the role of this connection may not"
-# Schema of a table, rights on both, kind, and whether dropping it would lose anything.
+# Schema of a table, rights on both, and kind.
 _FACTS = """
 SELECT n.nspname::text, has_schema_privilege(n.oid, 'CREATE'), c.relkind::text,
-    has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'DELETE'),
-    c.relkind <> 'r' OR c.relacl IS NOT NULL OR c.relhasindex OR c.relhastriggers
-        OR c.relhasrules OR NOT pg_has_role(c.relowner, 'USAGE')
+    has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'DELETE')
 FROM (SELECT to_regclass('{table}')::oid AS oid) AS t LEFT JOIN pg_class c USING (oid)
 JOIN pg_namespace n ON n.oid = coalesce(c.relnamespace, to_regnamespace(
     quote_ident(coalesce(nullif('{schema}', ''), current_schema()::text))))
@@ -364,31 +342,29 @@ class _Embedded(TableWriter):
             return
         if not os.access(path, os.W_OK):
             raise DataError(f"Cannot write {path}: permission denied.")
-        kinds = self._look_up()
-        if "view" in kinds:
+        if self._look_up():
             raise DataError(
                 f"{self.address} is not a table but a view; write to another name."
             )
 
     @abstractmethod
-    def _look_up(self) -> set[str]:
-        """Set `_existing` and `_has_dependents`; return the kinds of what has the name."""
+    def _look_up(self) -> bool:
+        """Set `_existing`; return whether a view has the name."""
 
 
 class _SQLite(_Embedded):
     """Writer with the rows staged in a temporary database of SQLite, an unnamed file."""
 
-    def _look_up(self) -> set[str]:
+    def _look_up(self) -> bool:
         uri = f"{self.address.path.resolve().as_uri()}?mode=rw"  # "rw" can finish a rollback
         with closing(sqlite3.connect(uri, uri=True, timeout=_PATIENCE)) as connection:
             self._patiently(connection, "PRAGMA schema_version")
             columns = connection.execute(
                 f"PRAGMA table_info({quoted(self._table)})"
             ).fetchall()
-            facts = connection.execute(_SQLITE_FACTS, {"name": self._table}).fetchall()
+            views = connection.execute(_SQLITE_VIEWS, (self._table,)).fetchall()
         self._existing = [name for _, name, *_ in columns]
-        self._has_dependents = len(facts) > 1
-        return {kind for kind, is_named in facts if is_named}
+        return bool(views)
 
     def _sql_type(self, dtype: pl.DataType) -> str:
         if dtype.is_float():
@@ -446,26 +422,22 @@ class _SQLite(_Embedded):
 
 _PATIENCE = 60.0  # seconds to wait for the lock of another process
 _AT_ONCE = 0.5  # seconds too short to report
-# The table or view itself, and what depends on it.
-_SQLITE_FACTS = """
-SELECT type, type <> 'index' AND lower(name) = lower(:name) FROM sqlite_master
-WHERE lower(name) = lower(:name) OR lower(tbl_name) = lower(:name)
-    OR (type = 'view' AND instr(lower(sql), lower(:name)))
+_SQLITE_VIEWS = """
+SELECT name FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)
 """
 
 
 class _DuckDB(_Embedded):
     """Writer with the rows staged as an Arrow stream in an unnamed temporary file."""
 
-    def _look_up(self) -> set[str]:
+    def _look_up(self) -> bool:
         schema, _, name = self._table.rpartition(".")
         names = {"schema": schema or "main", "name": name}
         with open_database(self.address, write=True) as database:
             columns = database.connection.execute(_DUCKDB_COLUMNS, names).fetchall()
-            facts = database.connection.execute(_DUCKDB_FACTS, names).fetchall()
+            views = database.connection.execute(_DUCKDB_VIEWS, names).fetchall()
         self._existing = [name for (name,) in columns]
-        self._has_dependents = bool(facts)
-        return {kind for (kind,) in facts}
+        return bool(views)
 
     def _create(self) -> None:
         from pyarrow import ipc
@@ -513,11 +485,6 @@ _DUCKDB_COLUMNS = """
 SELECT column_name FROM duckdb_columns()
 WHERE schema_name = $schema AND table_name = $name ORDER BY column_index
 """
-# The view itself, and what depends on the table.
-_DUCKDB_FACTS = """
-SELECT 'view' FROM duckdb_views() WHERE schema_name = $schema AND view_name = $name
-UNION ALL SELECT 'index' FROM duckdb_indexes() WHERE schema_name = $schema AND table_name = $name
-UNION ALL SELECT 'key' FROM duckdb_constraints() WHERE schema_name = $schema AND table_name = $name
-UNION ALL SELECT 'other' FROM duckdb_views() WHERE NOT internal
-    AND contains(lower(sql), lower($name))
+_DUCKDB_VIEWS = """
+SELECT view_name FROM duckdb_views() WHERE schema_name = $schema AND view_name = $name
 """
