@@ -94,27 +94,24 @@ class Scratch:
         DataError
             If the encoding does not exist, or the file is in another one.
         """
+        target = self.new()
         try:
-            b"".decode(encoding)
-            decoder = codecs.getincrementaldecoder(encoding)()
+            with (
+                path.open(encoding=encoding, newline="") as source,
+                target.open("w", encoding="utf-8", newline="") as sink,
+            ):
+                shutil.copyfileobj(source, sink, _BLOCK)
         except LookupError:
             raise DataError(
                 f"There is no encoding {encoding!r}; usual ones are utf-8, latin-1 and utf-16."
             ) from None
-        target, offset = self.new(), 0
-        with path.open("rb") as source, target.open("wb") as sink:
-            try:
-                while block := source.read(_BLOCK):
-                    sink.write(decoder.decode(block).encode())
-                    offset += len(block)
-                sink.write(decoder.decode(b"", final=True).encode())
-            except UnicodeError as error:
-                reason = str(error)  # such as UTF-16 without its mark
-                if isinstance(error, UnicodeDecodeError):
-                    reason = f"{error.reason} near byte {offset + error.start}"
-                raise DataError(
-                    f"{name} is not in the encoding {encoding}: {reason}."
-                ) from None
+        except UnicodeError as error:
+            reason = str(error)  # such as UTF-16 without its mark
+            if isinstance(error, UnicodeDecodeError):
+                reason = error.reason
+            raise DataError(
+                f"{name} is not in the encoding {encoding}: {reason}."
+            ) from None
         return target
 
 

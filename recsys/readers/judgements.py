@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -237,13 +236,11 @@ def read_judgements(
     if any(line == "/" for _, line in lines[:1000]):
         return _of_blocks(lines, name)
     rows = [(number, _SPLIT.split(line)) for number, line in lines]
-    header = ""
-    if (
-        rows
-        and not any(field.lstrip("-").isdigit() for field in rows[0][1])
-        and len(rows) > 1
-    ):
-        header, rows = "a table with a header", rows[1:]
+    form = ""
+    has_ids = rows and any(field.lstrip("-").isdigit() for field in rows[0][1])
+    if len(rows) > 1 and not has_ids:
+        form = "a table with a header"
+        del rows[0]
     if not rows:
         raise DataError(f"{name} has no judgements.")
     width = len(rows[0][1])
@@ -253,44 +250,43 @@ def read_judgements(
                 f"{name}, line {number}: each judgement must have the same 2 to 4 fields: query, "
                 f"document and optionally relevance, or TREC's four; got {len(fields)}."
             )
-    columns = [
-        list(column) for column in zip(*(fields for _, fields in rows), strict=True)
-    ]
-    query, document, relevance, form = _roles(columns)
-    values = []
-    for (number, _), grade in zip(rows, relevance, strict=True):
-        try:
-            value = float(grade)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            message = (
-                f"{name}, line {number}: the relevance must be a number; got {grade!r}."
-            )
-            raise DataError(message)
-        values.append(value)
-    grades = header or form == _TREC  # and not a list of relevant documents
-    if grades and max(values) <= 0:
+    columns = pl.DataFrame([fields for _, fields in rows], orient="row").get_columns()
+    usual_form, document = _form_of_columns(columns)
+    form = form or usual_form
+    relevance = pl.Series(["1"] * len(rows)) if width == 2 else columns[-1]
+    grades = relevance.cast(pl.Float64, strict=False)
+    wrong = ~grades.is_finite().fill_null(False)
+    if wrong.any():
+        row = wrong.arg_max() or 0
+        raise DataError(
+            f"{name}, line {rows[row][0]}: the relevance must be a number; "
+            f"got {relevance[row]!r}."
+        )
+    # Other forms may list relevant documents only, with zeros.
+    is_graded = form in (_TREC, "a table with a header")
+    if is_graded and not (grades > 0).any():
         raise DataError(f"{name} has no relevant document: no relevance is above 0.")
-    frame = pl.DataFrame([query, document, values], _JUDGED)
-    return Judgements(frame, f"{name}: {header or form}")
+    return Judgements(
+        pl.DataFrame([columns[0], document, grades], _JUDGED), f"{name}: {form}"
+    )
 
 
-def _roles(columns: list[list[str]]) -> tuple[list[str], list[str], Sequence[str], str]:
-    """Return queries, documents and relevances, and a description of the form."""
+def _form_of_columns(columns: Sequence[pl.Series]) -> tuple[str, pl.Series]:
+    """Return the description of the form, and the column of documents."""
     if len(columns) == 2:
-        return *columns, ["1"] * len(columns[0]), "queries and their documents"  # type: ignore[return-value]
+        return "queries and their documents", columns[1]
     if len(columns) == 3:
-        return *columns, "queries, documents, relevance"  # type: ignore[return-value]
-    query, second, third, last = columns
-    is_constant = len(set(third)) == 1 and set(third) <= {"0", "Q0"}
-    if is_constant and len(set(second)) > 1:
-        return query, second, last, "queries, documents, zeros"
-    return query, third, last, _TREC
+        return "queries, documents, relevance", columns[1]
+    _, second, third, _ = columns
+    is_constant = third.n_unique() == 1 and third[0] in ("0", "Q0")
+    if is_constant and second.n_unique() > 1:
+        return "queries, documents, zeros", second
+    return _TREC, third
 
 
 def _of_blocks(lines: list[tuple[int, str]], name: str) -> Judgements:
-    queries, documents = list[str](), list[str]()
+    queries: list[str] = []
+    documents: list[str] = []
     current = ""
     for _, line in lines:
         fields = line.split()
@@ -298,7 +294,7 @@ def _of_blocks(lines: list[tuple[int, str]], name: str) -> Judgements:
             current = ""
             continue
         if not current:
-            current, fields = fields[0], fields[1:]
+            current = fields.pop(0)
         queries += [current] * len(fields)
         documents += fields
     frame = pl.DataFrame([queries, documents, [1.0] * len(queries)], _JUDGED)
