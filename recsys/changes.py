@@ -82,8 +82,10 @@ class Change:
     @property
     def n_new(self) -> tuple[int, int]:
         """Numbers of new users and new items."""
-        n_users = self.after.n_users - int(np.count_nonzero(self.users >= 0))
-        return n_users, self.after.n_items - int(np.count_nonzero(self.items >= 0))
+        n_old_users = int(np.count_nonzero(self.users >= 0))
+        n_old_items = int(np.count_nonzero(self.items >= 0))
+        n_users, n_items = self.after.shape
+        return n_users - n_old_users, n_items - n_old_items
 
     @cached_property
     def outdated(self) -> Indices:
@@ -92,7 +94,7 @@ class Change:
         Over many small updates, an item is recomputed once per such growth: each time the logarithm
         of its number of ratings passes a multiple of `_GROWTH`.
         """
-        counts = self.after.counts("item")[self.changed_items].astype(np.float64)
+        counts = self.after.counts("item")[self.changed_items]
         earlier = np.maximum(counts - self.touches, 0)
         logarithms = np.log1p([earlier, counts]) / np.log1p(_GROWTH)
         before, now = np.floor(logarithms)
@@ -136,9 +138,11 @@ def like_old(
         return old, new if limit is not None else new.without_values()
     if new.feedback is not None and new.feedback.kind == "counts":
         raise DataError(f"The model has grades, and {new.feedback.reason}.")
-    kinds = ["implicit" if ratings.implicit else "explicit" for ratings in (old, new)]
+    expected, got = "explicit", "implicit"
+    if old.implicit:
+        expected, got = got, expected
     raise DataError(
-        f"The new ratings must be {kinds[0]}, as those of the model are; got {kinds[1]} ones."
+        f"The new ratings must be {expected}, as those of the model are; got {got} ones."
     )
 
 
@@ -159,14 +163,16 @@ def wider_range(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> str 
     if new.implicit or not len(outside) or not has_grades(old):
         return None
     if old.scale is None:
-        lowest, highest = min(low, float(values.min())), max(high, float(values.max()))
+        lowest = min(low, float(values.min()))
+        highest = max(high, float(values.max()))
         before = f"all were {low:g}" if low == high else f"from {low:g} to {high:g}"
         return f"grades are from {lowest:g} to {highest:g}, at the last fit {before}"
-    user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
+    first = outside[:1]
+    item = new.items.take(new.indices[first])[0]
+    user = new.users.take(new.user_index_of_nonzeros()[first])[0]
     raise DataError(
-        f"Rating {values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
-        f"user {new.users.values[int(user)]!r} is outside of the scale of the model, "
-        f"{low:g} to {high:g}."
+        f"Rating {values[first[0]]:g} of item {item!r} by user {user!r} is outside of the scale "
+        f"of the model, {low:g} to {high:g}."
     )
 
 
@@ -259,11 +265,13 @@ def change_of(
     leaving = None
     if forget is not None:
         leaving = Ids(forget, "user")
-        known = are_known(leaving, *(part for part in (old, new) if part is not None))
-        if not known.all():
-            old.users.index(leaving.take(np.flatnonzero(~known)))  # raises
+        known = are_known(leaving, old)
         before = _without_rows(old, leaving)
-        newer = None if new is None else _without_rows(new, leaving)
+        if new is not None:
+            known |= are_known(leaving, new)
+            newer = _without_rows(new, leaving)
+        unknown = leaving.take(np.flatnonzero(~known))
+        old.users.index(unknown)  # raises if there are any
     parts = [before]
     if newer is not None:
         before = _with_ids_of(before, newer)
@@ -299,11 +307,13 @@ def change_of(
         after = with_rows(before, collected, touched)
     if new is not None and new.source is not None:
         name = f"{new.source.name} and earlier ratings"
-        after = replace(after, source=replace(new.source, name=name, options={}))
+        source = replace(new.source, name=name, options={})
+        after = replace(after, source=source)
     lost = _without_events(after, removed)
     after = restricted(after, ~(lost["user"] | forgotten), ~lost["item"])
+    touched_ids = before.users.take(np.flatnonzero(touched))
     return replace(
-        _compared(old, after, before.users.take(np.flatnonzero(touched))),
+        _compared(old, after, touched_ids),
         n_added=n_added,
         n_removed=n_removed,
         n_late=n_late,
@@ -390,10 +400,11 @@ def _checked_reach(
 
     def location(row: int) -> Spot:
         event = int(past[row])
-        user = np.concatenate([log.users for log in logs])[event]
-        item = np.concatenate([log.items for log in logs])[event]
-        ids = parts[0].users.values[int(user)], parts[0].items.values[int(item)]
-        return Spot((event,), f"user {ids[0]!r}, item {ids[1]!r}")
+        users = np.concatenate([log.users for log in logs])
+        items = np.concatenate([log.items for log in logs])
+        user = parts[0].users.values[int(users[event])]
+        item = parts[0].items.values[int(items[event])]
+        return Spot((event,), f"user {user!r}, item {item!r}")
 
     first = -np.inf
     if window is not None:
@@ -419,11 +430,13 @@ def _touched_users(
     """Mark the users whose ratings may change, so that only their events are read again."""
     old = parts[0]
     touched = forgotten.copy()
-    if old.rule != rule or len({part.seconds is None for part in parts}) > 1:
+    have_times = {part.seconds is not None for part in parts}
+    if old.rule != rule or len(have_times) > 1:
         return np.ones_like(touched)
     log = _log(old)
     if log.seconds is not None:
-        leaves = (log.seconds < reach.first) | (log.seconds > reach.last)
+        leaves = log.seconds < reach.first
+        leaves |= log.seconds > reach.last
         touched[log.users[leaves]] = True
     for new in parts[1:]:
         events = _log(new)
@@ -453,7 +466,8 @@ def _is_same_rule(one: EventRule, other: EventRule) -> bool:
     weights = dict(zip(one.kinds, one.weights, strict=True))
     other_weights = dict(zip(other.kinds, other.weights, strict=True))
     same_kinds = weights.items() <= other_weights.items()
-    return same_kinds and (one.policy, one.half_life) == (other.policy, other.half_life)
+    same_policy = one.policy == other.policy
+    return same_kinds and same_policy and one.half_life == other.half_life
 
 
 def _common_rule(parts: Sequence[Ratings]) -> EventRule:
@@ -524,7 +538,8 @@ def _compared(old: Ratings, after: Ratings, touched: pl.Series) -> Change:
     columns = after.indices[positions]
     pairs = rows * n_items + columns
     old_positions, old_rows = _ratings_of(old, touched)
-    old_rows, old_columns = users[old_rows], items[old.indices[old_positions]]
+    old_rows = users[old_rows]
+    old_columns = items[old.indices[old_positions]]
     old_pairs = old_rows * n_items + old_columns
     old_pairs[(old_rows < 0) | (old_columns < 0)] = -1
     places = np.searchsorted(pairs, old_pairs)
@@ -563,7 +578,8 @@ def _ratings_of(ratings: Ratings, users: pl.Series) -> tuple[Indices, Indices]:
     indices = ratings.users.find(users)
     is_chosen = np.zeros(ratings.n_users, np.bool_)
     is_chosen[indices[indices >= 0]] = True
-    positions = np.flatnonzero(np.repeat(is_chosen, np.diff(ratings.indptr)))
+    counts = np.diff(ratings.indptr)
+    positions = np.flatnonzero(np.repeat(is_chosen, counts))
     rows = np.searchsorted(ratings.indptr, positions, side="right") - 1
     return positions, rows
 
@@ -594,7 +610,9 @@ def _with_ids_of(old: Ratings, new: Ratings) -> Ratings:
     items = _united(old.items, new.items)
     axes = []
     for axis, newer, ids in zip(old.axes, new.axes, (users, items), strict=True):
-        table = newer.table if axis.table is None else axis.table.updated(newer.table)
+        table = newer.table
+        if axis.table is not None:
+            table = axis.table.updated(table)
         table = table_of(table, ids)
         features = encoded_rows(axis, table, newer.table, ids)
         axes.append(Axis(ids, table, features))
@@ -629,10 +647,9 @@ def encoded_rows(
     from scipy.sparse import vstack
 
     updated_ids = Ids(ids.values.filter(is_updated), ids.kind)
-    stacked = vstack(
-        [features.matrix, encoder.transform(table, updated_ids).matrix], format="csr"
-    )
+    updated = encoder.transform(table, updated_ids)
+    stacked = vstack([features.matrix, updated.matrix], format="csr")
     rows = indices.copy()
-    rows[is_updated] = len(axis.ids) + np.arange(len(updated_ids))
+    rows[is_updated] = np.arange(len(axis.ids), stacked.shape[0])
     encoded: GroupedFeatures = replace(cast(Any, features), matrix=stacked[rows])
     return encoded

@@ -75,7 +75,11 @@ def predicted_pairs(
     predicted[is_known] = model.predict(*known, **context)
     if model.predicts_ratings:
         predicted = clip_to_range(predicted, fitted.training)
-    columns = [frame["user"], frame["item"], pl.Series("prediction", predicted)]
+    columns = [
+        frame["user"],
+        frame["item"],
+        pl.Series("prediction", predicted),
+    ]
     if std:
         if not isinstance(model, abilities.HasUncertainty):
             action = "estimate its uncertainty"
@@ -89,16 +93,20 @@ def predicted_pairs(
 def _pairs_frame(pairs: PairsLike, *, with_times: bool) -> pl.DataFrame:
     """Return pairs as a frame with the columns user and item, and timestamp if used."""
     if not isinstance(pairs, Sequence):
-        return of_roles(pairs, ("user", "item"), ("timestamp",) if with_times else ())
-    are_pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
+        optional = ("timestamp",) if with_times else ()
+        return of_roles(pairs, ("user", "item"), optional)
+    are_pairs = bool(pairs)
+    for pair in pairs:
+        are_pairs &= isinstance(pair, tuple | list) and len(pair) == 2
     # Of two lists of ids, each would be taken as a pair.
-    if not pairs or not are_pairs or any(np.ndim(part) for part in pairs[0]):
+    if not are_pairs or any(np.ndim(part) for part in pairs[0]):
         raise DataError(
             "Pairs must be a frame with the columns user and item, or a list of (user, item) "
             "pairs."
         )
     users, items = zip(*pairs, strict=True)
-    return pl.DataFrame([query_series(users, "user"), query_series(items, "item")])
+    columns = query_series(users, "user"), query_series(items, "item")
+    return pl.DataFrame(columns)
 
 
 def _cold_predictions(
@@ -143,22 +151,32 @@ def imputed(
             f"Only ratings can be imputed, and {reason}; fit a model such as 'als' to ratings with "
             "values."
         )
-    rows, columns = _distinct(ratings.users, users), _distinct(ratings.items, items)
+    rows = _distinct(ratings.users, users)
+    columns = _distinct(ratings.items, items)
     size = max(1, _BLOCK_PAIRS // max(1, len(columns)))
     position_of = np.full(ratings.n_items, -1)
     position_of[columns] = np.arange(len(columns))
+    rated_pairs = CsrPairs(ratings.indptr, ratings.indices)
 
     def frame(block: Indices) -> pl.DataFrame:
-        is_missing = np.ones((len(block), len(columns)), dtype=np.bool_)
+        shape = len(block), len(columns)
+        is_missing = np.ones(shape, np.bool_)
         if missing_only:
-            at, rated = CsrPairs(ratings.indptr, ratings.indices)(block)
-            has_column = position_of[rated] >= 0
-            is_missing[at[has_column], position_of[rated[has_column]]] = False
+            at, rated = rated_pairs(block)
+            positions = position_of[rated]
+            is_there = positions >= 0
+            is_missing[at[is_there], positions[is_there]] = False
         at, among = np.nonzero(is_missing)
-        users, items = block[at], columns[among]
+        users = block[at]
+        items = columns[among]
         predicted = clip_to_range(model.predict(users, items), fitted.training)
-        ids = ratings.users.take(users), ratings.items.take(items)
-        return pl.DataFrame([*ids, pl.Series("prediction", predicted)])
+        return pl.DataFrame(
+            [
+                ratings.users.take(users),
+                ratings.items.take(items),
+                pl.Series("prediction", predicted),
+            ]
+        )
 
     starts = range(0, max(1, len(rows)), size)
     return (frame(rows[start : start + size]) for start in starts)
@@ -208,9 +226,10 @@ def explained(
     totals = {"base": explanation.base[0]}
     if explanation.popularity is not None:
         totals["popularity"] = explanation.popularity[0]
-    frames = [_parts(totals), rows.head(len(rows) if n is None else n)]
+    frames = [_parts(totals), rows[:n]]
     if n is not None and n < len(rows):
-        frames.append(_parts({"others": rows["contribution"][n:].sum()}))
+        remainder = rows["contribution"][n:].sum()
+        frames.append(_parts({"others": remainder}))
     frame = pl.concat(frames, how="diagonal_relaxed")
     at = frame["item"]
     frame = frame.with_columns(
@@ -295,8 +314,12 @@ def ranked(
     `labels` is a column with the ids of the queries. The column of answers is called `name`, by
     default after their kind. `titles` and `new` are additional columns.
     """
+    if len(labels) == 1:  # faster for a single list
+        queries = labels.new_from_index(0, len(top))
+    else:
+        queries = labels[top.rows]
     columns = [
-        labels.new_from_index(0, len(top)) if len(labels) == 1 else labels[top.rows],
+        queries,
         answers.take(top.items).alias(name or answers.kind),
         pl.Series("rank", top.ranks),
         pl.Series("score", top.scores),
@@ -319,7 +342,8 @@ def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
         If the model has no vectors of items (or users).
     """
     if side == "item" and isinstance(model, abilities.HasItemSimilarity):
-        return model.item_similarity((counts / (counts + _SUPPORT)).astype(np.float32))
+        confidence = counts / (counts + _SUPPORT)
+        return model.item_similarity(confidence.astype(np.float32))
     if side == "user" and isinstance(model, abilities.HasUserVectors):
         vectors = model.user_vectors()
     elif side == "item" and isinstance(model, abilities.HasItemVectors):
@@ -365,12 +389,15 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     for space, encoded in zip(spaces, words, strict=True):
         queries.append(space.block.scale * (encoded.rows @ space.components.T))
     unknown = []  # in each text, the words that no column has
-    for first, *others in zip(*(encoded.unknown for encoded in words), strict=True):
-        unknown.append([word for word in first if all(word in row for row in others)])
+    unknown_of_columns = [encoded.unknown for encoded in words]
+    for first, *others in zip(*unknown_of_columns, strict=True):
+        in_all = [word for word in first if all(word in row for row in others)]
+        unknown.append(in_all)
     rows = sparse.hstack([encoded.rows for encoded in words], format="csr")
     check_words(unknown, np.diff(rows.indptr) == 0)
     vectors = np.hstack([space.vectors for space in spaces])
-    return Cosine(vectors.astype(np.float32), np.hstack(queries).astype(np.float32))
+    of_texts = np.hstack(queries)
+    return Cosine(vectors.astype(np.float32), of_texts.astype(np.float32))
 
 
 def unsupported(model: Model, ability: Any, action: str) -> DataError:

@@ -42,17 +42,14 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
     if names[:1] != [side] or names[1:] != [*kinds]:
         raise DamageError(f"a table of {side}s needs kinds of the columns {names[1:]}")
     ids = frame[side]
-    if (
-        ids.dtype not in (pl.Int64, pl.String)
-        or ids.null_count()
-        or len({*ids}) < len(ids)
-    ):
+    is_distinct = not ids.null_count() and ids.n_unique() == len(ids)
+    if ids.dtype not in (pl.Int64, pl.String) or not is_distinct:
         raise DamageError(f"a table of {side}s needs distinct ids, integers or strings")
     for name, kind in kinds.items():
         dtype = frame.schema[name]
-        fits = (
-            dtype.is_numeric() if kind == "number" else dtype in _FEATURES.get(kind, ())
-        )
+        fits = dtype in _FEATURES.get(kind, ())
+        if kind == "number":
+            fits = dtype.is_numeric()
         if not fits:
             raise DamageError(
                 f"column {name!r} has {dtype} values; they cannot be of {kind!r}"
@@ -60,24 +57,27 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
 
 
 def decoded(arrays: Arrays, prefix: str, entry: ColumnEntry) -> pl.Series:
-    """Return a column from the arrays of `storage.encoded`, whose names begin with `prefix`."""
+    """Return a column from the arrays of `encoded`, whose names begin with `prefix`."""
     if entry.type in ("text", "list"):
         values = _decoded_texts(arrays, prefix)
-        if entry.type == "list":
-            starts = np.append(0, listed(arrays, f"{prefix}_ends"))
-            check_rows(f"{prefix}_ends", starts, np.zeros(len(values)), 1)
-            lists = pl.lit(values.implode()).list
-            values = _slices(starts, lists.slice, pl.List(pl.String))
     else:
         array = listed(arrays, prefix)
         if array.ndim != 1 or not array.dtype.isnative:
             raise DamageError(f"{prefix} is not a column")
         values = pl.Series(array)
-        if entry.type != "number":
-            values = values.cast(pl.Date if entry.type == "date" else pl.Datetime("us"))
-    if f"{prefix}_valid" in arrays:
+    if entry.type == "list":
+        starts = np.append(0, listed(arrays, f"{prefix}_ends"))
+        check_rows(f"{prefix}_ends", starts, np.zeros(len(values)), 1)
+        lists = pl.lit(values.implode()).list
+        values = _slices(starts, lists.slice, pl.List(pl.String))
+    if entry.type == "date":
+        values = values.cast(pl.Date)
+    if entry.type == "datetime":
+        values = values.cast(pl.Datetime("us"))
+    valid = arrays.get(f"{prefix}_valid")
+    if valid is not None:
         missing = pl.Series([None], dtype=values.dtype)
-        values = values.zip_with(pl.Series(arrays[f"{prefix}_valid"]), missing)
+        values = values.zip_with(pl.Series(valid), missing)
     return values.alias(entry.name)
 
 
@@ -85,20 +85,23 @@ def _decoded_texts(arrays: Arrays, prefix: str) -> pl.Series:
     """Return the texts between offsets of bytes, which must be valid UTF-8."""
     offsets = listed(arrays, f"{prefix}_offsets")
     text = listed(arrays, f"{prefix}_bytes")
-    if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
+    are_texts = offsets.dtype == np.int64 and text.dtype == np.uint8
+    if not are_texts or text.ndim != 1:
         raise DamageError(f"{prefix} is not text")
     # An offset outside the bytes would be cut to an empty text in silence.
     check_rows(f"{prefix}_offsets", offsets, text, 256)
-    return _slices(offsets, pl.lit(text.tobytes()).bin.slice, pl.Binary).cast(pl.String)
+    joined = pl.lit(text.tobytes())
+    return _slices(offsets, joined.bin.slice, pl.Binary).cast(pl.String)
 
 
 def _slices(
     starts: NDArray[Any], slice_of: Callable[[str, str], pl.Expr], dtype: Any
 ) -> pl.Series:
     """Return slices of one value, each from a start to the next one."""
-    spans = pl.DataFrame({"start": starts[:-1], "length": np.diff(starts)})
-    if not len(spans):  # a literal would be a column of one row
+    lengths = np.diff(starts)
+    if not len(lengths):  # a literal would be a column of one row
         return pl.Series([], dtype=dtype)
+    spans = pl.DataFrame({"start": starts[:-1], "length": lengths})
     return spans.select(slice_of("start", "length")).to_series()
 
 
@@ -109,9 +112,11 @@ def saved_table(arrays: Arrays, manifest: Manifest, name: Any) -> pl.DataFrame:
     ------
     DamageError
     """
-    entries = manifest.columns.get(name, [])
-    columns = [decoded(arrays, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
-    if len({len(column) for column in columns}) != 1:
+    columns = []
+    for number, entry in enumerate(manifest.columns.get(name, [])):
+        columns.append(decoded(arrays, f"{name}/{number}", entry))
+    lengths = {len(column) for column in columns}
+    if len(lengths) != 1:
         raise DamageError(f"the columns of {name} are of different lengths, or missing")
     return pl.DataFrame(columns)
 
@@ -139,7 +144,7 @@ def encoded_tables(
     return columns, arrays
 
 
-def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
+def encoded(series: pl.Series) -> tuple[ColumnType, Arrays]:
     """Return the type of a column, and its arrays by name suffix.
 
     Raises
@@ -147,30 +152,30 @@ def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
     ModelFileError
         If values of its type cannot be saved.
     """
-    kind: ColumnType = "number"
-    arrays: dict[str, NDArray[Any]] = {}
+    dtype = series.dtype
+    arrays: Arrays = {}
     if series.null_count():
         arrays["_valid"] = series.is_not_null().to_numpy()
-    if series.dtype == pl.List(pl.String):
+    is_list = dtype == pl.List(pl.String)
+    if is_list:
         counts = series.list.len().fill_null(0).cast(pl.Int64)
         arrays["_ends"] = counts.cum_sum().to_numpy()
-        kind, series = "list", series.filter(counts > 0).explode()
-    if isinstance(series.dtype, pl.String | pl.Categorical | pl.Enum):
-        kind = "list" if kind == "list" else "text"
+        series = series.filter(counts > 0).explode()
+    if is_list or isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
         texts = series.cast(pl.String).fill_null("")
         arrays["_bytes"], arrays["_offsets"] = joined_texts(texts)
-        return kind, arrays
-    if series.dtype == pl.Date:
-        kind, series = "date", series.cast(pl.Int32)
-    elif isinstance(series.dtype, pl.Datetime):
-        kind, series = "datetime", series.dt.cast_time_unit("us").cast(pl.Int64)
-    if (
-        not (series.dtype.is_numeric() or series.dtype == pl.Boolean)
-        or series.dtype.is_decimal()
-    ):
+        return "list" if is_list else "text", arrays
+    form: ColumnType = "number"
+    if dtype == pl.Date:
+        form = "date"
+        series = series.cast(pl.Int32)
+    elif isinstance(dtype, pl.Datetime):
+        form = "datetime"
+        series = series.dt.cast_time_unit("us").cast(pl.Int64)
+    elif dtype.is_decimal() or not (dtype.is_numeric() or dtype == pl.Boolean):
         raise ModelFileError(
-            f"The column {series.name!r} of the metadata cannot be saved: it has {series.dtype} "
-            "values; texts, lists of texts, numbers, booleans and dates can be."
+            f"The column {series.name!r} of the metadata cannot be saved: it has {dtype} values; "
+            "texts, lists of texts, numbers, booleans and dates can be."
         )
-    filled = series.fill_null(0 if series.dtype != pl.Boolean else False)
-    return kind, arrays | {"": filled.to_numpy()}
+    filled = series.fill_null(False if dtype == pl.Boolean else 0)
+    return form, arrays | {"": filled.to_numpy()}

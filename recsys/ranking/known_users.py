@@ -7,6 +7,7 @@ from the arrays of a model alone.
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from recsys.model_file import Arrays, OpenedModel, listed, open_model
 from recsys.models.parts import Mask
 from recsys.ranking.topn import CsrPairs, KnownUsers, TopN
 from recsys.saved_arrays import DamageError, check_rows
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # as ids are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +47,14 @@ class ListColumns:
         """Return the rows as JSON objects, one per line."""
         encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
         lines = []
-        for row in zip(*self.columns.values(), strict=True):
+        for row in self._rows():
             entry = dict(zip(self.columns, row, strict=True))
             lines.append(encoder.encode(entry) + "\n")
         return "".join(lines)
 
     def write_csv(self, *, include_header: bool = True, separator: str = ",") -> str:
         """Return the rows as delimited text."""
-        rows = [*zip(*self.columns.values(), strict=True)]
+        rows = self._rows()
         if include_header:
             rows.insert(0, tuple(self.columns))
         lines = []
@@ -59,6 +62,9 @@ class ListColumns:
             cells = [_cell(value, separator) for value in row]
             lines.append(separator.join(cells) + "\n")
         return "".join(lines)
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return [*zip(*self.columns.values(), strict=True)]
 
 
 def _cell(value: Any, separator: str) -> str:
@@ -68,7 +74,8 @@ def _cell(value: Any, separator: str) -> str:
     text = str(value)
     if isinstance(value, bool):
         text = text.lower()
-    if text and not {separator, '"', "\n", "\r"} & {*text}:
+    special = {separator, '"', "\n", "\r"}
+    if text and special.isdisjoint(text):
         return text
     doubled = text.replace('"', '""')
     return f'"{doubled}"'
@@ -94,13 +101,15 @@ def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | N
     user_ids = _Column.of(arrays, "users/0")
     item_ids = _Column.of(arrays, "items/0")
     n_items = len(item_ids)
-    if (model.n_users, model.n_items) != (len(user_ids), n_items):
+    if model.n_users != len(user_ids) or model.n_items != n_items:
         raise DamageError("the model is of another shape")
     indptr = listed(arrays, "ratings/indptr")
     rated = listed(arrays, "ratings/indices")
     check_rows("ratings/indptr", indptr, rated, n_items, len(user_ids))
-    requested = [index for text in users for index in user_ids.indices(text)]
-    indices = np.array([*dict.fromkeys(requested)])
+    requested: dict[int, None] = {}  # without repetitions
+    for text in users:
+        requested |= dict.fromkeys(user_ids.indices(text))
+    indices = np.array([*requested])
     new = None
     if "item" in manifest.features:
         is_unrated = np.bincount(rated, minlength=n_items) == 0
@@ -109,9 +118,8 @@ def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | N
     if new is not None and not model.uses_features:
         allowed = ~new
         new = None
-    search = KnownUsers(
-        model, CsrPairs(indptr, rated), allowed, Ties(item_ids.hashes())
-    )
+    ties = Ties(item_ids.hashes())
+    search = KnownUsers(model, CsrPairs(indptr, rated), allowed, ties)
     top = TopN.joined(search.best(indices, n))
     if not len(top):
         return None
@@ -126,8 +134,9 @@ def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | N
     if manifest.title is not None:
         names = [column.name for column in manifest.columns["item_table"]]
         titles = _Column.of(arrays, f"item_table/{names.index(manifest.title)}")
-        rows = _table_rows(_Column.of(arrays, "item_table/0"), columns["item"], items)
-        columns["title"] = [None if row is None else titles[row] for row in rows]
+        table_ids = _Column.of(arrays, "item_table/0")
+        rows = _table_rows(table_ids, columns["item"], items)
+        columns["title"] = [row if row is None else titles[row] for row in rows]
     if new is not None:
         columns["new"] = new[items].tolist()
     return ListColumns(manifest.model, columns)
@@ -164,7 +173,8 @@ class _Column:
         values = listed(arrays, prefix if offsets is None else f"{prefix}_bytes")
         if offsets is not None:
             check_rows(f"{prefix}_offsets", offsets, values, 256)
-        if values.dtype != (np.int64 if offsets is None else np.uint8):
+        dtype = np.int64 if offsets is None else np.uint8
+        if values.dtype != dtype:
             raise DamageError(f"{prefix} is of another type")
         return cls(values, offsets, arrays.get(f"{prefix}_valid"))
 
@@ -186,9 +196,9 @@ class _Column:
         if self.offsets is not None:
             return hash_texts(self.values, self.offsets)
         texts = [str(number).encode() for number in self.values.tolist()]
-        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-        joined = np.frombuffer(b"".join(texts), np.uint8)
-        return hash_texts(joined, np.insert(ends, 0, 0))
+        lengths = [0, *map(len, texts)]
+        offsets = np.cumsum(lengths, dtype=np.int64)
+        return hash_texts(np.frombuffer(b"".join(texts), np.uint8), offsets)
 
     def indices(self, text: str) -> list[int]:
         """Return the position of an id, or of several between commas.
@@ -209,7 +219,7 @@ class _Column:
         """Return the position of an id in the sorted column, or -1."""
         query: Any = text
         if self.offsets is None:
-            if not text.removeprefix("-").isdecimal() or str(int(text)) != text:
+            if _INTEGER.fullmatch(text) is None:
                 return -1
             query = int(text)
         row = bisect_left(self, query)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from numbers import Integral
 from typing import TypedDict
 
 import numpy as np
@@ -17,7 +16,7 @@ from lowrank.kernels.topk import Ties
 from recsys.data.frames import listed
 from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError
+from recsys.errors import DataError, check_whole
 from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Model
@@ -153,12 +152,9 @@ def with_unknown_users(model: Model, popular: Popular, limits: SearchLimits) -> 
             parts: list[TopN] = []
             for scorer, is_scored in ((model, is_known), (of_unknown, ~is_known)):
                 rows = part.start + np.flatnonzero(is_scored)
-                parts += [
-                    TopN(rows[top.rows], top.items, top.ranks, top.scores)
-                    for top in top_n(scorer, users[rows], n, **limits)
-                ]
-            joined = TopN.joined(parts)
-            yield joined.take(np.argsort(joined.rows, kind="stable"))
+                tops = top_n(scorer, users[rows], n, **limits)
+                parts += [top.with_rows(rows[top.rows]) for top in tops]
+            yield TopN.joined(parts).by_row()
 
     return search
 
@@ -185,20 +181,18 @@ class Groups:
         DataError
             If there is no such column.
         """
-        values = _column_of_items(ratings, column)
-        if values.dtype != pl.List:
-            lists = pl.concat_list(pl.all())
-            texts = values.cast(pl.String).to_frame()
-            values = texts.select(lists).to_series()
-        numbers = np.arange(len(values))
-        table = pl.DataFrame({"item": numbers, "group": values})
-        pairs = table.explode("group").drop_nulls().unique(maintain_order=True)
+        values = _column_of_items(ratings, column).alias("group")
+        pairs = values.to_frame().with_row_index("item")
+        if values.dtype == pl.List:
+            pairs = pairs.explode("group")
+        pairs = pairs.drop_nulls()
+        pairs = pairs.unique(maintain_order=True)
         ranks = pairs["group"].rank("dense").to_numpy()
         groups = ranks.astype(np.int64) - 1
-        items = pairs["item"].to_numpy()
+        items = pairs["item"].to_numpy().astype(np.int64)
         counts = np.bincount(items, minlength=len(values))
-        starts = np.cumsum(counts) - counts
         # The pairs of an item follow one another.
+        starts = np.cumsum(counts) - counts
         position = np.arange(len(items)) - np.repeat(starts, counts)
         count = int(groups.max(initial=-1)) + 1
         width = int(counts.max(initial=1))
@@ -210,7 +204,7 @@ class Groups:
 def _column_of_items(ratings: Ratings, column: str) -> pl.Series:
     """Return a column of the item table, in the order of the items."""
     table = ratings.item_table
-    if table is None:
+    if table is None or not table.kinds:
         raise DataError(
             f"No table of items has the column {column!r}; there is no table of items."
         )
@@ -220,14 +214,9 @@ def _column_of_items(ratings: Ratings, column: str) -> pl.Series:
         column = by_lower_case.get(column.lower(), column)
     if column not in names:
         similar = close_matches(column, names, 1)
-        hint = ""
-        if similar:
-            hint = f"did you mean {similar[0]}? "
-        columns = "there is no table of items"
-        if names:
-            columns = f"it has {', '.join(names)}"
+        hint = f"did you mean {similar[0]}? " if similar else ""
         raise DataError(
-            f"No table of items has the column {column!r}; {hint}{columns}."
+            f"No table of items has the column {column!r}; {hint}it has {', '.join(names)}."
         )
     return table.aligned(ratings.items)[column]
 
@@ -271,21 +260,17 @@ class Reranking:
         pool = min(n_items, pool or max(_POOL * n, _LEAST_POOL))
         for top in search(users, pool):
             chosen = self._choose(top, n, pool)
-            rows = np.unique(top.rows)
-            n_chosen = np.bincount(chosen.rows, minlength=len(users))[rows]
-            n_candidates = np.bincount(top.rows, minlength=len(users))[rows]
-            short = rows[(n_chosen < n) & (n_candidates == pool)]
+            n_chosen = np.bincount(chosen.rows, minlength=len(users))
+            n_candidates = np.bincount(top.rows, minlength=len(users))
+            short = np.flatnonzero((n_chosen < n) & (n_candidates == pool))
             if pool == n_items or not len(short):
                 yield chosen
                 continue
             parts = [chosen.take(~np.isin(chosen.rows, short))]
-            deeper = self.blocks(search, users[short], n, n_items, _DEEPER * pool)
-            parts += [
-                TopN(short[block.rows], block.items, block.ranks, block.scores)
-                for block in deeper
-            ]
-            joined = TopN.joined(parts)
-            yield joined.take(np.argsort(joined.rows, kind="stable"))
+            deeper_pool = _DEEPER * pool
+            deeper = self.blocks(search, users[short], n, n_items, deeper_pool)
+            parts += [block.with_rows(short[block.rows]) for block in deeper]
+            yield TopN.joined(parts).by_row()
 
     def _choose(self, top: TopN, n: int, pool: int) -> TopN:
         """Choose n of each user's candidates (at most `pool`)."""
@@ -313,17 +298,21 @@ class Reranking:
         users = np.arange(len(items))
         is_free = items >= 0
         items = np.maximum(items, 0)
-        relevance = _relevance(scores, is_free) * np.float32(1 - self.diversity)
+        relevance = _relevance(scores, is_free)
+        relevance *= np.float32(1 - self.diversity)
         similarity = np.full(items.shape, -1, np.float32)
         codes = self.groups.codes[items]
         is_padding = codes == self.groups.count
-        counts = np.zeros((len(items), self.groups.count + 1), np.int32)
-        order = np.full((len(items), n), -1, np.int64)
-        for rank in range(min(n, items.shape[1])):
+        n_users, n_candidates = items.shape
+        counts = np.zeros((n_users, self.groups.count + 1), np.int32)
+        order = np.full((n_users, n), -1, np.int64)
+        weight = np.float32(self.diversity)
+        for rank in range(min(n, n_candidates)):
             value = relevance
             if self.diversity and rank:
-                value = relevance - np.float32(self.diversity) * similarity
-            has_room = counts[users[:, None, None], codes] < self.at_most
+                value = relevance - weight * similarity
+            counts_of_groups = counts[users[:, None, None], codes]
+            has_room = counts_of_groups < self.at_most
             is_allowed = is_free & (has_room | is_padding).all(axis=2)
             value = np.where(is_allowed, value, -np.inf)
             pick = value.argmax(axis=1)
@@ -372,31 +361,24 @@ def best_items(
         If an option is out of range or needs another one, or the model has no item vectors.
     """
     diversity = options.diversity
-    if isinstance(diversity, bool) or not isinstance(diversity, int | float):
+    is_number = isinstance(diversity, int | float) and not isinstance(diversity, bool)
+    if not is_number or not 0 <= diversity <= 1:
         raise DataError(f"diversity must be a number from 0 to 1; got {diversity!r}.")
-    if not 0 <= diversity <= 1:
-        raise DataError(f"diversity must be from 0 to 1; got {diversity:g}.")
     if (options.at_most is None) != (options.per is None):
         raise DataError("at_most and per go together: at_most=2, per='genres'.")
     check_n(n)
     if options.at_most is None and not diversity:
         return search(users, n)
-    one_group = np.zeros((ratings.n_items, 1), np.int32)
-    groups = Groups(one_group, 0)
+    groups = Groups(np.zeros((ratings.n_items, 1), np.int32), 0)
     if options.at_most is not None and options.per is not None:
-        at_most = options.at_most
-        if (
-            not isinstance(at_most, Integral)
-            or isinstance(at_most, bool)
-            or at_most < 1
-        ):
-            raise DataError(f"at_most must be a whole number from 1; got {at_most!r}.")
+        check_whole("at_most", options.at_most, 1)
         groups = Groups.of(ratings, options.per)
     vectors = np.zeros((0, 0), np.float32)
     if diversity:
         if not isinstance(model, abilities.HasItemVectors):
             raise unsupported(model, abilities.HasItemVectors, "diversify lists")
         vectors = model.item_vectors()
-        vectors = vectors * np.nan_to_num(inverse_lengths(vectors))[:, None]
+        scale = np.nan_to_num(inverse_lengths(vectors))
+        vectors = vectors * scale[:, None]
     rule = Reranking(float(diversity), vectors, options.at_most or 0, groups)
     return rule.blocks(search, users, int(n), ratings.n_items)

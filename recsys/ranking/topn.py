@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
@@ -77,6 +77,14 @@ class TopN:
         """Return some of the entries, given by a mask or by positions."""
         return TopN(*(column[which] for column in self))
 
+    def with_rows(self, rows: Indices) -> TopN:
+        """Return the entries at other positions in the query."""
+        return replace(self, rows=rows)
+
+    def by_row(self) -> TopN:
+        """Return the entries in the order of their rows."""
+        return self.take(np.argsort(self.rows, kind="stable"))
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -136,13 +144,15 @@ def search_order(
     The order is computed once for many searches. It is timed on sampled users of `n_users`, because
     it gains nothing if all vectors have about the same length.
     """
-    users = np.linspace(0, n_users - 1, min(n_users, _SAMPLE)).astype(np.int64)
+    n_sampled = min(n_users, _SAMPLE)
+    users = np.linspace(0, n_users - 1, n_sampled).astype(np.int64)
     form = scorer._factor_form(users)
     if form is None or not n_users:
         return None
     if form.weight is not None or form.sparse is not None:
         return None
-    typical = float(np.median(np.linalg.norm(form.users, axis=1)))
+    lengths = np.linalg.norm(form.users, axis=1)
+    typical = float(np.median(lengths))
     order = item_order(form.items, form.bias, allowed=allowed, typical=typical)
 
     def seconds(tried: SearchOrder | None) -> float:
@@ -202,7 +212,11 @@ class KnownUsers:
     @property
     def options(self) -> SearchOptions:
         """Options of `top_n` for these items."""
-        return {"allowed": self.allowed, "order": self.order, "ties": self.ties}
+        return {
+            "allowed": self.allowed,
+            "order": self.order,
+            "ties": self.ties,
+        }
 
 
 def check_n(n: object) -> None:
@@ -225,7 +239,8 @@ class CsrPairs:
     def __call__(self, users: Indices) -> tuple[Indices, NDArray[np.integer[Any]]]:
         """Return the entries of the rows `users`: positions in `users`, and items."""
         at, indptr = kernels.row_places(self.indptr, users)
-        return np.repeat(np.arange(len(users)), np.diff(indptr)), self.indices[at]
+        rows = np.repeat(np.arange(len(users)), np.diff(indptr))
+        return rows, self.indices[at]
 
 
 def select(
@@ -251,14 +266,19 @@ def select(
             cut = np.nextafter(cut + 2 * error, np.float32(np.inf))
         cut[np.isnan(cut)] = np.inf
         chosen &= losses <= cut[:, None]
-    rows, items = np.divmod(np.flatnonzero(chosen), max(1, scores.shape[1]))
-    values = -losses[rows, items] if exact is None else exact(rows, items)
+    n_items = max(1, scores.shape[1])
+    rows, items = np.divmod(np.flatnonzero(chosen), n_items)
+    values = -losses[rows, items]
+    if exact is not None:
+        values = exact(rows, items)
     selected = _largest(rows, items, values, n, ties)
-    rows, items, values = rows[selected], items[selected], values[selected]
+    rows, items = rows[selected], items[selected]
+    values = values[selected]
     tie_ranks = items if ties is None else ties.places(rows, items)
     order = np.lexsort((tie_ranks, -values, rows))
     counts = np.bincount(rows, minlength=len(scores))
-    ranks = np.arange(1, len(rows) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.cumsum(counts) - counts
+    ranks = np.arange(1, len(rows) + 1) - np.repeat(starts, counts)
     order = order[ranks <= n]
     ranks = ranks[ranks <= n]
     values = values[order].astype(np.float32, copy=False)
@@ -282,7 +302,8 @@ def _largest(
         is_selected[part] = losses < cut
         equal = part.start + np.flatnonzero(losses == cut)
         if ties is not None:
-            equal = equal[np.argsort(ties.places(rows[equal], items[equal]))]
+            places = ties.places(rows[equal], items[equal])
+            equal = equal[np.argsort(places)]
         n_missing = n - np.count_nonzero(is_selected[part])
         is_selected[equal[:n_missing]] = True
     return is_selected
@@ -331,7 +352,8 @@ class Cosine:
 
     def scores(self, users: Indices) -> Floats:  # noqa: D102
         if len(users) == 1:  # BLAS has a faster product for one vector
-            block: Floats = (self._vectors @ self._queries[users[0]])[None, :]
+            product = self._vectors @ self._queries[users[0]]
+            block: Floats = product[None, :]
         else:
             block = self._queries[users] @ self._vectors.T
         block *= self._scale[users, None]
@@ -367,10 +389,13 @@ def _blocks(
     """Yield at least one block; blocks are larger if the kernel computes the scores."""
     is_compiled = kernels.backend().name == "compiled"
     width, limit = scorer.n_items, _BLOCK_SCORES
-    if is_compiled and (form := scorer._factor_form(users[:0])) is not None:
+    form = scorer._factor_form(users[:0]) if is_compiled else None
+    if form is not None:
         width, limit = min(width, form.users.shape[1]), _BLOCK_FACTORS
-    n_results = max(1, min(n, scorer.n_items))
-    size = max(1, min(limit // max(1, width), _BLOCK_RESULTS // n_results))
+    # At most `limit` numbers of work and a million results, but at least one user.
+    size = limit // max(1, width)
+    size = min(size, _BLOCK_RESULTS // max(1, min(n, scorer.n_items)))
+    size = max(1, size)
     for start in range(0, max(1, len(users)), size):
         block = slice(start, start + size)
         form = scorer._factor_form(users[block]) if is_compiled else None
@@ -381,7 +406,7 @@ def _blocks(
             top = _by_scores(scorer, users[block], n, exclude, of_block)
         else:
             top = _by_factors(form, users[block], n, exclude, of_block)
-        yield TopN(top.rows + start, top.items, top.ranks, top.scores)
+        yield top.with_rows(top.rows + start)
 
 
 def _by_factors(
@@ -405,7 +430,8 @@ def _by_factors(
         seen=seen,
         **options,
     )
-    rows, columns = np.nonzero(np.arange(best.items.shape[1]) < best.counts[:, None])
+    ranks = np.arange(best.items.shape[1])
+    rows, columns = np.nonzero(ranks < best.counts[:, None])
     items = best.items[rows, columns].astype(np.int64)
     scores = best.scores[rows, columns]
     if form.link is not None:
@@ -457,7 +483,8 @@ def checked_scores(scorer: Scorer, users: Indices) -> NDArray[np.floating[Any]]:
             f"The scores of the {name} model must be numbers; got {scores.dtype}."
         )
     if scores.dtype not in (np.float32, np.float64):
-        scores = scores.astype(np.float32 if scores.dtype.itemsize < 4 else np.float64)
+        is_short = scores.dtype.itemsize < 4
+        scores = scores.astype(np.float32 if is_short else np.float64)
     if not scores.flags.writeable:  # such as the result of np.broadcast_to
         scores = scores.copy()
     if isinstance(scorer, Model) and np.isnan(scores).any():

@@ -128,13 +128,13 @@ def test_the_search_goes_deeper_where_groups_leave_a_list_short():
 
 def test_requests_are_checked(recommender):
     for options, message in [
-        ({"diversity": 1.5}, "diversity must be from 0 to 1; got 1.5"),
+        ({"diversity": 1.5}, "diversity must be a number from 0 to 1; got 1.5"),
         ({"diversity": "much"}, "diversity must be a number from 0 to 1; got 'much'"),
         ({"at_most": 2}, "at_most and per go together"),
         ({"per": "genres"}, "at_most and per go together"),
         (
             {"at_most": 0, "per": "genres"},
-            "at_most must be a whole number from 1; got 0",
+            "at_most must be at least 1; got 0",
         ),
         ({"at_most": 2, "per": "genre"}, "column 'genre'; did you mean genres"),
     ]:
