@@ -93,28 +93,25 @@ def stability(
     >>> round(same.index, 2), round(other.index, 2), same.is_shift, other.is_shift
     (0.0, 0.88, False, True)
     """
-    counts = [
-        np.asarray(group_counts, dtype=np.float64) for group_counts in (before, now)
-    ]
-    if counts[0].shape != counts[1].shape or counts[0].ndim != 1:
+    earlier = np.asarray(before, np.float64)
+    later = np.asarray(now, np.float64)
+    if earlier.shape != later.shape or earlier.ndim != 1:
         raise DataError("The counts of both samples must be of the same groups.")
-    n, m = (float(group_counts.sum()) for group_counts in counts)
+    n, m = float(earlier.sum()), float(later.sum())
     if not (n and m):
         raise DataError("There is nothing to compare: a sample is empty.")
-    is_filled = (counts[0] + counts[1]) > 0
-    p, q = (
-        np.maximum(group_counts[is_filled], 0.5) / group_counts.sum()
-        for group_counts in counts
-    )
+    is_filled = (earlier + later) > 0
+    # An empty group counts as half a rating, so that the logarithm is finite.
+    p = np.maximum(earlier[is_filled], 0.5) / n
+    q = np.maximum(later[is_filled], 0.5) / m
     index = float(np.sum((q - p) * np.log(q / p)))
     freedom = max(1, int(is_filled.sum()) - 1)
     # Wilson and Hilferty's approximation of the quantile of chi-squared.
     spread = 2 / (9 * freedom)
     quantile = freedom * (1 - spread + _QUANTILE * spread**0.5) ** 3
+    chance = quantile * (1 / n + 1 / m)
     names = groups or tuple(map(str, range(1, len(is_filled) + 1)))
-    return Stability(
-        index, quantile * (1 / n + 1 / m), counts[0] / n, counts[1] / m, names
-    )
+    return Stability(index, chance, earlier / n, later / m, names)
 
 
 def latest(known: Ratings, n_new: int) -> npt.NDArray[np.int64] | None:
@@ -148,18 +145,18 @@ def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
     if len(grades) > 2 * _GROUPS:
         share = np.cumsum(before) / before.sum()
         tenths = np.searchsorted(share, np.arange(1, _GROUPS) / _GROUPS)
-        edges = np.unique(values[np.minimum(tenths, len(values) - 1)]).astype(
-            np.float64
-        )
+        deciles = values[np.minimum(tenths, len(values) - 1)]
+        edges = np.unique(deciles).astype(np.float64)
         ends = [f"{edge:.3g}" for edge in edges]
         names = (*(f"to {end}" for end in ends), f"above {ends[-1]}")
     else:
         edges = (grades[:-1] + grades[1:]) / 2
         names = tuple(f"{grade:g}" for grade in grades)
-    earlier, later = (
-        np.bincount(np.searchsorted(edges, levels), weights=n, minlength=len(names))
-        for levels, n in ((values, before), (new_values, now))
-    )
+    n_groups = len(names)
+    groups = np.searchsorted(edges, values)
+    new_groups = np.searchsorted(edges, new_values)
+    earlier = np.bincount(groups, weights=before, minlength=n_groups)
+    later = np.bincount(new_groups, weights=now, minlength=n_groups)
     return stability(earlier, later, names)
 
 
@@ -176,15 +173,15 @@ def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:
     if not len(item_indices):
         return None
     order = np.argsort(-counts, kind="stable")
-    share = (np.cumsum(counts[order]) - counts[order] / 2) / counts.sum()
+    sorted_counts = counts[order]
+    share = (np.cumsum(sorted_counts) - sorted_counts / 2) / counts.sum()
+    tenth = (share * _GROUPS).astype(np.int64)
     group = np.empty(known.n_items, np.int64)
-    group[order] = np.minimum((share * _GROUPS).astype(np.int64), _GROUPS - 1)
+    group[order] = np.minimum(tenth, _GROUPS - 1)
     recent = latest(known, new.n_ratings)
     indices = known.indices if recent is None else known.indices[recent]
-    before, now = (
-        np.bincount(group[group_items], minlength=_GROUPS)
-        for group_items in (indices, item_indices)
-    )
+    before = np.bincount(group[indices], minlength=_GROUPS)
+    now = np.bincount(group[item_indices], minlength=_GROUPS)
     sizes = np.bincount(group[counts > 0], minlength=_GROUPS)
     names = tuple(
         f"tenth {n} ({size:,} items)" for n, size in enumerate(sizes, start=1)

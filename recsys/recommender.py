@@ -94,13 +94,13 @@ class Recommender:
                 f"A model object has its parameters already; got {', '.join(params)}."
             )
         self._is_named = isinstance(model, str)
-        self.model: Model = (
-            make_model(model, **params) if isinstance(model, str) else model
-        )
-        if not isinstance(self.model, Model):
+        if isinstance(model, str):
+            model = make_model(model, **params)
+        if not isinstance(model, Model):
             raise DataError(
                 f"model must be a name or a Model with its parameters; got {model!r}."
             )
+        self.model = model
         self.training: dict[str, Any] = {}
         self.provenance = _UNSAVED
         self._ratings: Ratings | None = None
@@ -110,11 +110,9 @@ class Recommender:
         return f"<{type(self).__name__}: {self.model.name}, {self._ratings or 'not fitted'}>"
 
     def _repr_html_(self) -> str:
-        facts = {"model": self.model.name, **self.model.get_params()}
-        facts |= {
-            name: value for name, value in self.training.items() if value is not None
-        }
-        return html_table(repr(self), facts)
+        facts = {"model": self.model.name, **self.model.get_params(), **self.training}
+        known = {name: value for name, value in facts.items() if value is not None}
+        return html_table(repr(self), known)
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import Tags, TargetTags
@@ -126,20 +124,19 @@ class Recommender:
         params = self.model.get_params()
         if self._is_named:
             return {"model": self.model.name, **params}
-        return {"model": self.model} | (
-            {f"model__{n}": params[n] for n in params} if deep else {}
-        )
+        nested = {f"model__{name}": params[name] for name in params} if deep else {}
+        return {"model": self.model, **nested}
 
     def set_params(self, **params: Any) -> Self:
         """Set the model or some of its parameters, and discard the fit."""
         if self._is_named:
-            same = params.get("model", self.model.name) == self.model.name
-            changed = type(self)(**(self.get_params() if same else {}) | params)
+            if params.get("model", self.model.name) == self.model.name:
+                params = self.get_params() | params
+            changed = type(self)(**params)
         else:
             model = params.pop("model", self.model)
-            if nested := {
-                name.removeprefix("model__"): params[name] for name in params
-            }:
+            nested = {name.removeprefix("model__"): params[name] for name in params}
+            if nested:
                 model = type(model)().set_params(**model.get_params() | nested)
             changed = type(self)(model)
         self.__dict__ = vars(changed)
@@ -421,11 +418,9 @@ class Recommender:
             If the ratings are not of this kind, timestamps are missing, a fit is needed, or a few
             ratings far from the others would decide that the window drops the others.
         """
-        new = (
-            None
-            if ratings is None
-            else as_ratings(ratings, reading_of(self.fitted), as_of=as_of)
-        )
+        new = None
+        if ratings is not None:
+            new = as_ratings(ratings, reading_of(self.fitted), as_of=as_of)
         fitted = updated(
             self.fitted,
             new,
@@ -617,7 +612,7 @@ class Recommender:
     def _similar(
         self, kind: str, queries: IdsLike, n: int, scorer: Scorer
     ) -> pl.DataFrame:
-        ids: Ids = getattr(self.ratings, f"{kind}s")
+        ids = self.ratings.axis(kind).ids
         indices = ids.index(listed(queries))
         ties = Ties(ids.hashes)
         itself = CsrPairs.diagonal(len(ids))
@@ -634,22 +629,21 @@ class Recommender:
 
     @cached_property
     def _item_similarity(self) -> Scorer:
-        rated, n = (
-            self._counts_from.get("item", self.ratings).indices,
-            self.ratings.n_items,
-        )
-        return predictions.similarity(
-            self.model, "item", np.bincount(rated, minlength=n)
-        )
+        counts = self._training_ratings("item").counts("item")
+        return predictions.similarity(self.model, "item", counts)
 
     @cached_property
     def _user_similarity(self) -> Scorer:
-        counts = np.diff(self._counts_from.get("user", self.ratings).indptr)
+        counts = self._training_ratings("user").counts("user")
         return predictions.similarity(self.model, "user", counts)
+
+    def _training_ratings(self, side: str) -> Ratings:
+        """Return the ratings with which the users or items of this recommender were fitted."""
+        return self._counts_from.get(side, self.ratings)
 
     @cached_property
     def _new(self) -> Mask | None:
-        return folding.is_new(self.ratings, self._counts_from.get("item", self.ratings))
+        return folding.is_new(self.ratings, self._training_ratings("item"))
 
     @cached_property
     def _known_users(self) -> KnownUsers:
@@ -661,7 +655,7 @@ class Recommender:
 
     @cached_property
     def _popular(self) -> Popular:
-        return Popular().fit(self._counts_from.get("item", self.ratings))
+        return Popular().fit(self._training_ratings("item"))
 
     @cached_property
     def _titles(self) -> pl.Series | None:
@@ -767,7 +761,7 @@ class Recommender:
 
     @cached_property
     def _topics(self) -> Topics:
-        return Topics(self.model, self._counts_from.get("item", self.ratings))
+        return Topics(self.model, self._training_ratings("item"))
 
     def explain(
         self,
@@ -810,7 +804,7 @@ class Recommender:
         return predictions.explained(
             self.model,
             self.ratings,
-            self._counts_from.get("item", self.ratings),
+            self._training_ratings("item"),
             user,
             item,
             n,

@@ -19,7 +19,7 @@ from recsys.data.csr import Values
 from recsys.data.events import collect
 from recsys.data.feedback import judge
 from recsys.data.ids import integers_if_whole
-from recsys.data.kinds import FeatureRequest, Policy
+from recsys.data.kinds import Policy
 from recsys.data.ratings import (
     Ratings,
     compact,
@@ -112,16 +112,12 @@ def judged_again(ratings: Ratings, reading: Mapping[str, Any]) -> Ratings:
     are_unrated = not implicit and "missing" not in reading and marks_unrated(levels)
     if are_unrated:
         entries = entries.take(values.at() != -1)
+    order = ratings.in_time_order
     collected = collect(
-        entries,
-        ratings.shape,
-        rule,
-        implicit=implicit,
-        known_order=ratings.in_time_order,
+        entries, ratings.shape, rule, implicit=implicit, known_order=order
     )
-    judged = replace(
-        with_collected(ratings, collected), implicit=implicit, feedback=decision
-    )
+    judged = with_collected(ratings, collected)
+    judged = replace(judged, implicit=implicit, feedback=decision)
     if not are_unrated:
         return judged
     users = has_ratings(judged) | ~has_ratings(ratings)
@@ -141,7 +137,7 @@ def with_tables_typed_again(ratings: Ratings) -> Ratings:
 
 def encoded_again(ratings: Ratings) -> Ratings:
     """Return ratings with their features encoded again, in the way that was requested."""
-    request = ratings.feature_request or _implied_request(ratings)
+    request = ratings.feature_request
     if request is None:
         return ratings
     from recsys.data.feature_selection import with_features
@@ -149,26 +145,8 @@ def encoded_again(ratings: Ratings) -> Ratings:
     tables = [axis.table for axis in ratings.axes if axis.table is not None]
     names = {name for table in tables for name in table.kinds}
     if request.columns is not None:
-        request = replace(
-            request, columns=tuple(n for n in request.columns if n in names)
-        )
+        columns = tuple(name for name in request.columns if name in names)
+        request = replace(request, columns=columns)
     if not names or request.columns == ():
         return replace(ratings, item_features=None, user_features=None)
     return with_features(ratings, **asdict(request))
-
-
-def _implied_request(ratings: Ratings) -> FeatureRequest | None:
-    """Return the request that suits features with an encoder that were not requested as such."""
-    from recsys.data.blocks import TextBlock
-
-    users, items = ratings.axes
-    encoders = [axis.encoder for axis in (items, users) if axis.encoder is not None]
-    blocks = [block for encoder in encoders for block in encoder.blocks]
-    if not blocks:
-        return None
-    are_vectors = any(
-        isinstance(block, TextBlock) and block.components is not None
-        for block in blocks
-    )
-    columns = tuple(dict.fromkeys(block.column for block in blocks))
-    return FeatureRequest(columns, "vectors" if are_vectors else "terms")

@@ -111,28 +111,23 @@ def _write_split(
         if ratings.implicit:
             column = COUNTS if reading.weight is None else reading.weight
             frame = frame.rename({"rating": column}, strict=False)
-        frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(
-            folder / name
-        )
+        write = frame.write_csv if form == "csv" else frame.write_parquet
+        write(folder / name)
     check_columns(split.train, keep_columns)
-    train = with_columns(
-        split.train, useful_columns(split.train, features, keep_columns)
-    )
-    for side in (
-        "user",
-        "item",
-    ):  # under names that `read_ratings` looks for next to ratings
-        table = train.axis(side).table
-        if table is not None:
-            names.append(f"{side}s.parquet")
-            table.frame.write_parquet(folder / names[-1])
+    columns = useful_columns(split.train, features, keep_columns)
+    train = with_columns(split.train, columns)
+    for axis in train.axes:
+        if axis.table is not None:
+            # `read_ratings` looks for this name next to ratings.
+            names.append(f"{axis.ids.kind}s.parquet")
+            axis.table.frame.write_parquet(folder / names[-1])
     counts = {
-        name: getattr(split, name) for name in ("new_users", "new_items", "new_ratings")
+        "new_users": split.new_users,
+        "new_items": split.new_items,
+        "new_ratings": split.new_ratings,
     }
-    counts |= {
-        f"{name}_ratings": p.n_ratings
-        for name, p in zip(_ROLES, split.parts, strict=False)
-    }
+    for role, part in zip(_ROLES, split.parts, strict=False):
+        counts[f"{role}_ratings"] = part.n_ratings
     manifest = SplitManifest(
         package_version=recsys.__version__,
         method=split.method,
@@ -156,9 +151,9 @@ def check_split_target(path: str | Path, *, overwrite: bool) -> None:
     """
     target = Path(os.path.realpath(path))
     manifest = read_split_manifest(target) if target.is_dir() else None
-    names = (
-        [] if manifest is None else [SPLIT_MANIFEST, *manifest.files, *manifest.folds]
-    )
+    names = []
+    if manifest is not None:
+        names = [SPLIT_MANIFEST, *manifest.files, *manifest.folds]
     own = re.compile("|".join(map(re.escape, names)))
     if problem := obstacle(target, "saved split", manifest is not None, own, overwrite):
         raise DataError(f"The split cannot be saved in {path}: {problem}")
@@ -188,9 +183,10 @@ def split_files(path: str | Path) -> dict[str, Path] | None:
 
 def is_split(path: str | Path) -> bool:
     """Return whether `path` is a directory with a split or with folds."""
-    return split_files(path) is not None or bool(
-        (m := read_split_manifest(path)) and m.folds
-    )
+    if split_files(path) is not None:
+        return True
+    manifest = read_split_manifest(path)
+    return manifest is not None and bool(manifest.folds)
 
 
 def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:

@@ -116,8 +116,7 @@ def promote(version: str) -> None:
 
     The model is verified first. The link is replaced atomically, so that readers of DIR/latest see
     either the old or the new model. To go back, promote the previous version. Where symbolic links
-    are not allowed, as for most users of Windows, `latest` is a file with the name of the version;
-    all commands follow it.
+    are not allowed, as for most users of Windows, this is an error.
     """
     from recsys.versions import promote
 
