@@ -80,17 +80,12 @@ def put_in_place(new: Path, target: Path, *, replace: bool = True) -> None:
     FileExistsError
         If there is a target, and it is not to be replaced.
     """
-    from concurrent.futures import (
-        ThreadPoolExecutor,
-    )  # slow to import, and rarely needed
+    # Slow to import, and rarely needed.
+    from concurrent.futures import ThreadPoolExecutor
 
+    paths = [path for path in new.rglob("*") if not path.is_symlink()]
     with ThreadPoolExecutor() as pool:  # the threads mostly wait
-        list(
-            pool.map(
-                flush,
-                [*(path for path in new.rglob("*") if not path.is_symlink()), new],
-            )
-        )
+        list(pool.map(flush, [*paths, new]))
     if not replace or not target.exists():
         _rename_to_free_name(new, target)
     else:

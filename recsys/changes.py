@@ -129,6 +129,7 @@ def like_old(
         elif limit is not None and common is not None and new.rule.above is None:
             new = new.with_grade(common).interactions_above(limit)
         return old, new
+    # All grades were the same, so they were taken as likes.
     if old.implicit and limit is not None and common is not None:
         if (new.values == common).all():
             return old, new.interactions_above(limit)
@@ -162,6 +163,7 @@ def wider_range(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> str 
     outside = np.flatnonzero((values < low) | (values > high))
     if new.implicit or not len(outside) or not has_grades(old):
         return None
+    # A range that was not given is only what has been seen so far.
     if old.scale is None:
         lowest = min(low, float(values.min()))
         highest = max(high, float(values.max()))
@@ -281,6 +283,7 @@ def change_of(
         forgotten = leaving.find(before.users.values) >= 0
     rule = _common_rule(parts)
     reach = _checked_reach(parts, rule, forgotten, window, now)
+    # Only their events are sorted and merged again.
     touched = _touched_users(parts, rule, forgotten, reach)
     parts[0] = _of_users(before, touched)
     entries = _joined_events(parts, rule)
@@ -296,11 +299,13 @@ def change_of(
     if not stays.all():
         entries = entries.take(stays)
     n_staying = len(entries.rows)
+    # The order of rows tells the order of events of the same time, if all were in order.
     order = _common_order(parts)
     collected = collect(
         entries, before.shape, rule, implicit=old.implicit, known_order=order
     )
     _check_unrepeated(collected.csr, before)
+    # Events that came twice count once.
     n_added = n_staying - collected.n_same - (n_old - n_removed)
     after = before
     if n_added or n_removed or not _is_same_rule(old.rule, rule):
@@ -309,6 +314,7 @@ def change_of(
         name = f"{new.source.name} and earlier ratings"
         source = replace(new.source, name=name, options={})
         after = replace(after, source=source)
+    # Users of whom nothing is left are removed, unless a table describes them.
     lost = _without_events(after, removed)
     after = restricted(after, ~(lost["user"] | forgotten), ~lost["item"])
     touched_ids = before.users.take(np.flatnonzero(touched))
@@ -478,6 +484,7 @@ def _common_rule(parts: Sequence[Ratings]) -> EventRule:
     first, last = parts[0].rule, parts[-1].rule
     source = parts[-1].source
     options = {} if source is None else source.options
+    # Options of the last reading decide only if they were given.
     policy, half_life = first.policy, first.half_life
     if "duplicates" in options:
         policy = last.policy
@@ -536,11 +543,13 @@ def _compared(old: Ratings, after: Ratings, touched: pl.Series) -> Change:
     n_items = np.int64(max(after.n_items, 1))
     positions, rows = _ratings_of(after, touched)
     columns = after.indices[positions]
+    # One number for each pair; both arrays are increasing, as rows of a CSR matrix.
     pairs = rows * n_items + columns
     old_positions, old_rows = _ratings_of(old, touched)
     old_rows = users[old_rows]
     old_columns = items[old.indices[old_positions]]
     old_pairs = old_rows * n_items + old_columns
+    # Removed users or items have no pair any more.
     old_pairs[(old_rows < 0) | (old_columns < 0)] = -1
     places = np.searchsorted(pairs, old_pairs)
     places[places == len(pairs)] = 0
@@ -646,6 +655,7 @@ def encoded_rows(
         return features
     from scipy.sparse import vstack
 
+    # Rows that stay are not encoded again, so that they keep their bits.
     updated_ids = Ids(ids.values.filter(is_updated), ids.kind)
     updated = encoder.transform(table, updated_ids)
     stacked = vstack([features.matrix, updated.matrix], format="csr")

@@ -63,8 +63,10 @@ def folded_users(
             f"The {model.name} model was fitted without features of users; fit it to ratings with "
             "a table of users (user_table, --user-table)."
         )
+    # A user may be described by features alone.
     rated = {} if histories is None else histories
     weighted = None if reading is None else _weighted_like(rated, known, reading)
+    # Weighted interactions have the kinds and the ages of events, which a frame of ratings lacks.
     needs_values = model._needs_values
     if weighted is None:
         frame = _history_frame(rated, needs_values=needs_values)
@@ -159,6 +161,7 @@ def _history_frame(source: HistoryLike, *, needs_values: bool) -> pl.DataFrame:
     """
     frame: Any = source
     if isinstance(source, list | tuple) and not needs_values:
+        # Of interactions, a list of items says everything.
         source = dict.fromkeys(source, 1)
     if isinstance(source, Mapping):
         items = query_series([*source], "item")
@@ -211,6 +214,7 @@ def _new_ratings(
         values = rating_values(frame["rating"]).to_numpy()
         if needs_values:
             check_range(values, known)
+        # Plain interactions are ones, without an array of values.
         if not known.implicit or known.weighted:
             entries.values = Values.of(values)
     elif needs_values:
@@ -229,6 +233,7 @@ def _with_new(
     """Return ratings of new users or of new items, with `table` as their table."""
     fitted = known.axis(ids.kind)
     axis = Axis(ids, table_of(table, ids) or fitted.table)
+    # The table is of others: features of zeros would say something.
     if not axis.in_table.any():
         axis = Axis(ids)
     if fitted.encoder is not None and axis.table is not None:
@@ -268,6 +273,7 @@ def with_tables(
         if table is None:
             continue
         if axis.table is not None and not (table.rows_of(axis.ids) >= 0).any():
+            # A table of known ids replaces the old one, which may be wrong.
             table = axis.table.updated(table)  # of new ids only
         ratings = ratings.with_axes(replace(axis, table=table))
         if learns:
@@ -295,6 +301,7 @@ def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ra
         return model, ratings
     is_added = axis.ids.find(ids.values) < 0
     added_ids = ids.values.filter(is_added)
+    # New ids are sorted in between the old ones.
     order = np.argsort(ids.find(pl.concat([axis.ids.values, added_ids])))
     added = replace(features, matrix=features.matrix[is_added])
     wider = wider.with_axes(Axis(ids, axis.table, features))

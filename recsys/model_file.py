@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -133,7 +132,8 @@ class RuleEntry(Struct, frozen=True):
         ------
         DamageError
         """
-        if len(self.kinds) != len(self.weights) or not np.isfinite(self.weights).all():
+        are_pairs = len(self.kinds) == len(self.weights)
+        if not are_pairs or not np.isfinite(self.weights).all():
             raise DamageError(f"the kinds of events in {MANIFEST} need a weight each")
         from recsys.data.events import EventRule
 
@@ -316,6 +316,7 @@ def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
     DamageError
     """
     manifest = checked(document, Manifest)
+    # The checksum covers the checksums of all files.
     if manifest.checksum != checksum(document):
         raise DamageError(f"the checksum of {MANIFEST} is wrong")
     checked(manifest.training, training, f"training in {MANIFEST}")
@@ -332,6 +333,7 @@ def checksum(document: Mapping[str, Any]) -> str:
 
 def to_json(manifest: Struct) -> bytes:
     """Return a document as indented JSON, with its checksum if it has that field."""
+    # Plain values, as they are read again: the checksum is of these.
     document = msgspec.json.decode(msgspec.json.encode(manifest, enc_hook=_plain))
     if "checksum" in document:
         document["checksum"] = checksum(document)
@@ -391,16 +393,44 @@ def read_directory(
     ------
     ModelFileError
     """
+    try:
+        return _read_undisturbed(path, form, read)
+    except ModelFileError:
+        raise
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ModelFileError(
+            f"The {form.noun} {path} cannot be read: {reason}."
+        ) from error
+    except MemoryError as error:
+        raise ModelFileError(
+            f"The {form.noun} {path} needs more memory than there is."
+        ) from error
+    except _errors_of_damage() as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ModelFileError(f"The {form.noun} {path} is damaged: {reason}.") from None
+
+
+def _read_undisturbed(
+    path: str | Path, form: Form, read: Callable[[SavedDirectory], T]
+) -> T:
+    """Return what `read` reads; call it again if the directory is replaced meanwhile."""
     for attempt in range(1, ATTEMPTS + 1):
         with _opened(path, form) as directory:
             try:
-                with reading_directory(path, form):
-                    return read(directory)
-            except ModelFileError:
+                return read(directory)
+            except Exception:
                 if attempt == ATTEMPTS or not directory.was_replaced():
                     raise
         time.sleep(attempt * PAUSE)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _errors_of_damage() -> tuple[type[BaseException], ...]:
+    """Return the errors that unexpected contents cause; called only after an error."""
+    from polars.exceptions import PanicException, PolarsError
+
+    return RecsysError, TypeError, ValueError, PolarsError, PanicException
 
 
 def _opened(path: str | Path, form: Form) -> SavedDirectory:
@@ -423,22 +453,16 @@ def _opened(path: str | Path, form: Form) -> SavedDirectory:
             f"{place} is not a {form.noun}: it is a file, and a {form.noun} is a directory."
         ) from None
     except FileNotFoundError:
-        around = place.parent.iterdir() if place.parent.is_dir() else ()
         models = [
-            entry.name
-            for entry in around
-            if (entry / MANIFEST).is_file() and not entry.name.startswith(".")
+            manifest.parent.name
+            for manifest in place.parent.glob(f"[!.]*/{MANIFEST}")
+            if manifest.is_file()
         ]
         near = get_close_matches(place.name, models, n=1, cutoff=0.5)
         hint = f"`{form.command}` makes one."
         if near:
             hint = f"did you mean {place.with_name(near[0])}?"
         raise ModelFileError(f"There is no {form.noun} {place}; {hint}") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ModelFileError(
-            f"The {form.noun} {path} cannot be read: {reason}."
-        ) from error
 
 
 def read_document_of(directory: SavedDirectory, name: str = MANIFEST) -> dict[str, Any]:
@@ -468,6 +492,7 @@ def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
         expected = f"its {MANIFEST} does not have the format {form.format!r}"
         reason = _OTHER_FORMS.get(str(format_name), expected)
         raise ModelFileError(f"{path} is not a {form.noun}: {reason}.")
+    # Before all other checks, which another version may not pass.
     if type(number) is int and number != FORMAT_VERSION:
         remedy = f"`{form.command}` writes a new one"
         if number > FORMAT_VERSION:
@@ -487,39 +512,6 @@ def format_of(path: str | Path) -> str | None:
         return str(read_document(as_path(path) / MANIFEST).get("format"))
     except (OSError, DamageError):
         return None
-
-
-@contextmanager
-def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
-    """Convert all errors of reading a saved directory to one type.
-
-    Raises
-    ------
-    ModelFileError
-    """
-    try:
-        yield
-    except ModelFileError:
-        raise
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ModelFileError(
-            f"The {form.noun} {path} cannot be read: {reason}."
-        ) from error
-    except MemoryError as error:
-        raise ModelFileError(
-            f"The {form.noun} {path} needs more memory than there is."
-        ) from error
-    except _errors_of_damage() as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise ModelFileError(f"The {form.noun} {path} is damaged: {reason}.") from None
-
-
-def _errors_of_damage() -> tuple[type[BaseException], ...]:
-    """Return the errors that unexpected contents cause; called only after an error."""
-    from polars.exceptions import PanicException, PolarsError
-
-    return RecsysError, TypeError, ValueError, PolarsError, PanicException
 
 
 class OpenedModel(NamedTuple):

@@ -93,6 +93,7 @@ class Recommender:
             raise DataError(
                 f"A model object has its parameters already; got {', '.join(params)}."
             )
+        # `clone` of scikit-learn makes a recommender of a name and parameters, or of a model.
         self._is_named = isinstance(model, str)
         if isinstance(model, str):
             model = make_model(model, **params)
@@ -104,6 +105,7 @@ class Recommender:
         self.training: dict[str, Any] = {}
         self.provenance = _UNSAVED
         self._ratings: Ratings | None = None
+        # Training ratings, by the side ("user" or "item") that was not folded in.
         self._counts_from: dict[str, Ratings] = {}
 
     def __repr__(self) -> str:
@@ -139,6 +141,7 @@ class Recommender:
             if nested:
                 model = type(model)().set_params(**model.get_params() | nested)
             changed = type(self)(model)
+        # The other recommender was checked, and has nothing of the fit.
         self.__dict__ = vars(changed)
         return self
 
@@ -207,6 +210,7 @@ class Recommender:
 
         What to fit is decided before: by the ratings, without the ids of the tables.
         """
+        # `auto` may choose a model that needs no features.
         planned = self.model._plan(ratings)
         if not self.model._takes_features:
             return planned
@@ -236,8 +240,10 @@ class Recommender:
         self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings
     ) -> Self:
         """Set the fitted state; `counts_from` has the training ratings if some were folded in."""
+        # Threads of polars do not survive a fork.
         check_process()
         self._ratings, self.training, self._counts_from = ratings, training, counts_from
+        # What was computed from the ratings before is outdated.
         for name, attribute in vars(Recommender).items():
             if isinstance(attribute, cached_property):
                 self.__dict__.pop(name, None)
@@ -269,6 +275,7 @@ class Recommender:
         DataError
             If users or items were folded in, or a column to keep does not exist.
         """
+        # The other users or items of the model are not at hand.
         if self._counts_from:
             raise DataError(
                 "A recommender with folded-in users or items cannot be saved; update(ratings) adds "
@@ -312,6 +319,7 @@ class Recommender:
         DataError
             If the column of ids is missing or has a missing id.
         """
+        # A model of folded-in users has no others to which these could be added.
         tables, learns = (item_table, user_table), not self._counts_from
         model, changed = folding.with_tables(
             self.model, self.ratings, *tables, learns=learns
@@ -548,6 +556,7 @@ class Recommender:
     ) -> Iterator[pl.DataFrame]:
         """Recommend as `recommend_batches`, with all options in one record."""
         check_choice("cold_start", options.cold_start, ("error", "popular"))
+        # Without it, unknown users raise an error.
         popular = None
         if options.cold_start != "error" and users is not None:
             popular = self._popular
@@ -615,6 +624,7 @@ class Recommender:
         ids = self.ratings.axis(kind).ids
         indices = ids.index(listed(queries))
         ties = Ties(ids.hashes)
+        # Each item is most similar to itself.
         itself = CsrPairs.diagonal(len(ids))
         blocks = top_n(scorer, indices, n, exclude=itself, ties=ties)
         return self._joined(blocks, ids.take(indices), ids)
@@ -647,6 +657,7 @@ class Recommender:
 
     @cached_property
     def _known_users(self) -> KnownUsers:
+        # Without features, items without ratings have vectors of zeros.
         rated = None if self._new is None or self.model.uses_features else ~self._new
         seen_pairs = CsrPairs(self.ratings.indptr, self.ratings.indices)
         return KnownUsers(
@@ -718,6 +729,7 @@ class Recommender:
         folded = (
             self if user_features is None else self.fold_in(user_features=user_features)
         )
+        # One pair of ids is a list of one pair.
         all_pairs: Any = pairs if item is None else [(pairs, item)]
         popular = folded._popular if cold_start == "popular" else None
         predicted = predictions.predicted_pairs(

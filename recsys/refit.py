@@ -40,6 +40,7 @@ def fit_model(
 ) -> Saved:
     """Fit a model to ratings, and record how it was requested and how they were read."""
     request = request_of(model)
+    # A refit has no held-out ratings, and says so.
     if request is not None and settings.get("validation") is not None:
         request = replace(request, is_validated=True)
     reading = {} if ratings.source is None else dict(ratings.source.options)
@@ -61,6 +62,7 @@ def refitted(fitted: Saved, ratings: Ratings, on_step: OnStep) -> Saved:
         model = requested_model(request)
     else:
         model = type(fitted.model)(**fitted.model.get_params())
+    # In the order of a first reading: ids, values, tables, features.
     ratings = with_ids_read_again(without_unrated(ratings))
     ratings = judged_again(ratings, fitted.provenance.reading)
     features = ratings.feature_request
@@ -86,6 +88,7 @@ def with_ids_read_again(ratings: Ratings) -> Ratings:
         values = ids[side]
         if values.dtype == pl.String:
             integers = integers_if_whole(values)
+            # "7" and "7.0" would become one user.
             if integers.n_unique() == len(values):
                 read[side] = integers
     if all(read[side].dtype == ids[side].dtype for side in ids):
@@ -101,6 +104,7 @@ def judged_again(ratings: Ratings, reading: Mapping[str, Any]) -> Ratings:
     feedback = ratings.feedback
     if feedback is None or feedback.kind == "likes" or "scale" in reading:
         return ratings
+    # Counts above a limit were taken as likes; the log has the counts.
     ratings = ratings.with_own_values()
     values = ratings.log.values or Values.ones(len(ratings.log))
     levels, counts = np.unique(values.at(), return_counts=True)
@@ -120,6 +124,7 @@ def judged_again(ratings: Ratings, reading: Mapping[str, Any]) -> Ratings:
     judged = replace(judged, implicit=implicit, feedback=decision)
     if not are_unrated:
         return judged
+    # Those whose ratings were all marks of missing values were not read as rated.
     users = has_ratings(judged) | ~has_ratings(ratings)
     items = has_items(judged) | ~has_items(ratings)
     return restricted(judged, users, items)
@@ -143,6 +148,7 @@ def encoded_again(ratings: Ratings) -> Ratings:
     from recsys.data.feature_selection import with_features
 
     tables = [axis.table for axis in ratings.axes if axis.table is not None]
+    # Columns may have lost all values with users or items that are gone.
     names = {name for table in tables for name in table.kinds}
     if request.columns is not None:
         columns = tuple(name for name in request.columns if name in names)

@@ -109,6 +109,7 @@ def _write_split(
     for name, ratings in zip(names, split.parts, strict=True):
         frame = ratings.to_frame()
         if ratings.implicit:
+            # Named as weights, counts would be read as weights.
             column = COUNTS if reading.weight is None else reading.weight
             frame = frame.rename({"rating": column}, strict=False)
         write = frame.write_csv if form == "csv" else frame.write_parquet
@@ -239,6 +240,7 @@ def read_split_manifest(path: str | Path) -> SplitManifest | None:
     file = Path(path) / SPLIT_MANIFEST
     if not file.is_file() or SPLIT_FORMAT.encode() not in file.read_bytes():
         return None
+    # A link may lead out of the directory.
     links = sorted(entry.name for entry in Path(path).iterdir() if entry.is_symlink())
     if links:
         raise DataError(

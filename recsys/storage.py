@@ -113,7 +113,9 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             f"A saved {type(saved.model).__name__} could not be loaded again, since "
             f"recsys.models.registry.MODELS has no model {name!r}. Register it first."
         )
+    # A model that is not finite could not be loaded again.
     saved.model._check_finite()
+    # Personal columns that no feature needs are not saved.
     columns = saved_columns(saved.ratings, provenance.keep_columns)
     ratings = with_columns(saved.ratings, columns)
     arrays = _arrays_of(ratings)
@@ -209,6 +211,7 @@ def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
     path = as_path(path)
     target = Path(os.path.realpath(path))
     recover(target)
+    # Only a saved model or index is replaced, never another directory.
     is_ours = target.is_dir() and format_of(target) == form.format
     if problem := obstacle(target, form.noun, is_ours, _OWN, overwrite):
         raise ModelFileError(f"The {noun} cannot be saved in {path}: {problem}")
@@ -250,7 +253,9 @@ def obstacle(
     if not overwrite:
         return f"there is a {noun} already; choose another path, or overwrite it (--force)."
     names = sorted(entry.name for entry in target.iterdir())
-    if foreign := ", ".join([name for name in names if not own.fullmatch(name)][:3]):
+    others = [name for name in names if not own.fullmatch(name)]
+    if others:
+        foreign = ", ".join(others[:3])
         return (
             f"it holds other files next to the {noun} ({foreign}), so it is not replaced; move "
             "them or choose another path."
@@ -280,6 +285,7 @@ def write_directory(
         return model_file.FileEntry(sha256_of(path), size, array.dtype.str, array.shape)
 
     with ThreadPoolExecutor(kernels.available_cores()) as pool:  # for the checksums
+        # The hash of the ratings takes as long as the files.
         mark = None if ratings is None else pool.submit(fingerprint, ratings)
         entries = zip(arrays, pool.map(written, arrays), strict=True)
         files = {f"{name}.npy": entry for name, entry in entries}
@@ -345,9 +351,11 @@ def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
 def _saved_ids(arrays: Arrays, manifest: Manifest, kind: str) -> Ids:
     """Return the saved ids of users or items."""
     table = saved_table(arrays, manifest, f"{kind}s")
-    if table.columns != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
+    dtypes = table.schema.dtypes()
+    if table.columns != [kind] or dtypes[0] not in (pl.Int64, pl.String):
         raise DamageError(f"the {kind}s have no column of ids")
     ids = Ids(table[kind], kind)
+    # The rows of all arrays are in this order.
     if not ids.values.equals(table[kind]):
         raise DamageError(f"the {kind} ids are not in order")
     return ids

@@ -144,6 +144,7 @@ def planned(
     if half_life is not None and len(newest) == 2:
         aged += max(0.0, newest[1] - newest[0]) / half_life
     reason = reason_to_refit(fitted, change, new, refit, aged, wider)
+    # The description may have numbers of the rows of the users to forget.
     source = origin.source
     if forget is not None:
         source = f"{_source_name(after, origin)}, without forgotten users"
@@ -293,6 +294,7 @@ def reason_to_refit(
         return "as requested"
     if change.is_empty:
         return None
+    # The weakest reason comes last: what the model cannot do, how much is new, drift.
     unable = wider or _inability(fitted.model, change)
     if refit is False:
         if unable:
@@ -350,6 +352,7 @@ def folded(model: Model, change: Change) -> Model:
     counts_all_items = not model.predicts_ratings  # rated or not
     if counts_all_items and (len(outdated) or (change.items < 0).any()):
         affected_users = np.arange(ratings.n_users)
+    # Users, then items, then all users whose items have moved.
     histories = Histories.of(ratings)
     if len(outdated):
         _put_folded(grown, ratings, "user", change.changed_users, histories)

@@ -106,6 +106,7 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
     manifests = {name: read_manifest(folder / name) for name in names}
     name_of = {manifest.version: name for name, manifest in manifests.items()}
     rows: list[dict[str, Any]] = []
+    # Names break ties of models that were saved in the same second.
     by_time = sorted(manifests.items(), key=lambda pair: (pair[1].created, pair[0]))
     for name, manifest in by_time:
         row: dict[str, Any] = {
@@ -171,6 +172,7 @@ def promote(version: str | Path) -> tuple[str | None, str]:
         raise ModelFileError(
             f"{place} is the link itself; name the version that it should point to."
         )
+    # A service would reject a damaged model only after the switch.
     load_model(place, verify=True)
     link = place.absolute().parent / LATEST
     if link.is_dir() and not link.is_symlink():
@@ -224,6 +226,7 @@ def record(model: str | Path, evaluation: Evaluation, label: str, test: str) -> 
     target = directory / model_file.MEASURED
     try:
         with (
+            # Two evaluations of one model may end at the same time.
             exclusive(directory, lambda: None),
             unfinished_file(target) as (new, stream),
         ):
@@ -258,6 +261,7 @@ def models_knowing(users: Iterable[str], near: Iterable[str | Path]) -> Knowing:
             if any((wanted.find(ids) >= 0).any() for ids in _user_ids(path)):
                 knowing.models.append(path)
         except RecsysError:
+            # An index of texts knows no users.
             if model_file.format_of(path) != model_file.INDEX_FORMAT:
                 knowing.unreadable.append(path)
     return knowing

@@ -198,6 +198,7 @@ def recommend(
         chosen = [*dict.fromkeys([*read_ids(users, "user", column)])]
     _check_known(chosen, known_users, options.cold_start)
     options = inputs.with_ids(options, source.reader, recommender)
+    # Lists of all users are written as they are computed.
     n_rows = 0
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
         for batch in recommender.list_batches(
@@ -225,12 +226,14 @@ def _recommend_on_spark(
     from recsys.cli.spark import recommend_on_spark
 
     context = click.get_current_context()
+    # These three options work on Spark, too.
     others = replace(options, items=None, block=None, exclude_seen=True)
     needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
     fits = everyone and output.path and others.are_defaults()
     require(fits, f"--engine spark needs {needed}.")
     folder = context.params["output"]
     sources = {context.get_parameter_source(name) for name in ("format", "json")}
+    # A format in the settings is for tables, not for a folder of Spark.
     is_typed = ParameterSource.COMMANDLINE in sources
     form = output.format if is_typed else SUFFIXES.get(Path(folder).suffix)
     fits = form in (None, "parquet")
@@ -429,6 +432,7 @@ def topics(
         pl.col(name).cast(pl.String).fill_null(pl.col("item").cast(pl.String))
     )
     lines = lines.select("topic", pl.col(name).list.join("; ").alias("items"))
+    # A line for each topic is readable; a program gets a row for each item.
     is_table = output.resolved_format == "table"
     output.write(
         lines if is_table else frame,
@@ -491,6 +495,7 @@ def predict(
     require(fits, "--user-features requires --item, and excludes --user and PAIRS.")
     fits = bool(pairs is not None or (item and (user or user_features)))
     require(fits, "--user and --item require each other; give both.")
+    # Of a saved model, the options for columns apply to the pairs.
     recommender = source.open(() if pairs is None else ("user", "item", "timestamp"))
     if user_features is not None:
         recommender, user = (
@@ -552,5 +557,6 @@ def impute(
         None if users is None else inputs.known_ids(users, recommender, "user"),
         None if items is None else inputs.known_ids(items, recommender, "item"),
     )
+    # A bar would disturb rows that go to the terminal.
     with Activity("Imputing") if output.path or output.address else nullcontext():
         output.write(blocks, command="impute", model=recommender.model.name)

@@ -180,9 +180,11 @@ def monitor(
     check_file(report, "--report", (".html",))
     gates = parsed_gates(fail_if, [*_NAMES, *(f"{name}@{n}" for name in _OF_LISTS)])
     loaded = inputs.load_model(model)
+    # New ratings are compared as they are, not faded by their age.
     reading = without_weights(loaded.provenance.reading)
     like = reading | {"implicit": loaded.ratings.implicit}
     new = inputs.load_ratings(ratings, reader, like).as_interactions()
+    # The last measurement is the reference.
     before = next(reversed(measured(model)), None)
     reference = (
         {name: value for name, (value, *_) in before.metrics.items()} if before else {}

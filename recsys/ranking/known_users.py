@@ -121,6 +121,7 @@ def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | N
     ties = Ties(item_ids.hashes())
     search = KnownUsers(model, CsrPairs(indptr, rated), allowed, ties)
     top = TopN.joined(search.best(indices, n))
+    # The command says why there are no items.
     if not len(top):
         return None
     items = top.items.tolist()
@@ -152,6 +153,7 @@ def _table_rows(
         if item < len(table_ids) and table_ids[item] == id:
             rows.append(item)
             continue
+        # Rarely needed, so that it is made late.
         if not row_of:
             row_of = {table_ids[row]: row for row in range(len(table_ids))}
         rows.append(row_of.get(id))

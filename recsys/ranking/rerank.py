@@ -66,6 +66,7 @@ def prepare_lists(
         labels = labels.filter(pl.Series(meets))
     indptr = ratings.indptr
     if len(unknown):
+        # Unknown users have rows without ratings, after all others.
         empty_rows = np.full(len(unknown), ratings.nnz)
         indptr = np.append(indptr, empty_rows)
     excluded = indptr, ratings.indices
@@ -77,6 +78,7 @@ def prepare_lists(
             excluded, pairs, ratings.users, ratings.items, unknown
         )
     allowed = candidate_mask(ratings, options.items, block, options.where, new)
+    # Without features, the scores of items without ratings mean nothing.
     if new is not None and not model.uses_features:
         allowed = ~new if allowed is None else allowed & ~new
         new = None
@@ -145,6 +147,7 @@ def with_unknown_users(model: Model, popular: Popular, limits: SearchLimits) -> 
     """Return a search in which users of index ``model.n_users`` and above get popular items."""
 
     def search(users: Indices, n: int) -> Iterator[TopN]:
+        # All users have the same list.
         of_unknown = popular._with(n_users=int(users.max()) + 1)
         block_size = max(1, _RESULTS // n)
         for part in kernels.pieces(len(users), block_size):
@@ -263,6 +266,7 @@ class Reranking:
             n_chosen = np.bincount(chosen.rows, minlength=len(users))
             n_candidates = np.bincount(top.rows, minlength=len(users))
             short = np.flatnonzero((n_chosen < n) & (n_candidates == pool))
+            # Lists that groups leave short get more candidates.
             if pool == n_items or not len(short):
                 yield chosen
                 continue
