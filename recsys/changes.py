@@ -13,10 +13,9 @@ import polars as pl
 
 from recsys.data.age import DAY, FADED, check_reach, present, reference_time
 from recsys.data.axis import Axis
-from recsys.data.csr import CSR, Entries, Values
+from recsys.data.csr import CSR, Entries, Events, Values
 from recsys.data.events import (
     EventRule,
-    Events,
     collect,
     common_kinds,
     joined_entries,
@@ -295,7 +294,7 @@ def change_of(
         stays &= ~is_late & (entries.seconds >= reach.first)
     n_old = len(_log(parts[0]))
     n_removed = int(np.count_nonzero(~stays[:n_old]))
-    removed = {"user": entries.rows[~stays], "item": entries.columns[~stays]}
+    removed = {"user": entries.rows[~stays], "item": entries.items[~stays]}
     if not stays.all():
         entries = entries.take(stays)
     n_staying = len(entries.rows)

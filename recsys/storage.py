@@ -47,8 +47,7 @@ from lowrank import kernels
 from recsys import model_file
 from recsys.addresses import Location, located
 from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
-from recsys.data.csr import Values
-from recsys.data.events import Events
+from recsys.data.csr import Events, Values
 from recsys.data.features import Features
 from recsys.data.feedback import Feedback
 from recsys.data.identity import fingerprint, period_of
@@ -173,7 +172,7 @@ def _arrays_of(ratings: Ratings) -> Arrays:
         if array is not None:
             arrays[f"ratings/{key}"] = array
     if ratings.events is not None:
-        for key, array in ratings.events.arrays().items():
+        for key, array in ratings.events.saved_arrays().items():
             arrays[f"events/{key}"] = array
     return arrays
 

@@ -34,7 +34,7 @@ _FEWEST_EVENTS = 20
 _LARGEST = float(np.finfo(np.float32).max)
 # Two arrays at a time, so that few are in memory twice.
 _MOVED_TOGETHER = (
-    ("columns", "data"),
+    ("items", "data"),
     ("seconds", "kinds"),
     ("keys", "positions"),
 )
@@ -352,10 +352,10 @@ def concatenated(series: list[pl.Series]) -> pl.Series:
 
 @dataclass(slots=True)
 class Entries:
-    """Entries of a matrix in any order: arrays of one number per entry, reused."""
+    """Events in any order: arrays of one number per event, used again when they are grouped."""
 
     rows: Ints
-    columns: Ints
+    items: Ints
     values: Values | None = None  # None if all are 1
     seconds: Times | None = None
     kinds: Codes | None = None
@@ -363,26 +363,131 @@ class Entries:
     positions: NDArray[np.integer[Any]] | None = None  # in the data that were read
 
     def take(self, selected: Mask) -> Entries:
-        """Return the entries selected by a mask."""
-        values = self.values
-        if values is not None:
-            values = values._replace(data=values.data[selected])
-        return Entries(
-            rows=self.rows[selected],
-            columns=self.columns[selected],
-            values=values,
-            seconds=_selected(self.seconds, selected),
-            kinds=_selected(self.kinds, selected),
-            keys=_selected(self.keys, selected),
-            positions=_selected(self.positions, selected),
-        )
+        """Return the events selected by a mask."""
+        arrays = {name: array[selected] for name, array in arrays_of(self).items()}
+        fields = _fields(arrays, levels_of(self))
+        return Entries(self.rows[selected], **fields)
 
 
-def _selected(array: Array | None, selected: Mask) -> Array | None:
-    """Return the selected entries of an array; None without one."""
-    if array is None:
-        return None
-    return array[selected]
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
+    """Events by user; in `Ratings`, in the order of time; without times, by item.
+
+    Events of a user at the same time are in the order of the rows if these were in the
+    order of time (see `Ratings.in_time_order`), and otherwise ordered by item.
+
+    Attributes
+    ----------
+    indptr : int64 ndarray of shape (n_users + 1,)
+        User u's events are at positions indptr[u]:indptr[u + 1].
+    items : int32 ndarray of shape (n_events,)
+    values : Values or None
+        Grades, or weights before the kind and the age count; None if all are 1.
+    seconds : int32, int64 or float64 ndarray of shape (n_events,), or None
+        Seconds since 1970-01-01 UTC.
+    kinds : uint8 ndarray of shape (n_events,), or None
+        Codes of the kinds in `EventRule.kinds`.
+    keys : uint64 ndarray of shape (n_events,), or None
+        Hashes of the ids of events; 0 where an event has none.
+    positions : int ndarray of shape (n_events,), or None
+        Positions before sorting, while events are made into ratings.
+    """
+
+    indptr: Longs
+    items: Ints
+    values: Values | None = None
+    seconds: Times | None = None
+    kinds: Codes | None = None
+    keys: Hashes | None = None
+    positions: NDArray[np.integer[Any]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def users(self) -> Ints:
+        """User of each event, a new array."""
+        counts = np.diff(self.indptr)
+        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+    def saved_arrays(self) -> dict[str, Array]:
+        """Return the arrays by name, as they are saved."""
+        arrays = {"indptr": self.indptr, **arrays_of(self)}
+        levels = levels_of(self)
+        if levels is not None:
+            arrays["levels"] = levels
+        return arrays
+
+    def take(self, selected: Mask) -> Events:
+        """Return the events selected by a mask."""
+        before = np.append(0, np.cumsum(selected))
+        part = self.reordered(selected)
+        return replace(part, indptr=before[self.indptr]).compact()
+
+    def reordered(self, order: Array) -> Events:
+        """Return the events in another order that keeps them with their users."""
+        arrays = {name: array[order] for name, array in arrays_of(self).items()}
+        return Events(self.indptr, **_fields(arrays, levels_of(self)))
+
+    def renumbered(self, users: Longs, n_users: int, items: Longs) -> Events:
+        """Return the events with other indices; increasing, so that their order stays.
+
+        `users` and `items` have the new index of each old one. Those without events may
+        be -1.
+        """
+        counts = np.zeros(n_users, np.int64)
+        remaining = users >= 0
+        counts[users[remaining]] = np.diff(self.indptr)[remaining]
+        indptr = np.append(0, np.cumsum(counts))
+        return replace(self, indptr=indptr, items=items[self.items].astype(np.int32))
+
+    def entries(self) -> Entries:
+        """Return copies of the arrays as entries, which may be moved and merged."""
+        arrays = {name: array.copy() for name, array in arrays_of(self).items()}
+        return Entries(self.users, **_fields(arrays, levels_of(self)))
+
+    def compact(self) -> Events:
+        """Return the events with read-only arrays of few bytes, and no values of 1."""
+        values = None if self.values is None else self.values.compact()
+        if values is not None and is_all_ones(values):
+            values = None
+        seconds = None if self.seconds is None else compact_times(self.seconds)
+        events = replace(self, values=values, seconds=seconds)
+        for array in (self.indptr, *arrays_of(events).values()):
+            array.flags.writeable = False
+        return events
+
+
+def is_all_ones(values: Values) -> bool:
+    """Return whether every value is 1."""
+    return values.levels is not None and values.levels.tolist() == [1.0]
+
+
+def arrays_of(events: Entries | Events) -> dict[str, Array]:
+    """Return the arrays of one number per event by name; "data" are the values."""
+    data = None if events.values is None else events.values.data
+    arrays = {
+        "items": events.items,
+        "data": data,
+        "seconds": events.seconds,
+        "kinds": events.kinds,
+        "keys": events.keys,
+        "positions": events.positions,
+    }
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def levels_of(events: Entries | Events) -> Floats | None:
+    """Return the levels of the values, if the values are coded."""
+    return None if events.values is None else events.values.levels
+
+
+def _fields(arrays: dict[str, Array], levels: Floats | None) -> dict[str, Any]:
+    """Return the fields of events for arrays as `arrays_of` returns them."""
+    fields: dict[str, Any] = {**arrays}
+    if "data" in fields:
+        fields["values"] = Values(fields.pop("data"), levels)
+    return fields
 
 
 def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
@@ -492,7 +597,7 @@ def _check_events(entries: Entries) -> None:
         {
             "key": entries.keys,
             "user": entries.rows,
-            "item": entries.columns,
+            "item": entries.items,
         }
     )
     n_pairs = frame.filter(pl.col("key") != 0).n_unique()
@@ -602,71 +707,20 @@ def to_csr(
     """
     if policy == "error":
         entries.positions = np.arange(len(entries.rows), dtype=np.int64)
-    grouped = group_rows(entries, shape[0])
-    sort_rows(grouped)
-    return merged(grouped, shape, policy)
+    events = group_rows(entries, shape[0])
+    sort_rows(events)
+    return merged(events, shape, policy)
 
 
-@dataclass(slots=True)
-class Grouped:
-    """Entries of a matrix grouped by row: arrays by name, of one number per entry.
-
-    The names are "columns" and, where they are known, "data" (with `levels`), "seconds", "kinds",
-    "keys" and "positions".
-    """
-
-    indptr: Longs
-    arrays: dict[str, Array]
-    levels: Floats | None = None
-
-    @property
-    def n_entries(self) -> int:
-        """Number of entries."""
-        return len(self.arrays["columns"])
-
-    @property
-    def rows(self) -> Ints:
-        """Row of each entry, a new array."""
-        counts = np.diff(self.indptr)
-        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-
-    @property
-    def values(self) -> Values | None:
-        """Values of the entries; None if all are 1."""
-        if "data" not in self.arrays:
-            return None
-        return Values(self.arrays["data"], self.levels)
-
-    def take(self, selected: Array) -> Grouped:
-        """Return the entries at increasing positions, or selected by a mask."""
-        arrays = {name: array[selected] for name, array in self.arrays.items()}
-        n_rows = len(self.indptr) - 1
-        counts = np.bincount(self.rows[selected], minlength=n_rows)
-        indptr = np.zeros_like(self.indptr)
-        np.cumsum(counts, out=indptr[1:])
-        return Grouped(indptr, arrays, self.levels)
-
-    def reordered(self, order: Longs) -> Grouped:
-        """Return the entries in another order that keeps them within their rows."""
-        arrays = {name: array[order] for name, array in self.arrays.items()}
-        return Grouped(self.indptr, arrays, self.levels)
-
-
-def group_rows(entries: Entries, n_rows: int) -> Grouped:
+def group_rows(entries: Entries, n_rows: int) -> Events:
     """Move entries to their rows, in their order there; the entries are released."""
     rows = entries.rows
     indptr = np.empty(n_rows + 1, np.int64)
     is_grouped = backends.active.row_offsets(rows, indptr)
-    arrays: dict[str, Array] = {"columns": entries.columns}
-    levels = None
-    if entries.values is not None:
-        arrays["data"], levels = entries.values
-    for name in ("seconds", "kinds", "keys", "positions"):
-        array = getattr(entries, name)
-        if array is not None:
-            arrays[name] = array
+    arrays = arrays_of(entries)
+    levels = levels_of(entries)
     # No reference to an array is kept, so that each is freed before the next is moved.
-    entries.rows = entries.columns = np.empty(0, np.int32)
+    entries.rows = entries.items = np.empty(0, np.int32)
     entries.values = None
     entries.seconds = None
     entries.kinds = None
@@ -676,7 +730,7 @@ def group_rows(entries: Entries, n_rows: int) -> Grouped:
         for name, array in arrays.items():
             if not array.flags.writeable:
                 arrays[name] = array.copy()
-        return Grouped(indptr, arrays, levels)
+        return Events(indptr, **_fields(arrays, levels))
     for names in _MOVED_TOGETHER:
         moved = [name for name in names if name in arrays]
         sources = [arrays.pop(name) for name in moved]
@@ -685,33 +739,30 @@ def group_rows(entries: Entries, n_rows: int) -> Grouped:
         backends.active.scatter(rows, indptr, sources, targets, threads)
         del sources
         arrays |= dict(zip(moved, targets, strict=True))
-    return Grouped(indptr, arrays, levels)
+    return Events(indptr, **_fields(arrays, levels))
 
 
-def sort_rows(grouped: Grouped) -> None:
-    """Sort the entries of each row by column in place; repeats keep their order."""
-    other_arrays = [
-        array for name, array in grouped.arrays.items() if name != "columns"
-    ]
-    _sort_by(grouped.arrays["columns"], grouped.indptr, other_arrays)
+def sort_rows(events: Events) -> None:
+    """Sort the events of each user by item in place; repeats keep their order."""
+    arrays = arrays_of(events)
+    items: Ints = arrays.pop("items")
+    _sort_by(items, events.indptr, [*arrays.values()])
 
 
-def sort_rows_by(grouped: Grouped, keys: Array) -> Grouped:
-    """Sort the entries of each row by keys; entries with the same key keep their order.
+def sort_rows_by(events: Events, keys: Array) -> Events:
+    """Sort the events of each user by keys; events with the same key keep their order.
 
-    Returns copies of the arrays. The compiled sort takes 32-bit keys, and others are sorted by
-    NumPy.
+    Returns copies of the arrays. The compiled sort takes 32-bit keys, and others are
+    sorted by NumPy.
     """
     if keys.dtype.kind == "f" or _span(keys) > _INT32.max:
-        order = np.lexsort((keys, grouped.rows))
-        return grouped.reordered(order)
-    arrays = {name: array.copy() for name, array in grouped.arrays.items()}
+        return events.reordered(np.lexsort((keys, events.users)))
+    arrays = {name: array.copy() for name, array in arrays_of(events).items()}
     shifted = keys
     if len(keys):
         shifted = keys - keys.min()
-    shifted = shifted.astype(np.int32)
-    _sort_by(shifted, grouped.indptr, list(arrays.values()))
-    return Grouped(grouped.indptr, arrays, grouped.levels)
+    _sort_by(shifted.astype(np.int32), events.indptr, [*arrays.values()])
+    return Events(events.indptr, **_fields(arrays, levels_of(events)))
 
 
 def _span(keys: Array) -> int:
@@ -730,47 +781,43 @@ def _sort_by(
     backends.active.sort_rows(indptr, keys, arrays, default_threads.get())
 
 
-def are_repeats(grouped: Grouped) -> Mask:
-    """Return which entries of sorted rows have the column of the next entry."""
-    columns = grouped.arrays["columns"]
-    repeats = columns[1:] == columns[:-1]
-    # The last entry of a row is followed by one of another row.
-    starts = grouped.indptr[1:-1]
-    is_between = (starts > 0) & (starts < len(columns))
+def are_repeats(events: Events) -> Mask:
+    """Return which events of sorted rows have the item of the next event."""
+    items = events.items
+    repeats = items[1:] == items[:-1]
+    # The last event of a user is followed by one of another user.
+    starts = events.indptr[1:-1]
+    is_between = (starts > 0) & (starts < len(items))
     repeats[starts[is_between] - 1] = False
     return np.asarray(repeats)
 
 
-def merged(
-    grouped: Grouped,
-    shape: tuple[int, int],
-    policy: Policy,
-) -> CSR:
-    """Merge sorted entries to one per pair, in place."""
-    repeats = are_repeats(grouped)
+def merged(events: Events, shape: tuple[int, int], policy: Policy) -> CSR:
+    """Merge sorted events to one per pair, in place."""
+    repeats = are_repeats(events)
     n_repeats = int(np.count_nonzero(repeats))
     if not n_repeats:
-        return _as_csr(grouped, shape)
+        return _as_csr(events, shape)
     if policy == "error":
-        repeat = _first_repeat(grouped, repeats)
-        csr = _as_csr(grouped, shape)
-        return replace(csr, n_duplicates=n_repeats, repeat=repeat)
+        repeat = _first_repeat(events, repeats)
+        return replace(_as_csr(events, shape), n_duplicates=n_repeats, repeat=repeat)
     is_first = np.append(True, ~repeats)
     is_last = np.append(~repeats, True)
-    arrays = grouped.arrays
+    arrays = arrays_of(events)
     if "seconds" in arrays and _fall(arrays["seconds"], repeats):
         _sort_pairs_by_time(arrays, is_first, is_last)
     totals = None
     if policy in ("mean", "sum"):
-        totals = _totals(grouped, np.flatnonzero(is_first), policy)
+        totals = _totals(events, np.flatnonzero(is_first), policy)
     selected = is_first if policy == "first" else is_last
     for name in arrays:
         arrays[name] = _moved_to_front(arrays[name], selected)
     # The positions have no name, so that they are released before values are coded.
-    grouped.indptr -= np.searchsorted(np.flatnonzero(~selected), grouped.indptr)
+    indptr = events.indptr - np.searchsorted(np.flatnonzero(~selected), events.indptr)
+    pairs = Events(indptr, **_fields(arrays, levels_of(events)))
     if totals is not None:
-        arrays["data"], grouped.levels = Values.of(totals)
-    return replace(_as_csr(grouped, shape), n_duplicates=n_repeats)
+        pairs = replace(pairs, values=Values.of(totals))
+    return replace(_as_csr(pairs, shape), n_duplicates=n_repeats)
 
 
 def _sort_pairs_by_time(
@@ -787,59 +834,46 @@ def _sort_pairs_by_time(
         array[members] = array[order]
 
 
-def _as_csr(grouped: Grouped, shape: tuple[int, int]) -> CSR:
-    """Return sorted entries without repeats, with values as codes if they are few."""
-    arrays = grouped.arrays
-    values = Values.ones(grouped.n_entries)
-    if grouped.values is not None:
-        values = grouped.values.compact()
-    seconds: Any = arrays.get("seconds")
-    if seconds is not None:
-        seconds = compact_times(seconds)
-    return CSR(shape, grouped.indptr, arrays["columns"], values, seconds)
+def _as_csr(events: Events, shape: tuple[int, int]) -> CSR:
+    """Return sorted events without repeats, with values as codes if they are few."""
+    values = Values.ones(len(events))
+    if events.values is not None:
+        values = events.values.compact()
+    seconds = None if events.seconds is None else compact_times(events.seconds)
+    return CSR(shape, events.indptr, events.items, values, seconds)
 
 
-def _first_repeat(grouped: Grouped, repeats: Mask) -> tuple[int, int, int]:
+def _first_repeat(events: Events, repeats: Mask) -> tuple[int, int, int]:
     """Return the first repeated pair in the order of the data, as in `CSR.repeat`."""
-    positions = grouped.arrays["positions"]
-    entries = np.flatnonzero(repeats)
-    earliest = np.argmin(positions[entries + 1])
-    entry = int(entries[earliest])
-    first = int(positions[entry])
-    second = int(positions[entry + 1])
-    return first, second, entry
+    positions = events.positions
+    assert positions is not None
+    candidates = np.flatnonzero(repeats)
+    entry = int(candidates[np.argmin(positions[candidates + 1])])
+    return int(positions[entry]), int(positions[entry + 1]), entry
 
 
-def _totals(
-    grouped: Grouped,
-    firsts: Longs,
-    policy: Policy,
-) -> Floats:
-    """Return the sum or mean of each pair, whose first entries are given."""
+def _totals(events: Events, firsts: Longs, policy: Policy) -> Floats:
+    """Return the sum or mean of each pair, whose first events are given."""
     totals = np.empty(len(firsts), np.float32)
     for start in range(0, len(firsts), _CHUNK):
         part = slice(start, start + _CHUNK)
-        end = grouped.n_entries
+        end = len(events)
         if part.stop < len(firsts):
             end = int(firsts[part.stop])
-        sums = _sums(grouped, firsts[part], end)
+        sums = _sums(events, firsts[part], end)
         if policy == "mean":
             sums /= np.diff(firsts[part], append=end)
         totals[part] = sums
     return totals
 
 
-def _sums(
-    grouped: Grouped,
-    firsts: Longs,
-    end: int,
-) -> Doubles:
-    """Return the sum of each of some pairs, whose entries are next to one another."""
+def _sums(events: Events, firsts: Longs, end: int) -> Doubles:
+    """Return the sum of each of some pairs, whose events are next to one another."""
     begin = int(firsts[0])
     starts = firsts - begin
-    if grouped.values is None:
+    if events.values is None:
         return np.diff(starts, append=end - begin).astype(np.float64)
-    numbers = grouped.values.at(slice(begin, end))
+    numbers = events.values.at(slice(begin, end))
     sums: Doubles = np.add.reduceat(numbers, starts, dtype=np.float64)
     if numbers.min() < 0:
         # A purchase that is returned as a whole leaves no rounding error.

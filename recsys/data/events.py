@@ -12,10 +12,10 @@ import numpy.typing as npt
 from recsys.data.csr import (
     CSR,
     Entries,
-    Grouped,
-    Times,
+    Events,
     Values,
     are_repeats,
+    arrays_of,
     compact_times,
     group_rows,
     in_common,
@@ -68,89 +68,6 @@ class EventRule:
         return replace(self, half_life=None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Events:
-    """Events by user, in the order of time; without times, by item.
-
-    Events of a user at the same time are in the order of the rows if these were in the
-    order of time (see `Ratings.in_time_order`), and otherwise ordered by item. The
-    arrays are read-only.
-
-    Attributes
-    ----------
-    indptr : int64 ndarray of shape (n_users + 1,)
-        User u's events are at positions indptr[u]:indptr[u + 1].
-    items : int32 ndarray of shape (n_events,)
-    values : Values or None
-        Grades, or weights before the kind and the age count; None if all are 1.
-    seconds : int32, int64 or float64 ndarray of shape (n_events,), or None
-        Seconds since 1970-01-01 UTC.
-    kinds : uint8 ndarray of shape (n_events,), or None
-        Codes of the kinds in `EventRule.kinds`.
-    keys : uint64 ndarray of shape (n_events,), or None
-        Hashes of the ids of events; 0 where an event has none.
-    """
-
-    indptr: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int32]
-    values: Values | None = None
-    seconds: Times | None = None
-    kinds: npt.NDArray[np.uint8] | None = None
-    keys: npt.NDArray[np.uint64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    @property
-    def users(self) -> npt.NDArray[np.int32]:
-        """User of each event, a new array."""
-        counts = np.diff(self.indptr)
-        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays by name, as they are saved."""
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "indptr": self.indptr,
-            "items": self.items,
-        }
-        if self.values is not None:
-            arrays["data"] = self.values.data
-            if self.values.levels is not None:
-                arrays["levels"] = self.values.levels
-        for name in ("seconds", "kinds", "keys"):
-            if (array := getattr(self, name)) is not None:
-                arrays[name] = array
-        return arrays
-
-    def take(self, selected: Mask) -> Events:
-        """Return the events selected by a mask."""
-        return _as_events(_grouped(self).take(selected))
-
-    def renumbered(self, users: Indices, n_users: int, items: Indices) -> Events:
-        """Return the events with other indices; increasing, so that their order stays.
-
-        `users` and `items` have the new index of each old one. Those without events may
-        be -1.
-        """
-        counts = np.zeros(n_users, np.int64)
-        remaining = users >= 0
-        counts[users[remaining]] = np.diff(self.indptr)[remaining]
-        indptr = np.append(0, np.cumsum(counts))
-        return replace(self, indptr=indptr, items=items[self.items].astype(np.int32))
-
-    def entries(self) -> Entries:
-        """Return copies of the arrays as entries, which may be moved and merged."""
-        values = self.values
-        if values is not None:
-            values = Values(values.data.copy(), values.levels)
-        copies = {
-            name: array.copy()
-            for name in ("seconds", "kinds", "keys")
-            if (array := getattr(self, name)) is not None
-        }
-        return Entries(self.users, self.items.copy(), values, **copies)
-
-
 class Collected(NamedTuple):
     """Ratings made of events.
 
@@ -189,23 +106,21 @@ def collect(
     the order of time; by default, all.
     """
     entries, n_same = _without_known_keys(entries)
-    grouped = group_rows(entries, shape[0])
-    order = _order_of_time(grouped, known_order)
-    has_details = (
-        bool({"kinds", "keys"} & grouped.arrays.keys()) or rule.half_life is not None
-    )
-    has_details |= rule.above is not None
+    events = group_rows(entries, shape[0])
+    order = _order_of_time(events, known_order)
+    has_details = events.kinds is not None or events.keys is not None
+    has_details |= rule.half_life is not None or rule.above is not None
     if not has_details and not order.has_ties:
-        csr, grouped = _if_plain(grouped, shape, rule, implicit=implicit)
+        csr, events = _if_plain(events, shape, rule, implicit=implicit)
         if csr is not None:
             return Collected(csr, None, rule, order.in_time_order, n_same)
-    if "seconds" in grouped.arrays:
-        repeated = _repeated(grouped)
+    if events.seconds is not None:
+        repeated = _repeated(events)
         n_same += int(repeated.sum())
         if repeated.any():
-            grouped = grouped.take(~repeated)
-            order = _order_of_time(grouped, known_order)
-    events = _as_events(_sorted_by_time(grouped, order.in_time_order))
+            events = events.take(~repeated)
+            order = _order_of_time(events, known_order)
+    events = _sorted_by_time(events, order.in_time_order).compact()
     csr, n_returned = aggregate(events, shape, rule, implicit=implicit)
     is_told = ratings_tell(csr, events, rule, order.in_time_order)
     stored = None if is_told else events
@@ -245,7 +160,7 @@ def ratings_tell(
     has_several = len(events) != len(csr.indices)
     if has_several and (events.seconds is not None or rule.policy in ("mean", "sum")):
         return False
-    return not _order_of_time(_grouped(events), in_time_order).has_ties
+    return not _order_of_time(events, in_time_order).has_ties
 
 
 def aggregate(
@@ -300,19 +215,8 @@ def _weights_of(
 
 def implied_events(csr: CSR) -> Events:
     """Return the events behind ratings that tell everything, in the order of time."""
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "columns": csr.indices,
-        "data": csr.values.data,
-    }
-    if csr.seconds is not None:
-        arrays["seconds"] = csr.seconds
-    grouped = Grouped(csr.indptr, arrays, csr.values.levels)
-    return _as_events(_sorted_by_time(grouped, None))
-
-
-def is_all_ones(values: Values) -> bool:
-    """Return whether every value is 1."""
-    return values.levels is not None and values.levels.tolist() == [1.0]
+    events = Events(csr.indptr, csr.indices, csr.values, csr.seconds)
+    return _sorted_by_time(events, None).compact()
 
 
 def joined_entries(parts: Sequence[Entries]) -> Entries:
@@ -330,7 +234,7 @@ def joined_entries(parts: Sequence[Entries]) -> Entries:
         seconds = compact_times(np.concatenate(times))
     return Entries(
         np.concatenate([part.rows for part in parts]),
-        np.concatenate([part.columns for part in parts]),
+        np.concatenate([part.items for part in parts]),
         values,
         seconds,
         _joined(parts, "kinds", np.uint8),
@@ -404,12 +308,12 @@ class _Order(NamedTuple):
     has_ties: bool
 
 
-def _order_of_time(grouped: Grouped, known_order: Mask | None) -> _Order:
+def _order_of_time(events: Events, known_order: Mask | None) -> _Order:
     """Compare the time of each row with the next one of the same user."""
-    seconds = grouped.arrays.get("seconds")
+    seconds = events.seconds
     if seconds is None:
         return _Order(None, False)
-    indptr = grouped.indptr
+    indptr = events.indptr
     in_order = np.ones(len(indptr) - 1, np.bool_)
     if known_order is not None:
         in_order &= known_order
@@ -430,25 +334,26 @@ def _order_of_time(grouped: Grouped, known_order: Mask | None) -> _Order:
 
 
 def _if_plain(
-    grouped: Grouped, shape: tuple[int, int], rule: EventRule, *, implicit: bool
-) -> tuple[CSR | None, Grouped]:
-    """Return the ratings if they tell everything; else None, and the entries as they were."""
-    needs_events = "seconds" in grouped.arrays or rule.policy in ("mean", "sum")
+    events: Events, shape: tuple[int, int], rule: EventRule, *, implicit: bool
+) -> tuple[CSR | None, Events]:
+    """Return the ratings if they tell everything; else None, and the events as they were."""
+    needs_events = events.seconds is not None or rule.policy in ("mean", "sum")
     if needs_events:
-        fits = grouped.n_entries < np.iinfo(np.int32).max
+        fits = len(events) < np.iinfo(np.int32).max
         dtype = np.int32 if fits else np.int64
-        grouped.arrays["positions"] = np.arange(grouped.n_entries, dtype=dtype)
-    sort_rows(grouped)
-    has_several = needs_events and bool(are_repeats(grouped).any())
-    if not has_several and not (implicit and _has_returns(grouped.values)):
-        grouped.arrays.pop("positions", None)
-        return merged(grouped, shape, rule.policy), grouped
-    positions = grouped.arrays.pop("positions", None)
+        events = replace(events, positions=np.arange(len(events), dtype=dtype))
+    sort_rows(events)
+    has_several = needs_events and bool(are_repeats(events).any())
+    positions = events.positions
+    events = replace(events, positions=None)
+    if not has_several and not (implicit and _has_returns(events.values)):
+        del positions  # to free its memory
+        return merged(events, shape, rule.policy), events
     if positions is None:
-        return None, grouped
+        return None, events
     before = np.empty_like(positions)
     before[positions] = np.arange(len(positions), dtype=positions.dtype)
-    return None, grouped.reordered(before)
+    return None, events.reordered(before)
 
 
 def _has_returns(values: Values | None) -> bool:
@@ -459,15 +364,15 @@ def _has_returns(values: Values | None) -> bool:
     return bool(float(numbers.min(initial=np.inf)) <= 0)
 
 
-def _repeated(grouped: Grouped) -> Mask:
+def _repeated(events: Events) -> Mask:
     """Mark the events that an earlier row of the same user has told already."""
-    repeated = np.zeros(grouped.n_entries, np.bool_)
-    for block in _user_blocks(grouped.indptr):
+    repeated = np.zeros(len(events), np.bool_)
+    for block in _user_blocks(events.indptr):
         users = np.searchsorted(
-            grouped.indptr, np.arange(block.start, block.stop), side="right"
+            events.indptr, np.arange(block.start, block.stop), side="right"
         )
-        arrays = [users, *(array[block] for _, array in sorted(grouped.arrays.items()))]
-        repeated[block] = _later_copies(arrays)
+        arrays = [array[block] for array in arrays_of(events).values()]
+        repeated[block] = _later_copies([users, *arrays])
     return repeated
 
 
@@ -506,18 +411,17 @@ def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return np.asarray(numbers ^ (numbers >> np.uint64(31)))
 
 
-def _sorted_by_time(grouped: Grouped, in_time_order: Mask | None) -> Grouped:
+def _sorted_by_time(events: Events, in_time_order: Mask | None) -> Events:
     """Sort the events of each user by time, and ties by item unless the rows are in order."""
-    items = grouped.arrays["columns"]
-    seconds = grouped.arrays.get("seconds")
-    if seconds is None:
-        return sort_rows_by(grouped, items)
+    items = events.items
+    if events.seconds is None:
+        return sort_rows_by(events, items)
     if in_time_order is not None:
         if in_time_order.all():
-            return grouped
-        items = np.where(in_time_order[grouped.rows], np.int32(0), items)
-    by_item = sort_rows_by(grouped, items)
-    return sort_rows_by(by_item, by_item.arrays["seconds"])
+            return events
+        items = np.where(in_time_order[events.users], np.int32(0), items)
+    events = sort_rows_by(events, items)
+    return sort_rows_by(events, np.asarray(events.seconds))
 
 
 def _without_returned(csr: CSR, *, implicit: bool) -> tuple[CSR, int]:
@@ -537,37 +441,4 @@ def _selected(csr: CSR, mask: Mask) -> CSR:
         indices=csr.indices[mask],
         values=Values.of(csr.values.at(mask)),
         seconds=None if csr.seconds is None else csr.seconds[mask],
-    )
-
-
-def _grouped(events: Events) -> Grouped:
-    """Return the arrays of events as grouped entries."""
-    arrays: dict[str, npt.NDArray[Any]] = {"columns": events.items}
-    levels = None
-    if events.values is not None:
-        arrays["data"], levels = events.values
-    for name in ("seconds", "kinds", "keys"):
-        if (array := getattr(events, name)) is not None:
-            arrays[name] = array
-    return Grouped(events.indptr, arrays, levels)
-
-
-def _as_events(grouped: Grouped) -> Events:
-    """Return grouped entries in the order of time as events with read-only arrays."""
-    arrays = grouped.arrays
-    if "seconds" in arrays:
-        arrays["seconds"] = compact_times(arrays["seconds"])
-    seconds: Any = arrays.get("seconds")
-    values = None if grouped.values is None else grouped.values.compact()
-    if values is not None and is_all_ones(values):
-        values = None
-    for array in (grouped.indptr, *arrays.values()):
-        array.flags.writeable = False
-    return Events(
-        grouped.indptr,
-        arrays["columns"],
-        values,
-        seconds,
-        arrays.get("kinds"),
-        arrays.get("keys"),
     )

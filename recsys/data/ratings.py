@@ -19,6 +19,7 @@ from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
 from recsys.data.csr import (
     CSR,
     Entries,
+    Events,
     Times,
     Values,
     compact_times,
@@ -28,7 +29,6 @@ from recsys.data.csr import (
 from recsys.data.events import (
     Collected,
     EventRule,
-    Events,
     aggregate,
     collect,
     implied_events,
@@ -663,7 +663,7 @@ class Ratings:
         """Return the ratings with other indices in another order, as of texts and numbers."""
         entries = self.log.entries()
         entries.rows = user_indices[entries.rows].astype(np.int32)
-        entries.columns = item_indices[entries.columns].astype(np.int32)
+        entries.items = item_indices[entries.items].astype(np.int32)
         collected = collect(
             entries,
             (len(users), len(items)),
@@ -834,7 +834,7 @@ def _repeated_rows(collected: Collected) -> str:
 
 def _check_unrepeated(users: Ids, items: Ids, entries: Entries, place: Place) -> None:
     """Check that no pair of user and item is repeated."""
-    pairs = Entries(entries.rows.copy(), entries.columns.copy())
+    pairs = Entries(entries.rows.copy(), entries.items.copy())
     csr = to_csr(pairs, (len(users), len(items)), "error")
     if csr.repeat is None:
         return

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recsys.data.csr import CSR, Values, compact_times, in_common
+from recsys.data.csr import CSR, Events, Values, compact_times, in_common, is_all_ones
 from recsys.data.events import (
     Collected,
-    Events,
-    is_all_ones,
     ratings_tell,
     with_used_kinds,
 )
@@ -80,22 +78,24 @@ def _mixed_times(rows: _Rows, old: Any, new: Any) -> Any:
 
 def _mixed_events(ratings: Ratings, part: Collected, users: Mask) -> Events:
     """Mix the logs of both."""
-    old, new = ratings.log, part.log
+    old = ratings.log
+    new = part.log
     rows = _Rows(old.indptr, new.indptr, users)
     values = None
     if old.values is not None or new.values is not None:
-        values = _mixed_values(
-            rows,
-            old.values or Values.ones(len(old)),
-            new.values or Values.ones(len(new)),
-        )
+        old_values = old.values or Values.ones(len(old))
+        new_values = new.values or Values.ones(len(new))
+        values = _mixed_values(rows, old_values, new_values)
         if is_all_ones(values):
             values = None
-    seconds = _mixed_times(rows, old.seconds, new.seconds)
-    items = rows.mixed(old.items, new.items)
-    kinds = _mixed_codes(rows, old.kinds, new.kinds)
-    keys = _mixed_codes(rows, old.keys, new.keys)
-    return Events(rows.indptr, items, values, seconds, kinds, keys)
+    return Events(
+        rows.indptr,
+        rows.mixed(old.items, new.items),
+        values,
+        _mixed_times(rows, old.seconds, new.seconds),
+        _mixed_codes(rows, old.kinds, new.kinds),
+        _mixed_codes(rows, old.keys, new.keys),
+    )
 
 
 def _mixed_codes(rows: _Rows, old: Codes | None, new: Codes | None) -> Any:

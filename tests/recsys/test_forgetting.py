@@ -74,7 +74,7 @@ def assert_same(found, expected):
         if array is not None:
             np.testing.assert_array_equal(array, other, err_msg=name, strict=True)
     logs = [
-        each.ratings.events and each.ratings.events.arrays()
+        each.ratings.events and each.ratings.events.saved_arrays()
         for each in (found, expected)
     ]
     assert (logs[0] is None) == (logs[1] is None)

@@ -54,7 +54,8 @@ def arrays(ratings):
     found |= {"levels": ratings.levels, "seconds": ratings.seconds}
     if ratings.events is not None:
         found |= {
-            f"events/{name}": each for name, each in ratings.events.arrays().items()
+            f"events/{name}": each
+            for name, each in ratings.events.saved_arrays().items()
         }
     return {
         name: None if each is None else (each.dtype.str, each.tobytes())
@@ -231,7 +232,7 @@ def test_events_need_at_most_32_bytes_each_with_the_ratings():
         ratings.indices,
         ratings.data,
         ratings.seconds,
-        *ratings.events.arrays().values(),
+        *ratings.events.saved_arrays().values(),
     ]
     per_event = sum(array.nbytes for array in stored if array is not None) / n
     assert per_event <= 32
