@@ -21,6 +21,7 @@ _LINE = 64  # bytes of a cache line
 _CHECK_EVERY = 64  # vectors between checks; a check costs about as much as a block
 # maximum number of products with A'A before the best result is returned
 _MAX_STEPS = 1000
+_FAR = 50  # excess above which convergence is expected to accelerate
 _PATIENCE = 3  # checks in which residuals must halve once rounding sets the tolerance
 _LEAST_ROUNDING = 0.003  # smallest residual that rounding of A'A leaves, see `loses`
 
@@ -39,13 +40,11 @@ def solve(
     repeated in float64.
 
     A block is orthogonalised against the two blocks before it. It is orthogonalised against the
-    whole basis only after a restart, or if the loss of orthogonality may have grown to `tol` / 100
-    (or to up to `tol` / 8 if `tol` / 100 is below 100 times the machine epsilon, as by default in
-    float32).
+    whole basis only after a restart, or if the loss of orthogonality may have grown to `tol` / 5.
 
-    The basis has up to 3 k vectors and four blocks. When it is full, the Ritz vectors of the
-    largest values are kept, and the iteration continues with the residual block without repeating
-    work.
+    The basis has up to 4 k + 96 vectors, or 3 k + 160 for k above 64. When it is full, the Ritz
+    vectors of the largest values are kept, and the iteration continues with the residual block
+    without repeating work.
 
     For a singular value whose multiplicity exceeds the width of the block, only as many copies are
     found as the block has columns. If that many equal values are found, the problem is passed to
@@ -136,13 +135,13 @@ def leading_eigenvectors(
     Returns
     -------
     vectors : ndarray of shape (size, k)
-        Eigenvectors as columns, orthonormal up to `tol` / 8.
+        Eigenvectors as columns, orthonormal up to `tol` / 5.
     converged : bool
         True if they reach `tol`, within the accuracy of A'A.
     """
     start = rng.random((size, min(block, size)), dtype) - dtype.type(0.5)
-    # Slightly below tol, because rounding adds to the estimate.
-    target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
+    # Below tol, because rounding and the loss of orthogonality add to the estimate.
+    target = max(0.85 * tol, 10 * float(np.finfo(dtype).eps))
     space = _LanczosSpace(gram_product, start, k, target, rng)
     is_single = dtype == np.float32
     most = max(check_every // block, 1)
@@ -166,10 +165,10 @@ def leading_eigenvectors(
         if space.is_full:
             space.restart(k)
         if excess < earlier_excess < math.inf:
-            # A lower estimate, if the decrease continues or accelerates.
             rate = math.log(earlier_excess / excess)
             expected = (space.steps - earlier_steps) * math.log(excess) / rate
-            share = 0.8 if space.is_restarted else 0.5
+            # Convergence accelerates until all of the k vectors are in the basis.
+            share = 0.8 if excess < _FAR else 0.4
             furthest = most if space.is_restarted else 4 * most
             blocks = min(max(int(share * expected), 1), furthest)
         earlier_excess = excess
@@ -204,7 +203,8 @@ def loses(s: FloatArray, tol: float, dtype: np.dtype[Any]) -> bool:
 
 def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
     """Return the maximum number of vectors in the basis."""
-    return min(smaller_side, -(-(3 * k + 4 * block) // block) * block)
+    vectors = 3 * k + min(k, 64) + 96
+    return min(smaller_side, -(-vectors // block) * block)
 
 
 class _LanczosSpace:
@@ -258,15 +258,15 @@ class _LanczosSpace:
     def _largest_loss(self) -> float:
         """Return the cosine between blocks up to which the next one is not reorthogonalised.
 
-        A loss of orthogonality changes eigenvalues by its product with the largest one, which must
-        be small next to the k-th; before the first check, next to the smallest of the last block.
+        A loss w changes the residual of the i-th eigenvalue by up to w times this value, and by the
+        largest one times w squared. Before the first check, the smallest value of the last block
+        takes the place of the k-th.
         """
-        # In dtypes with few digits, allow one block without reorthogonalisation after one with it.
-        loss = max(self._target / 100, min(self._target / 8, 100 * self._eps))
         ratio = 1 / self._growth
         if self._values.size >= self._k and self._values[0] > 0:
             ratio = float(self._values[self._k - 1] / self._values[0])
-        return max(min(loss, self._target * ratio), 2 * self._eps)
+        loss = min(self._target / 5, 0.1 * math.sqrt(self._target * ratio))
+        return max(loss, 2 * self._eps)
 
     @property
     def is_full(self) -> bool:
@@ -371,16 +371,13 @@ class _LanczosSpace:
         V = self._V[:, : self._size]
         ritz_vectors = self._V[:, :keep]
         kernels.multiply(V, self._vectors[:, :keep], out=ritz_vectors)
-        if self.is_restarted:
-            # The loss of orthogonality grows with each restart if eigenvalues decay slowly.
-            copy = np.ascontiguousarray(ritz_vectors)
-            gram = kernels.coefficients(ritz_vectors, copy).astype(np.float64)
-            if np.abs(gram - np.eye(keep)).max() > self._largest_loss / 100:
-                turn = np.linalg.inv(np.linalg.cholesky(gram)).T
-                kernels.multiply(ritz_vectors, turn, out=ritz_vectors)
-                self._block, _, _ = extend_basis(
-                    ritz_vectors, self._block, 1.0, self._rng
-                )
+        # Ritz vectors are less orthogonal than the basis, and each restart adds to the loss.
+        copy = np.ascontiguousarray(ritz_vectors)
+        gram = kernels.coefficients(ritz_vectors, copy).astype(np.float64)
+        if np.abs(gram - np.eye(keep)).max() > 20 * self._eps:
+            turn = np.linalg.inv(np.linalg.cholesky(gram)).T
+            kernels.multiply(ritz_vectors, turn, out=ritz_vectors)
+        self._block, _, _ = extend_basis(ritz_vectors, self._block, 1.0, self._rng)
         kernels.place(self._block, self._V[:, keep : keep + self._width])
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
