@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from recsys.data.arrays import Mask
 from recsys.data.ids import Place
 from recsys.data.times import Moment, moment, shown_time
 from recsys.errors import DataError
@@ -62,7 +63,7 @@ INFINITE = -9e12  # -infinity of PostgreSQL, which has microseconds, is earlier
 LIMITS = (-1.0, -(2.0**31), -9_223_372_036.85)
 
 
-def means_never(seconds: Seconds) -> NDArray[np.bool_]:
+def means_never(seconds: Seconds) -> Mask:
     """Return which times are dates of the past that programs store for "never".
 
     Such a date may be midnight in another time zone: 1970-01-01 01:00:00 is one, too.
@@ -133,7 +134,7 @@ def event_time_problem(seconds: float, now: float | None = None) -> str | None:
 class Dated:
     """Times of events, judged: the rows to keep (None: all), and remarks."""
 
-    kept: NDArray[np.bool_] | None
+    kept: Mask | None
     remarks: list[str]
 
 

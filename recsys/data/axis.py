@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from recsys.data.arrays import Mask
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 
@@ -40,7 +40,7 @@ class Axis:
         return getattr(self.features, "encoder", None)
 
     @property
-    def in_table(self) -> npt.NDArray[np.bool_]:
+    def in_table(self) -> Mask:
         """Mask of the ids that have a row in the table."""
         if self.table is None:
             return np.zeros(len(self.ids), np.bool_)

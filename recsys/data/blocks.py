@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 from scipy import sparse
 
+from recsys.data.arrays import AnyFloats, Doubles
 from recsys.data.ids import Ids
 from recsys.data.kinds import FeatureKind
 from recsys.lsi.space import Space, Weighting, decompose, default_rank
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 __all__ = ["FORMS", "KINDS", "Block"]
-
-Floats: TypeAlias = npt.NDArray[np.floating]
 
 _RARE = 2  # a category that occurs less often is pooled with the others
 _QUANTILES = (0.02, 0.25, 0.5, 0.75, 0.98)  # of a column of numbers; they are its knots
@@ -85,7 +83,7 @@ class NumberBlock(Block):
     beyond the outer ones: models do not extrapolate to unusual numbers.
     """
 
-    knots: npt.NDArray[np.float64]
+    knots: Doubles
     has_missing: bool
 
     @classmethod
@@ -116,7 +114,7 @@ class NumberBlock(Block):
 class DateBlock(Block):
     """Encoding of a date as a number, with features for the season."""
 
-    knots: npt.NDArray[np.float64]
+    knots: Doubles
     seasonal: bool
     has_missing: bool
 
@@ -225,8 +223,8 @@ class TextBlock(Block):
     """
 
     terms: Ids
-    weights: npt.NDArray[np.float64]
-    components: Floats | None = None
+    weights: Doubles
+    components: AnyFloats | None = None
     remark: str = ""
 
     @classmethod
@@ -320,14 +318,12 @@ def _nulls(values: pl.Series) -> pl.Series:
     return pl.Series(values.name, [None] * len(values), dtype=pl.String)
 
 
-def _knots(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _knots(numbers: Doubles) -> Doubles:
     """Return the distinct quantiles of numbers, in ascending order."""
     return np.unique(np.quantile(numbers, _QUANTILES, method="nearest"))
 
 
-def _weights(
-    numbers: npt.NDArray[np.float64], knots: npt.NDArray[np.float64]
-) -> list[Floats]:
+def _weights(numbers: Doubles, knots: Doubles) -> list[AnyFloats]:
     """Return the linear interpolation weights of each knot; zeros for missing numbers."""
     return [np.nan_to_num(np.interp(numbers, knots, one)) for one in np.eye(len(knots))]
 
@@ -346,5 +342,5 @@ def _elements(values: pl.Series) -> pl.DataFrame:
     return elements.drop_nulls().with_columns(pl.col("level").cast(pl.String))
 
 
-def _sparse(columns: Sequence[Floats], n: int) -> csr_array:
+def _sparse(columns: Sequence[AnyFloats], n: int) -> csr_array:
     return sparse.csr_array(np.column_stack([np.zeros((n, 0)), *columns]))

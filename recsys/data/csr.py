@@ -11,6 +11,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lowrank.kernels import N_CODES, backends, default_threads, level_counts
+from recsys.data.arrays import (
+    Array,
+    Codes,
+    Doubles,
+    Floats,
+    Hashes,
+    Ints,
+    Longs,
+    Mask,
+    Times,
+)
 from recsys.data.ids import MISSING_IDS, Ids, id_problem, is_bad_id
 from recsys.data.kinds import Policy
 from recsys.data.rows import Rows
@@ -40,17 +51,8 @@ _MOVED_TOGETHER = (
 )
 _ROUNDING = 1e-6  # share of the sum of absolute weights that is a rounding error
 
-Array: TypeAlias = NDArray[Any]
-Codes: TypeAlias = NDArray[np.uint8]
-Ints: TypeAlias = NDArray[np.int32]
-Longs: TypeAlias = NDArray[np.int64]
-Hashes: TypeAlias = NDArray[np.uint64]
-Floats: TypeAlias = NDArray[np.float32]
-Doubles: TypeAlias = NDArray[np.float64]
-Mask: TypeAlias = NDArray[np.bool_]
 Data: TypeAlias = Codes | Floats
-Times: TypeAlias = Ints | Longs | Doubles
-Column: TypeAlias = "pl.Series | NDArray[Any]"
+Column: TypeAlias = "pl.Series | Array"
 """Column of a batch; an array is of int64 or float32."""
 
 

@@ -9,10 +9,10 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 from scipy import sparse
 
+from recsys.data.arrays import AnyFloats
 from recsys.data.blocks import (
     DIRECTIONS,
     FORMS,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 Texts: TypeAlias = Literal["terms", "vectors"]
 """Encoding of texts: weighted words, or vectors from latent semantic indexing."""
 
-Floats: TypeAlias = npt.NDArray[np.floating]
-
 _NAMED = 3  # maximum number of close values in a message
 _SHOWN = 10  # maximum number of values listed in a message
 _ARRAYS = ("knots", "levels", "terms", "weights", "components")
@@ -50,7 +48,7 @@ class EncoderState(NamedTuple):
 
     entries: list[dict[str, Any]]
     levels: pl.DataFrame
-    components: Mapping[str, Floats]
+    components: Mapping[str, AnyFloats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +90,8 @@ class TextSpace(NamedTuple):
     """Latent space of a column of texts: block, directions of words, coordinates of rows."""
 
     block: TextBlock
-    components: Floats
-    vectors: Floats
+    components: AnyFloats
+    vectors: AnyFloats
 
     @classmethod
     def of(cls, block: TextBlock, features: FeatureBlocks) -> Self:

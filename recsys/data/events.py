@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from recsys.data.arrays import Array, Doubles, Floats, Hashes, Longs, Mask
 from recsys.data.csr import (
     CSR,
     Entries,
@@ -31,9 +31,6 @@ _CHUNK = 1 << 18  # events compared at once, to limit temporary memory
 _LEAST_WEIGHT = np.float32(
     1e-12
 )  # of an old interaction, so that it does not underflow
-
-Mask = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +183,7 @@ def _interactions(csr: CSR, above: float) -> tuple[CSR, int]:
     )
 
 
-def event_weights(events: Events, rule: EventRule) -> npt.NDArray[np.float32]:
+def event_weights(events: Events, rule: EventRule) -> Floats:
     """Return the weight of each event times the weights of its kind and its age."""
     weights = np.empty(len(events), np.float32)
     newest = None if events.seconds is None or not len(events) else events.seconds.max()
@@ -198,7 +195,7 @@ def event_weights(events: Events, rule: EventRule) -> npt.NDArray[np.float32]:
 
 def _weights_of(
     events: Events, part: slice, rule: EventRule, newest: np.number[Any] | None
-) -> npt.NDArray[np.float64]:
+) -> Doubles:
     """Return the weights of some events; `newest` is the time of the newest of all events."""
     weights = np.ones(len(events.items[part]))
     if events.values is not None:
@@ -278,7 +275,7 @@ def set_kinds(entries: Entries, own: tuple[str, ...], kinds: tuple[str, ...]) ->
         entries.kinds = table[entries.kinds]
 
 
-def _joined(parts: Sequence[Entries], name: str, dtype: Any) -> npt.NDArray[Any] | None:
+def _joined(parts: Sequence[Entries], name: str, dtype: Any) -> Array | None:
     """Concatenate an array of several parts, with zeros for a part without it."""
     if all(getattr(part, name) is None for part in parts):
         return None
@@ -376,7 +373,7 @@ def _repeated(events: Events) -> Mask:
     return repeated
 
 
-def _user_blocks(indptr: npt.NDArray[np.int64]) -> Iterator[slice]:
+def _user_blocks(indptr: Longs) -> Iterator[slice]:
     """Yield the positions of the events of some users at a time, to limit temporary memory."""
     n_events = int(indptr[-1])
     begin = 0
@@ -387,7 +384,7 @@ def _user_blocks(indptr: npt.NDArray[np.int64]) -> Iterator[slice]:
         begin = end
 
 
-def _later_copies(columns: Sequence[npt.NDArray[Any]]) -> Mask:
+def _later_copies(columns: Sequence[Array]) -> Mask:
     """Mark the rows, given by columns, that are equal to an earlier row."""
     hashes = np.zeros(len(columns[0]), np.uint64)
     for numbers in columns:
@@ -403,7 +400,7 @@ def _later_copies(columns: Sequence[npt.NDArray[Any]]) -> Mask:
     return copies
 
 
-def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mixed(numbers: Hashes) -> Hashes:
     """Mix the bits of numbers (the finaliser of splitmix64)."""
     numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

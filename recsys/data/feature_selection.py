@@ -12,8 +12,9 @@ from lowrank.completion.als import biased_start
 from lowrank.completion.cold_start import fit_cold_map
 from lowrank.kernels import csr_arrays
 from lowrank.subspace import leading_directions
+from recsys.data.arrays import AnyFloats
 from recsys.data.blocks import TextBlock
-from recsys.data.encoder import FeatureEncoder, Floats, Texts
+from recsys.data.encoder import FeatureEncoder, Texts
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.kinds import FeatureRequest
@@ -191,7 +192,7 @@ def _more_telling(
     return replace(chosen, blocks=tuple(blocks))
 
 
-def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
+def _rough_vectors(X: csr_array) -> tuple[AnyFloats, AnyFloats]:
     """Return vectors of the columns of a matrix of ratings, and the weight of errors in each entry.
 
     The weight of a factor is its mean square on the other side, and the weight of a bias is 1.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from recsys.data.arrays import Longs
 from recsys.data.columns import id_column, plain_name, title_column
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
@@ -219,7 +219,7 @@ class Features:
     def __len__(self) -> int:
         return len(self.frame)
 
-    def rows_of(self, ids: Ids) -> npt.NDArray[np.int64]:
+    def rows_of(self, ids: Ids) -> Longs:
         """Return the row number of each id in index order, or -1 if it has no row."""
         rows = np.full(len(ids), -1, dtype=np.int64)
         indices = ids.find(self.frame[self.kind])

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from recsys.data.arrays import AnyFloats, Longs
 
 Kind = Literal["grades", "counts", "equal", "likes"]
 """Grades, counts (or amounts) of interactions, values that are all the same, true and false."""
@@ -109,9 +110,7 @@ class Feedback:
         return "unsure, the name is one of grades"
 
 
-def judge(
-    levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64], name: str = ""
-) -> Feedback:
+def judge(levels: AnyFloats, counts: Longs, name: str = "") -> Feedback:
     """Decide whether values are grades, counts, or all the same.
 
     Parameters
@@ -162,7 +161,7 @@ def judge(
     return Feedback(kind, low, high, name, by_name, by_values if is_told else None)
 
 
-def judge_values(values: npt.NDArray[np.floating[Any]], name: str = "") -> Feedback:
+def judge_values(values: AnyFloats, name: str = "") -> Feedback:
     """Decide as `judge` on an array of values; of a long one, a regular sample is judged."""
     step = max(1, len(values) // _MOST_SAMPLED)
     levels, counts = np.unique(values[::step], return_counts=True)
@@ -185,9 +184,7 @@ def named_kind(name: str) -> Kind | None:
     return None
 
 
-def _has_long_tail(
-    levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64]
-) -> bool:
+def _has_long_tail(levels: AnyFloats, counts: Longs) -> bool:
     """Return whether nearly all values are positive, and a few are much larger than most."""
     positive = levels > 0
     n, amounts, n_rows = int(counts.sum()), levels[positive], counts[positive]
@@ -210,9 +207,7 @@ def _has_long_tail(
     return is_tail and 2 * n_small >= n_positive
 
 
-def _are_small_counts(
-    levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64]
-) -> bool:
+def _are_small_counts(levels: AnyFloats, counts: Longs) -> bool:
     """Return whether values are 1, 2, 3, ... with falling frequencies, and half of them are 1."""
     positive = levels > 0
     n, numbers, n_rows = int(counts.sum()), levels[positive], counts[positive]

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from recsys.data.arrays import Array
 from recsys.data.ids import query_series
 from recsys.errors import DataError
 
@@ -100,7 +100,7 @@ def column_names(frame: Any) -> list[str]:
     return [str(name) for name in frame.columns]
 
 
-def listed(ids: IdsLike) -> list[Any] | pl.Series | npt.NDArray[Any]:
+def listed(ids: IdsLike) -> list[Any] | pl.Series | Array:
     """Return a single id as a list of one, and a Series or array unchanged.
 
     Raises
@@ -150,7 +150,7 @@ def _pandas_column(series: Any, mixed: Collection[str] = ()) -> pl.Series:
 
 def matrix_arrays(
     matrix: Any, *, zeros: bool = True
-) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+) -> tuple[Any, Array, Array, Array]:
     """Return the shape, indptr, columns and values of a sparse or dense matrix, in CSR order.
 
     If `zeros` is False, zeros are left out like missing values.

@@ -13,11 +13,12 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels.retrieval import hash_texts
+from recsys.data.arrays import Array, Codes, Hashes, Longs
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, enumerated, shortened
 
 IdsLike: TypeAlias = (
-    "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | npt.NDArray[Any]"
+    "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | Array"
     " | int | str"
 )
 """A single id, or any sequence of ids: integers or strings."""
@@ -108,9 +109,7 @@ class Ids:
             values if sort else _uniform(values, kind), kind
         ).rechunk()
         self.kind = kind
-        self._order: npt.NDArray[np.int64] | None = (
-            None  # index of each id in sorted order
-        )
+        self._order: Longs | None = None  # index of each id in sorted order
         self.values = self._sorted = series
         if not (series.head(-1) < series.tail(-1)).all():
             self._sorted = series.unique().sort()
@@ -124,8 +123,8 @@ class Ids:
             else:
                 self._order = series.arg_sort().to_numpy().astype(np.int64)
         numbers = self._sorted.to_numpy() if series.dtype == pl.Int64 else None
-        self._numbers: npt.NDArray[np.int64] | None = numbers
-        self._hashes: npt.NDArray[np.uint64] | None = None
+        self._numbers: Longs | None = numbers
+        self._hashes: Hashes | None = None
 
     @property
     def dtype(self) -> pl.DataType:
@@ -161,13 +160,13 @@ class Ids:
         return hash((self.kind, len(self), self.dtype))
 
     @property
-    def hashes(self) -> npt.NDArray[np.uint64]:
+    def hashes(self) -> Hashes:
         """Hash of each id; see `id_hashes`."""
         if self._hashes is None:
             self._hashes = id_hashes(self.values)
         return self._hashes
 
-    def invalid(self) -> npt.NDArray[np.int64]:
+    def invalid(self) -> Longs:
         """Return the indices of texts that are not ids, such as "NULL" and "1.23457E+11"."""
         if self.dtype != pl.String:
             return np.zeros(0, np.int64)
@@ -210,7 +209,7 @@ class Ids:
             both = [part.cast(pl.String) for part in (self.values, new)]
         return Ids(pl.concat(both), self.kind)
 
-    def find(self, queries: IdsLike) -> npt.NDArray[np.int64]:
+    def find(self, queries: IdsLike) -> Longs:
         """Return the index of each id, and -1 for an unknown id.
 
         Integers match string ids in their canonical form, and vice versa: 42 matches "42", and "42"
@@ -269,7 +268,7 @@ class Ids:
             return -1
         return rank if self._order is None else int(self._order[rank])
 
-    def index(self, queries: IdsLike) -> npt.NDArray[np.int64]:
+    def index(self, queries: IdsLike) -> Longs:
         """Return the index of each id; every id must be known.
 
         Raises
@@ -298,7 +297,7 @@ class Ids:
             f"{self._nearest(unknown[0], to_which)}."
         )
 
-    def _find_integers(self, queries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _find_integers(self, queries: Longs) -> Longs:
         numbers = self._numbers
         assert numbers is not None
         if not len(numbers):
@@ -346,14 +345,14 @@ class Ids:
         return f"the nearest {ids_are.format(to_which)} {_listed(nearest)}"
 
 
-def id_hashes(ids: pl.Series) -> npt.NDArray[np.uint64]:
+def id_hashes(ids: pl.Series) -> Hashes:
     """Return a hash of the text of each id, the same in any data and on any machine."""
     return hash_texts(*joined_texts(ids.cast(pl.String)))
 
 
 def joined_texts(
     texts: pl.Series,
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+) -> tuple[Codes, Longs]:
     """Return the UTF-8 bytes of texts, one after the other, and their n + 1 offsets."""
     lengths = np.append(0, texts.str.len_bytes().to_numpy())
     joined = texts.str.join().item() or ""

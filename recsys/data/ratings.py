@@ -9,18 +9,17 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import CodedMatrix, level_counts, padded
 from recsys.data.age import iso_time
+from recsys.data.arrays import Array, Codes, Floats, Ints, Longs, Mask, Times
 from recsys.data.axis import Axis
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
 from recsys.data.csr import (
     CSR,
     Entries,
     Events,
-    Times,
     Values,
     compact_times,
     encoded,
@@ -138,9 +137,9 @@ class Ratings:
 
     users: Ids
     items: Ids
-    indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int32]
-    data: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+    indptr: Longs
+    indices: Ints
+    data: Codes | Floats
     seconds: Times | None = None
     implicit: bool = False
     item_table: Features | None = None
@@ -149,11 +148,11 @@ class Ratings:
     source: Source | None = None
     item_features: GroupedFeatures | None = None
     user_features: GroupedFeatures | None = None
-    levels: npt.NDArray[np.float32] | None = None
+    levels: Floats | None = None
     events: Events | None = None
     rule: EventRule = field(default_factory=EventRule)
     feature_request: FeatureRequest | None = None
-    in_time_order: npt.NDArray[np.bool_] | None = None
+    in_time_order: Mask | None = None
     feedback: Feedback | None = None
     scale: tuple[float, float] | None = None
     untyped: tuple[str, ...] = ()
@@ -306,7 +305,7 @@ class Ratings:
                 changes["item_features"] = axis.features
         return replace(self, **changes)
 
-    def counts(self, side: str) -> npt.NDArray[np.int64]:
+    def counts(self, side: str) -> Longs:
         """Return the number of ratings of each user or item; `side` is "user" or "item"."""
         if side == "user":
             return np.diff(self.indptr)
@@ -344,18 +343,18 @@ class Ratings:
         return self.n_ratings / cells if cells else 0.0
 
     @property
-    def values(self) -> npt.NDArray[np.float32]:
+    def values(self) -> Floats:
         """Ratings as a float32 ndarray of shape (nnz,); a new array if they are coded."""
         values = Values(self.data, self.levels).at()
         values.flags.writeable = False
         return values
 
-    def values_at(self, which: slice | npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def values_at(self, which: slice | Array) -> Floats:
         """Return the ratings selected by a slice, a mask or positions, as numbers."""
         return Values(self.data, self.levels).at(which)
 
     @property
-    def timestamps(self) -> npt.NDArray[np.int64] | None:
+    def timestamps(self) -> Longs | None:
         """Whole seconds since 1970-01-01 UTC, an int64 ndarray of shape (nnz,), or None."""
         if self.seconds is None:
             return None
@@ -371,18 +370,16 @@ class Ratings:
         """Matrix of the coded ratings for `lowrank`, without a copy; None if they are not coded."""
         if self.levels is None:
             return None
-        codes = cast("npt.NDArray[np.uint8]", self.data)
+        codes = cast("Codes", self.data)
         return CodedMatrix(
             self.indptr, self.indices, codes, padded(self.levels), self.n_items
         )
 
-    def distribution(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    def distribution(self) -> tuple[Floats, Longs]:
         """Return the distinct values in increasing order, and the number of ratings of each."""
         if self.levels is None:
             return np.unique(self.values, return_counts=True)
-        counts = level_counts(cast("npt.NDArray[np.uint8]", self.data))[
-            : len(self.levels)
-        ]
+        counts = level_counts(cast("Codes", self.data))[: len(self.levels)]
         return self.levels[counts > 0], counts[counts > 0]
 
     def value_range(self) -> tuple[float, float]:
@@ -411,7 +408,7 @@ class Ratings:
         """True if some value is not 1, so that implicit feedback has weights."""
         return any(end != 1 for end in self.value_range())
 
-    def with_values(self, values: npt.NDArray[np.float32] | float) -> Ratings:
+    def with_values(self, values: Floats | float) -> Ratings:
         """Return the same pairs with other values: an array, or one number for all pairs.
 
         Raises
@@ -505,11 +502,11 @@ class Ratings:
             pl.Series(rows >= 0), pl.Series([None], dtype=titles.dtype)
         )
 
-    def user_index_of_nonzeros(self) -> npt.NDArray[np.int32]:
+    def user_index_of_nonzeros(self) -> Ints:
         """Return the user index of each rating, an int32 ndarray of shape (nnz,)."""
         return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
 
-    def take(self, which: npt.NDArray[Any]) -> Ratings:
+    def take(self, which: Array) -> Ratings:
         """Return the selected ratings, with the same users and items, but without their events.
 
         Parameters
@@ -553,7 +550,7 @@ class Ratings:
             CSR(self.shape, self.indptr, self.indices, values, self.seconds)
         )
 
-    def with_events_of(self, which: npt.NDArray[np.bool_]) -> Ratings:
+    def with_events_of(self, which: Mask) -> Ratings:
         """Return the selected ratings as `take` does, with their events.
 
         Parameters
@@ -567,7 +564,7 @@ class Ratings:
         selected = (positions >= 0) & which[positions]
         return replace(part, events=self.events.take(selected), rule=self.rule)
 
-    def of_events(self, which: npt.NDArray[np.bool_], *, aged: bool = True) -> Ratings:
+    def of_events(self, which: Mask, *, aged: bool = True) -> Ratings:
         """Return ratings made of the selected events by the same rule, of the same users and items.
 
         Parameters
@@ -594,7 +591,7 @@ class Ratings:
         collected = Collected(csr, log_of_part, rule, self.in_time_order)
         return replace(with_collected(self, collected), source=None)
 
-    def _ratings_of_events(self) -> npt.NDArray[np.int64]:
+    def _ratings_of_events(self) -> Longs:
         """Return the position of the rating to which each event belongs; -1 for a returned pair."""
         assert self.events is not None
         n_items = np.int64(self.n_items)
@@ -630,9 +627,7 @@ class Ratings:
             in_time_order=self._in_time_order_of(len(users), user_indices),
         )
 
-    def _in_time_order_of(
-        self, n_users: int, user_indices: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_] | None:
+    def _in_time_order_of(self, n_users: int, user_indices: Longs) -> Mask | None:
         """Return `in_time_order` for other indices of the users; new users are in order."""
         if self.in_time_order is None:
             return None
@@ -657,8 +652,8 @@ class Ratings:
         self,
         users: Ids,
         items: Ids,
-        user_indices: npt.NDArray[np.int64],
-        item_indices: npt.NDArray[np.int64],
+        user_indices: Longs,
+        item_indices: Longs,
     ) -> Ratings:
         """Return the ratings with other indices in another order, as of texts and numbers."""
         entries = self.log.entries()
@@ -901,7 +896,7 @@ def check_process() -> None:
         )
 
 
-def _is_increasing(indices: npt.NDArray[np.int64]) -> bool:
+def _is_increasing(indices: Longs) -> bool:
     """Return whether the indices that are not -1 are increasing."""
     return bool((np.diff(indices[indices >= 0]) > 0).all())
 
@@ -922,19 +917,17 @@ def compact(ratings: Ratings) -> Ratings:
     )
 
 
-def has_ratings(ratings: Ratings) -> npt.NDArray[np.bool_]:
+def has_ratings(ratings: Ratings) -> Mask:
     """Return which users have ratings, shape (n_users,)."""
     return ratings.counts("user") > 0
 
 
-def has_items(ratings: Ratings) -> npt.NDArray[np.bool_]:
+def has_items(ratings: Ratings) -> Mask:
     """Return which items have ratings, shape (n_items,)."""
     return ratings.counts("item") > 0
 
 
-def restricted(
-    ratings: Ratings, users: npt.NDArray[np.bool_], items: npt.NDArray[np.bool_]
-) -> Ratings:
+def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
     """Return the ratings of the selected users and items, which get new indices."""
     if users.all() and items.all():
         return ratings
@@ -961,9 +954,7 @@ def table_of(
     )
 
 
-def _axis(
-    given: IdsLike | None, length: int, kind: str
-) -> tuple[Ids, npt.NDArray[np.int32] | None]:
+def _axis(given: IdsLike | None, length: int, kind: str) -> tuple[Ids, Ints | None]:
     """Return the sorted ids of an axis and the new index of each of its rows (or columns)."""
     if given is None:
         return Ids(pl.Series(kind, np.arange(length)), kind), None

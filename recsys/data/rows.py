@@ -11,7 +11,6 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from lowrank.kernels import level_counts
 from recsys.data.age import (
@@ -23,6 +22,7 @@ from recsys.data.age import (
     faded_remark,
     present,
 )
+from recsys.data.arrays import Array, Floats, Longs
 from recsys.data.feedback import Feedback, Kind, judge, judge_values
 from recsys.data.ids import (
     MISSING_IDS,
@@ -315,7 +315,7 @@ class Rows:
     bad: BadRows = field(default_factory=BadRows)
     implicit: bool = False
     remarks: list[str] = field(default_factory=list)
-    levels: NDArray[np.float32] | None = None
+    levels: Floats | None = None
     in_seconds: bool = False
     name: str = ""
     feedback: Feedback | None = None
@@ -324,7 +324,7 @@ class Rows:
     kind_weights: dict[str, float] = field(default_factory=dict)
     half_life: float | None = None
     untyped: frozenset[str] = frozenset()
-    memory: dict[str, NDArray[Any]] = field(default_factory=dict)
+    memory: dict[str, Array] = field(default_factory=dict)
 
     @property
     def lacks_values(self) -> bool:
@@ -524,7 +524,7 @@ def _convert(rows: Rows, rules: RowRules) -> None:
             rows.keep(pl.Series(judged.kept))
 
 
-def _are_good(levels: NDArray[np.float32], rules: RowRules) -> bool:
+def _are_good(levels: Floats, rules: RowRules) -> bool:
     """Return whether all levels of ratings can be used, so that no row is bad."""
     if rules.missing is not None:
         return False
@@ -629,7 +629,7 @@ def _judged(rows: Rows, rules: RowRules) -> Feedback:
 
 def _distribution(
     rows: Rows,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
+) -> tuple[Floats, Longs] | None:
     """Return the levels of coded ratings in order, and their numbers of rows."""
     if rows.levels is None:
         return None
@@ -660,12 +660,12 @@ def _leave_out_missing(rows: Rows, missing: float, noun: str) -> None:
     rows.remarks.append(f"{left_out} left out whose {noun} is {missing:g} (missing)")
 
 
-def marks_unrated(levels: NDArray[np.float32]) -> bool:
+def marks_unrated(levels: Floats) -> bool:
     """Return whether ratings of -1 among others mark pairs that are not rated."""
     return _are_whole(levels) and bool(levels[0] == -1 and levels[1] >= 0)
 
 
-def _are_whole(levels: NDArray[np.float32]) -> bool:
+def _are_whole(levels: Floats) -> bool:
     return len(levels) >= _FEW_LEVELS and bool((levels == np.floor(levels)).all())
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from recsys.data.arrays import Array, Longs, Mask
 from recsys.data.csr import CSR, Events, Values, compact_times, in_common, is_all_ones
 from recsys.data.events import (
     Collected,
@@ -14,9 +14,6 @@ from recsys.data.events import (
     with_used_kinds,
 )
 from recsys.data.ratings import Ratings, with_collected
-
-Mask = npt.NDArray[np.bool_]
-Codes = npt.NDArray[np.uint8] | npt.NDArray[np.uint64]
 
 
 def with_rows(ratings: Ratings, part: Collected, users: Mask) -> Ratings:
@@ -45,9 +42,7 @@ def with_rows(ratings: Ratings, part: Collected, users: Mask) -> Ratings:
 class _Rows:
     """Rows of two sets of arrays by user: rows of marked users from the second set."""
 
-    def __init__(
-        self, old: npt.NDArray[np.int64], new: npt.NDArray[np.int64], users: Mask
-    ) -> None:
+    def __init__(self, old: Longs, new: Longs, users: Mask) -> None:
         counts = np.where(users, np.diff(new), np.diff(old))
         self.indptr = np.append(0, np.cumsum(counts))
         self.n_old = int(old[-1])
@@ -55,7 +50,7 @@ class _Rows:
         self._is_new = np.repeat(users, counts)
         self._is_kept = np.repeat(~users, np.diff(old))
 
-    def mixed(self, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def mixed(self, old: Array, new: Array) -> Array:
         """Return an array with the entries of both, which `new` has of the marked users only."""
         array = np.empty(len(self._is_new), np.result_type(old, new))
         array[self._is_new] = new
@@ -98,7 +93,7 @@ def _mixed_events(ratings: Ratings, part: Collected, users: Mask) -> Events:
     )
 
 
-def _mixed_codes(rows: _Rows, old: Codes | None, new: Codes | None) -> Any:
+def _mixed_codes(rows: _Rows, old: Array | None, new: Array | None) -> Array | None:
     """Mix kinds or keys, with zeros for a log without them."""
     if old is None and new is None:
         return None

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from recsys.data.arrays import Doubles
+
 FOREVER = 2**62
 """Seconds that stand for infinity, which PostgreSQL and floats have."""
 
@@ -215,7 +217,7 @@ class Tally:
         return cls(counts.tolist(), rows)
 
 
-def _groups(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
+def _groups(numbers: Doubles) -> npt.NDArray[np.int8]:
     """Return the group of each number, or -1 if it can be of any unit.
 
     Zero, -1, NaN and the end of the calendar can be of any unit.
