@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
     import polars as pl
 
 _METHODS = ("hybrid", "lsi", "bm25")
+_RANKING = (
+    "Ranking by words and meaning (hybrid), by meaning (lsi), or by words (bm25)."
+)
+
+_COUNTS = ("queries", "documents", "judgements")
+
+_target = partial(
+    cli.declared,
+    "INDEX",
+    "Directory for the new index, instead of replacing INDEX.",
+    "--out",
+    "-o",
+)
+_force = partial(cli.declared, "", is_flag=True)
 
 
 @click.group(
@@ -89,7 +104,7 @@ def index(
     out: str = cli.declared(
         "INDEX", "Directory for the index.", "--out", "-o", required=True
     ),
-    force: bool = cli.declared("", "Replace an existing index.", is_flag=True),
+    force: bool = _force("Replace an existing index."),
     dimensions: int | str | None = cli.declared(
         "K|RULE",
         "Number of dimensions, or a rule to choose it: elbow, energy, gavish-donoho, parallel "
@@ -102,7 +117,7 @@ def index(
     ),
     method: str = cli.declared(
         "",
-        "Ranking by words and meaning (hybrid), by meaning (lsi), or by words (bm25).",
+        _RANKING,
         type=click.Choice(_METHODS),
         default="hybrid",
         section="Model",
@@ -135,20 +150,16 @@ def index(
         fitted.fit(_watched(source, activity))
     fitted.save(out, overwrite=force)
     facts = fitted.training_
-    empty = (
-        f" ({facts['empty_documents']:,} without words)"
-        if facts["empty_documents"]
-        else ""
-    )
-    size = f"{counted(facts['dimensions'], 'dimension')} ({facts['dimensions_by']})"
     if facts["language"]:
         note(
             f"language: {facts['language']}, so words with the same stem are treated as one word"
         )
-    indexed = f"{counted(facts['documents'], 'document')}{empty}"
-    note(
-        f"indexed {indexed} and {counted(facts['terms'], 'word')} in {size}, saved in {out}"
-    )
+    indexed = counted(facts["documents"], "document")
+    if facts["empty_documents"]:
+        indexed += f" ({facts['empty_documents']:,} without words)"
+    words = counted(facts["terms"], "word")
+    size = f"{counted(facts['dimensions'], 'dimension')} ({facts['dimensions_by']})"
+    note(f"indexed {indexed} and {words} in {size}, saved in {out}")
 
 
 @cli.command(
@@ -176,7 +187,7 @@ def query(
     ),
     method: str | None = cli.declared(
         "",
-        "Ranking by words and meaning (hybrid), by meaning (lsi), or by words (bm25).",
+        _RANKING,
         type=click.Choice(_METHODS),
         show_default="that of the index",
     ),
@@ -199,35 +210,30 @@ def query(
     """
     loaded = lsi.Index.load(index)
     command = "lsi query"
+    search = partial(loaded.query, n=n, method=method, parts=explain is not None)
+
+    def answers() -> Iterator[pl.DataFrame]:
+        documents = reading.open(_inside(str(queries), "queries.jsonl"))
+        for number, batch in enumerate(documents):
+            if number == 0:
+                note(documents.decision.replace("document", "query"))
+            yield search(batch.texts, labels=batch.ids)
+
     if text is None:
         require(not explain, "--explain ID takes one TEXT, not --queries.")
-        answers = _answers(
-            loaded, str(queries), n, reading, method=method, parts=explain is not None
-        )
-        output.write(answers, command=command, n=n)
+        output.write(answers(), command=command, n=n)
     elif explain:
         frame = loaded.explain(text, explain, method=method)
         score = float(frame["contribution"].sum())
         output.write(frame, command=command, query=text, document=explain, score=score)
     else:
-        frame = loaded.query(text, n, method=method, parts=explain is not None)
-        output.write(frame, command=command, query=text, n=n)
-
-
-def _answers(
-    loaded: lsi.Index, path: str, n: int, reading: DocumentOptions, **how: Any
-) -> Iterator[pl.DataFrame]:
-    """Yield the results for each batch of a file of queries."""
-    documents = reading.open(_inside(path, "queries.jsonl"))
-    for number, batch in enumerate(documents):
-        if number == 0:
-            note(documents.decision.replace("document", "query"))
-        yield loaded.query(batch.texts, n, labels=batch.ids, **how)
+        output.write(search(text), command=command, query=text, n=n)
 
 
 def _inside(path: str, name: str) -> str:
     """Return the file `name` in a folder with BEIR's layout, or the path itself."""
-    return str(inner) if (inner := Path(path, name)).is_file() else path
+    inner = Path(path, name)
+    return str(inner) if inner.is_file() else path
 
 
 @cli.command(
@@ -251,10 +257,9 @@ def terms(
     from recsys.lsi.vectorizer import normalised
 
     loaded = lsi.Index.load(index)
-    mask = loaded.terms_.find(words) >= 0
-    terms = [
-        w if k else normalised(w).strip() for w, k in zip(words, mask, strict=True)
-    ]
+    terms = list(words)
+    for position in (loaded.terms_.find(words) < 0).nonzero()[0]:
+        terms[position] = normalised(words[position]).strip()
     output.write(loaded.similar_terms(terms, n), command="lsi terms", n=n)
 
 
@@ -276,11 +281,8 @@ def similar(
     The score is the cosine similarity of the document vectors. The columns are
     document, similar, rank and score, and title and snippet if they are known.
     """
-    output.write(
-        lsi.Index.load(index).similar_documents(list(ids), n),
-        command="lsi similar",
-        n=n,
-    )
+    frame = lsi.Index.load(index).similar_documents(list(ids), n)
+    output.write(frame, command="lsi similar", n=n)
 
 
 @cli.command(
@@ -304,16 +306,9 @@ def add(
         type=click.Choice(["fold-in", "update"]),
         default="fold-in",
     ),
-    out: str | None = cli.declared(
-        "INDEX",
-        "Directory for the new index, instead of replacing INDEX.",
-        "--out",
-        "-o",
-    ),
-    replace: bool = cli.declared(
-        "", "Replace documents with the same id in the index.", is_flag=True
-    ),
-    force: bool = cli.declared("", "Replace the index at --out.", is_flag=True),
+    out: str | None = _target(),
+    replace: bool = _force("Replace documents with the same id in the index."),
+    force: bool = _force("Replace the index at --out."),
 ) -> None:
     """Add documents to an index.
 
@@ -335,9 +330,10 @@ def add(
                 _watched(source, activity), method=method, replace=replace
             )
         loaded.save(target, overwrite=force or out is None)
+    replaced = f" ({added.n_replaced:,} replaced)" if replace else ""
     note(
-        f"added {counted(added.n_documents, 'document')} by {added.method}"
-        f"{f' ({added.n_replaced:,} replaced)' if replace else ''}, saved in {target}; "
+        f"added {counted(added.n_documents, 'document')} by {added.method}{replaced}, "
+        f"saved in {target}; "
         f"{counted(added.unknown_words, 'new word')} without meaning until indexed again; "
         f"{added.outside:.1%} of the squared weights were outside the index's dimensions; "
         f"loss of orthogonality {added.orthogonality_loss:.2g}"
@@ -353,13 +349,8 @@ def add(
 def remove(
     index: str,
     ids: tuple[str, ...],
-    out: str | None = cli.declared(
-        "INDEX",
-        "Directory for the new index, instead of replacing INDEX.",
-        "--out",
-        "-o",
-    ),
-    force: bool = cli.declared("", "Replace the index at --out.", is_flag=True),
+    out: str | None = _target(),
+    force: bool = _force("Replace the index at --out."),
 ) -> None:
     """Remove documents from an index.
 
@@ -422,42 +413,36 @@ def evaluate(
 
     loaded = lsi.Index.load(index)
     documents = reading.open(_inside(queries, "queries.jsonl"))
-    labels, texts = list[Any](), list[str]()
+    labels: list[Any] = []
+    texts: list[str] = []
     for batch in documents:
         labels += batch.ids
         texts += batch.texts
     note(documents.decision.replace("document", "query"))
-    result = evaluate_search(
-        loaded,
-        labels,
-        texts,
-        read_judgements(
-            _inside(judgements, "qrels/test.tsv"), encoding=reading.encoding
-        ),
-        methods=[*dict.fromkeys(method)] or _METHODS,
-    )
+    path = _inside(judgements, "qrels/test.tsv")
+    judged = read_judgements(path, encoding=reading.encoding)
+    methods = [*dict.fromkeys(method)] or _METHODS
+    result = evaluate_search(loaded, labels, texts, judged, methods=methods)
     note(result.splits[0].description)
     if per_query is not None:
         per_user = result.per_user.rename({"model": "method", "user": "query"})
         Output(Path(per_query)).write(per_user)
         note(f"the metrics of each query are in {per_query}")
+    counts = {name: result.counts[name] for name in _COUNTS}
+    measured = result.measured
+    definitions = {name: measured[name].definition for name in measured}
+    names = {"model": "method", "users": "queries"}
+    metrics = result.metrics.drop("kind", "n").rename(names)
+    comparisons = result.comparisons.drop("kind", "n").rename({"model": "method"})
     document = {
         "command": "lsi evaluate",
         "index": index,
-        "counts": {
-            name: result.counts[name] for name in ("queries", "documents", "judgements")
-        },
-        "definitions": {
-            name: metric.definition for name, metric in result.measured.items()
-        },
+        "counts": counts,
+        "definitions": definitions,
         "intervals": INTERVALS.replace("users", "queries"),
         "tests": TESTS.replace("users", "queries").replace("models", "methods"),
-        "metrics": result.metrics.drop("kind", "n")
-        .rename({"model": "method", "users": "queries"})
-        .to_dicts(),
-        "comparisons": result.comparisons.drop("kind", "n")
-        .rename({"model": "method"})
-        .to_dicts(),
+        "metrics": metrics.to_dicts(),
+        "comparisons": comparisons.to_dicts(),
     }
     frame = result.table.rename({"model": "method"})
     output.write_document(document, frame, *tables(result, "queries"))

@@ -149,9 +149,8 @@ def serve(
     listener = listening(host, port)
     settings = replace(settings, host=str(listener.getsockname()[0]))
     shown = f"[{host}]" if ":" in host else host
-    note(
-        f"serving {model} at http://{shown}:{listener.getsockname()[1]}/ (the API is at /docs)"
-    )
+    number = listener.getsockname()[1]
+    note(f"serving {model} at http://{shown}:{number}/ (the API is at /docs)")
     if api_keys is None and not is_loopback(str(settings.host)):
         note(
             "without --api-key (RECSYS_API_KEY), nobody gets data of users: histories, reasons, ids"
@@ -168,22 +167,18 @@ def _keys(
     """
     context = click.get_current_context()
     option = next(param for param in context.command.params if param.name == name)
-    settings = [
-        name for name in setting_variables(option, context) if name in os.environ
-    ]
+    settings = os.environ.keys() & setting_variables(option, context)
     for variable in (*settings, *variables):
-        text = os.environ.get(variable, "")
         reason = (
             f"The environment variable {variable} has no key; set it, or leave it out."
         )
-        require(text.strip(), reason, CommandError)
+        require(os.environ.get(variable, "").strip(), reason, CommandError)
     keys = [os.environ[variable] for variable in variables]
     for value in values:
-        keys += (
-            _keys_in_file(value[1:], option.opts[0])
-            if value.startswith("@")
-            else [value]
-        )
+        if value.startswith("@"):
+            keys += _keys_in_file(value[1:], option.opts[0])
+        else:
+            keys.append(value)
     return tuple(keys) or None
 
 
