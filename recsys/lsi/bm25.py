@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lowrank.kernels.arrays import Floats, Floats32, Int32s, Int64s
 from lowrank.kernels.retrieval import sum_rows
-
-Floats = NDArray[np.float32]
-Indices = NDArray[np.int64]
 
 _K1 = 1.2  # saturation of counts
 _B = 0.75  # influence of the document length
@@ -28,9 +25,9 @@ class Postings(NamedTuple):
     Robertson & Zaragoza (2009), "The probabilistic relevance framework: BM25 and beyond".
     """
 
-    indptr: Indices
-    documents: NDArray[np.int32]
-    counts: Floats
+    indptr: Int64s
+    documents: Int32s
+    counts: Floats32
 
     @classmethod
     def from_counts(cls, counts: Any) -> Self:
@@ -50,10 +47,10 @@ class Postings(NamedTuple):
 
     def add(
         self,
-        terms: Indices,
-        factors: Floats,
-        saturation: Floats,
-        out: Floats,
+        terms: Int64s,
+        factors: Floats32,
+        saturation: Floats32,
+        out: Floats32,
     ) -> None:
         """Add the weights of terms, each times its factor, to scores of the documents."""
         starts = self.indptr[terms]
@@ -71,21 +68,21 @@ class Postings(NamedTuple):
         sum_rows(matrix, rows, factors, len(out), out=out)
 
 
-def weights_of(counts: Floats, saturation: Floats) -> Floats:
+def weights_of(counts: Floats32, saturation: Floats32) -> Floats32:
     """Return the weights of counts in documents, without the idf."""
-    weights: Floats = (_K1 + 1) * counts / (counts + saturation)
+    weights: Floats32 = (_K1 + 1) * counts / (counts + saturation)
     return weights
 
 
-def saturation(lengths: NDArray[np.floating[Any]], mean_length: float) -> Floats:
+def saturation(lengths: Floats, mean_length: float) -> Floats32:
     """Return ``k1 (1 - b + b l / mean l)`` for documents of length l, k1 = 1.2 and b = 0.75."""
     relative = lengths / max(mean_length, 1e-9)
-    saturations: Floats = _K1 * (1 - _B + _B * relative)
+    saturations: Floats32 = _K1 * (1 - _B + _B * relative)
     return saturations.astype(np.float32)
 
 
-def inverse_document_frequency(df: Indices, n: int) -> Floats:
+def inverse_document_frequency(df: Int64s, n: int) -> Floats32:
     """Return ln(1 + (n - df + .5) / (df + .5)) for terms that are in df of n documents."""
     odds = (n - df + 0.5) / (df + 0.5)
-    idf: Floats = np.log1p(odds).astype(np.float32)
+    idf: Floats32 = np.log1p(odds).astype(np.float32)
     return idf

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowrank.kernels import pieces
+from lowrank.kernels.arrays import Float64s, Floats, Floats32, Int64s
 from recsys.data.ids import Ids
 from recsys.lsi.bm25 import Postings
 from recsys.ranking.topn import inverse_lengths
@@ -20,9 +21,6 @@ from recsys.ranking.topn import inverse_lengths
 if TYPE_CHECKING:
     from recsys.data.ids import IdsLike
 
-Floats = NDArray[np.floating[Any]]
-Float32s = NDArray[np.float32]
-Indices = NDArray[np.int64]
 
 _BLOCK = 4096  # rows of a block of vectors, so that copies stay in the cache
 _COLUMNS = ("document", "title", "snippet")
@@ -51,12 +49,12 @@ class Collection:
         return Ids(self.table["document"], "document", sort=False)
 
     @cached_property
-    def vectors(self) -> Float32s:
+    def vectors(self) -> Floats32:
         """Coordinates as float32, for cosines."""
         return np.asarray(self.embedding, dtype=np.float32)
 
     @cached_property
-    def inverse(self) -> Float32s:
+    def inverse(self) -> Floats32:
         """1 / length of the coordinates of each document, 0 for coordinates of zero."""
         return np.nan_to_num(inverse_lengths(self.vectors), nan=0.0)
 
@@ -72,11 +70,11 @@ class Collection:
         """Number of words of each document."""
         return np.asarray(self.counts.sum(axis=1), self.counts.dtype)
 
-    def unit_vectors(self, rows: Indices) -> Float32s:
+    def unit_vectors(self, rows: Int64s) -> Floats32:
         """Return vectors of length 1, shape (n_rows, k), 0 for documents without coordinates."""
         return self.vectors[rows] * self.inverse[rows, None]
 
-    def totals(self) -> NDArray[np.float64]:
+    def totals(self) -> Float64s:
         """Return sums over the documents that give moments of cosines and orthogonality.
 
         These are, below one another: the sum of unit vectors, of their outer products, and of the
@@ -92,12 +90,12 @@ class Collection:
             sums[k + 1 :] += block.T @ block
         return sums
 
-    def columns_of(self, rows: Indices) -> list[pl.Series]:
+    def columns_of(self, rows: Int64s) -> list[pl.Series]:
         """Return ids and, if known, titles and snippets of some documents."""
         index = pl.Series(rows.astype(np.uint32))  # by far the fastest way
         return [column[index] for column in self.table.get_columns()]
 
-    def take(self, rows: Indices) -> Collection:
+    def take(self, rows: Int64s) -> Collection:
         """Return some of the documents."""
         return Collection(
             self.table[rows], self.counts[rows], self.embedding[rows], self.has_counts
@@ -114,7 +112,7 @@ class Collection:
             self.has_counts,
         )
 
-    def rows_of(self, labels: IdsLike) -> Indices:
+    def rows_of(self, labels: IdsLike) -> Int64s:
         """Return the rows of documents by their ids."""
         return self.ids.index(labels)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy import sparse
 
+from lowrank.kernels.arrays import Int64s
 from recsys.data.ids import Ids
 from recsys.errors import DataError, NotFittedError, check_choice
 from recsys.lsi.documents import Texts, text_batches
@@ -232,12 +232,10 @@ class Eigenwords:
             ]
         )
 
-    def _words(
-        self, batches: Iterable[Sequence[str]]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Ids]:
+    def _words(self, batches: Iterable[Sequence[str]]) -> tuple[Int64s, Int64s, Ids]:
         """Return running text as numbers (-1 for rare words), the ends of texts, and the words."""
         number_of: dict[str, int] = {}
-        numbers: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        numbers: list[Int64s] = [np.zeros(0, np.int64)]
         lengths: list[int] = []
         for texts in batches:
             for text in texts:
@@ -263,8 +261,8 @@ class Eigenwords:
 
 
 def word_contexts(
-    words: NDArray[np.int64],
-    ends: NDArray[np.int64],
+    words: Int64s,
+    ends: Int64s,
     n_words: int,
     window: int,
     sides: str,

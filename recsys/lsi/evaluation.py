@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from lowrank.kernels.arrays import Int64s
 from recsys.errors import DataError
 from recsys.evaluation.metrics import METRICS
 from recsys.evaluation.results import (
@@ -47,8 +47,8 @@ class Judged(NamedTuple):
 
     labels: list[Any]
     texts: list[str]
-    relevant: list[NDArray[np.int64]]
-    n_relevant: NDArray[np.int64]
+    relevant: list[Int64s]
+    n_relevant: Int64s
     decision: str
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from lowrank.kernels.arrays import Float64s, Floats, Int64s
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.data.ratings import check_process
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     QueriesLike = str | Sequence[str] | MatrixLike
 
-Floats = NDArray[np.floating[Any]]
-Indices = NDArray[np.int64]
 
 FEEDBACK = "(best documents)"
 """Row of an explanation for the best documents, whose mean is the meaning of the query."""
@@ -209,9 +207,7 @@ class Index:
         names = checked.labels if labels is None else labels
         return frame.select(pl.Series("query", [*names]).gather(rows), pl.all())
 
-    def _matched(
-        self, queries: Queries, rows: Indices, documents: Indices
-    ) -> pl.Series:
+    def _matched(self, queries: Queries, rows: Int64s, documents: Int64s) -> pl.Series:
         """Return the terms of queries that documents contain, joined by commas."""
         matched = []
         for row, document in zip(rows.tolist(), documents.tolist(), strict=True):
@@ -396,7 +392,7 @@ class Index:
 
     def _rankings(
         self, queries: Queries, n: int, method: str
-    ) -> tuple[Indices, Ranking]:
+    ) -> tuple[Int64s, Ranking]:
         """Return the indices of queries, and the documents that a method finds for each."""
         search = self._search
         find = search.by_both
@@ -454,7 +450,7 @@ class Index:
         return shares, through.zip_with(has_share, names.clear(len(shares)))
 
     @cached_property
-    def _totals(self) -> NDArray[np.float64]:
+    def _totals(self) -> Float64s:
         """Sums over all documents; see `Collection.totals`."""
         return self.documents_.totals()
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import (
     BaseEstimator,
@@ -20,12 +19,13 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import validate_data
 
+from lowrank.kernels.arrays import Floats, Int64s
 from recsys.data.frames import listed
 from recsys.errors import DataError, ModelFileError, check_choice
 from recsys.lsi.collection import Collection
 from recsys.lsi.documents import Texts, further_counts, learned_counts, text_batches
 from recsys.lsi.files import SavedIndex, save_index
-from recsys.lsi.index import Floats, Index
+from recsys.lsi.index import Index
 from recsys.lsi.search import METHODS
 from recsys.lsi.space import (
     DEFAULT_RANK,
@@ -344,7 +344,7 @@ class LSI(
         self._note_change(n_removed=len(rows))
         return len(rows)
 
-    def _without(self, rows: NDArray[np.int64]) -> Collection:
+    def _without(self, rows: Int64s) -> Collection:
         """Return the documents without some rows, which are subtracted from the totals."""
         if not len(rows):
             return self.documents_

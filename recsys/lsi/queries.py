@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from lowrank.kernels.arrays import Floats, Floats32, Int64s, Masks
 from recsys.data.frames import listed
 from recsys.errors import DataError
 from recsys.messages import close_matches, enumerated
@@ -20,8 +20,6 @@ from recsys.ranking.topn import Cosine, CsrPairs, TopN, top_n
 if TYPE_CHECKING:
     from recsys.data.ids import Ids, IdsLike
 
-Floats = NDArray[np.floating[Any]]
-Indices = NDArray[np.int64]
 
 _NAMED = 5  # maximum number of unknown words in a message
 _LONGER = 2  # maximum difference in length of a similar word
@@ -41,11 +39,11 @@ class UnknownTermWarning(UserWarning):
 class Query(NamedTuple):
     """A query: its terms, their counts and weights, unknown words, and its direction."""
 
-    terms: Indices
+    terms: Int64s
     counts: Floats
     weights: Floats
     unknown: Sequence[str] = ()
-    direction: NDArray[np.float32] = np.zeros(0, np.float32)
+    direction: Floats32 = np.zeros(0, np.float32)
 
     def towards(self, components: Floats) -> Query:
         """Return the query with its direction q' U_k, of length 1, or 0 if it has none."""
@@ -65,7 +63,7 @@ class Queries(NamedTuple):
 
     @classmethod
     def from_rows(
-        cls, rows: Any, weigh: Callable[[Indices, Floats], Floats], is_single: bool
+        cls, rows: Any, weigh: Callable[[Int64s, Floats], Floats], is_single: bool
     ) -> Queries:
         """Return the rows of a CSR matrix as queries; `weigh` takes terms and counts."""
         starts = rows.indptr[1:-1]
@@ -84,7 +82,7 @@ class Queries(NamedTuple):
 
 def check_words(
     unknown: Sequence[Sequence[str]],
-    is_empty: NDArray[np.bool_],
+    is_empty: Masks,
     terms: Ids | None = None,
     stacklevel: int = 4,
     *,
@@ -153,7 +151,7 @@ def _with_similar(word: str, terms: pl.Series) -> str:
 
 
 def best_rows(
-    scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = None
+    scorer: Cosine, n_queries: int, n: int, exclude: Int64s | None = None
 ) -> TopN:
     """Return the n rows with the largest cosine for each query, without row `exclude[q]`."""
     without = None
@@ -165,7 +163,7 @@ def best_rows(
 
 
 def similar_rows(
-    labels: Ids, vectors: NDArray[np.float32], names: IdsLike | int | str, n: int
+    labels: Ids, vectors: Floats32, names: IdsLike | int | str, n: int
 ) -> pl.DataFrame:
     """Return the rows most similar to some rows as a frame: term, similar, rank, score."""
     rows = labels.index(listed(names))

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lowrank.kernels.arrays import Float64s, Floats32, Int64s
 from lowrank.kernels.retrieval import largest
 from recsys.lsi.bm25 import inverse_document_frequency, saturation, weights_of
 from recsys.lsi.collection import Collection
@@ -18,9 +18,6 @@ from recsys.lsi.queries import Query
 METHODS = ("hybrid", "lsi", "bm25")
 """Methods: exact words and meaning together, meaning alone, exact words alone."""
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 _MOST_MEANING = 0.8  # weight of meaning in long documents
 # Mean document length at which meaning has half that weight, for 8 query words.
@@ -37,10 +34,10 @@ _EQUAL = 1e-6
 class Ranking(NamedTuple):
     """The best documents of a query, best first; a score is words + meaning."""
 
-    documents: Indices
-    scores: Floats
-    words: Floats
-    meaning: Floats
+    documents: Int64s
+    scores: Floats32
+    words: Floats32
+    meaning: Floats32
 
 
 class Fusion(NamedTuple):
@@ -54,8 +51,8 @@ class Fusion(NamedTuple):
     average_words: float
     meaning: float
     average_meaning: float
-    direction: Floats
-    best: Indices = np.zeros(0, np.int64)
+    direction: Floats32
+    best: Int64s = np.zeros(0, np.int64)
 
     @property
     def average(self) -> float:
@@ -89,63 +86,63 @@ class Search:
 
     documents: Collection
     mean_length: float
-    totals: Doubles
+    totals: Float64s
 
     @cached_property
-    def without_direction(self) -> Indices:
+    def without_direction(self) -> Int64s:
         """Documents without coordinates, which have no cosine."""
         return np.flatnonzero(self.documents.inverse == 0)
 
     @cached_property
-    def empty(self) -> Indices:
+    def empty(self) -> Int64s:
         """Documents without coordinates and without words, which are never found."""
         without_words = np.flatnonzero(np.diff(self.documents.counts.indptr) == 0)
         return np.intersect1d(self.without_direction, without_words)
 
     @cached_property
-    def idf(self) -> Floats:
+    def idf(self) -> Floats32:
         """Weight of each term."""
         frequency = np.diff(self.documents.postings.indptr)
         return inverse_document_frequency(frequency, len(self.documents))
 
     @cached_property
-    def saturation(self) -> Floats:
+    def saturation(self) -> Floats32:
         """Saturation of counts in each document."""
         lengths = self.documents.lengths
         n_words = float(lengths.sum(dtype=np.float64))
         return saturation(lengths, n_words / max(1, len(self.documents)))
 
-    def bm25(self, query: Query) -> Floats:
+    def bm25(self, query: Query) -> Floats32:
         """Return the BM25 score of each document."""
         scores = np.zeros(len(self.documents), np.float32)
         factors = self.idf[query.terms] * query.counts.astype(np.float32, copy=False)
         self.documents.postings.add(query.terms, factors, self.saturation, scores)
         return scores
 
-    def word_shares(self, query: Query, document: int) -> Doubles:
+    def word_shares(self, query: Query, document: int) -> Float64s:
         """Return the contribution of each term of a query to the BM25 score of a document."""
         row = self.documents.counts[[document]].toarray()[0]
         counts = row[query.terms].astype(np.float32)
         weights = weights_of(counts, self.saturation[[document]])
         return weights.astype(np.float64) * self.idf[query.terms] * query.counts
 
-    def cosines(self, direction: Floats, documents: Indices | None = None) -> Floats:
+    def cosines(self, direction: Floats32, documents: Int64s | None = None) -> Floats32:
         """Return the cosines of documents, all by default, with a direction of length 1."""
         if documents is not None:
             return self.documents.unit_vectors(documents) @ direction
         # One pass over all vectors takes as long as reading them from memory.
-        products: Floats = self.documents.vectors @ direction
+        products: Floats32 = self.documents.vectors @ direction
         products *= self.documents.inverse
         return products
 
-    def cosine_moments(self, direction: Floats) -> tuple[float, float]:
+    def cosine_moments(self, direction: Floats32) -> tuple[float, float]:
         """Return the mean and the standard deviation of the cosines of all documents."""
         means, covariance = self._moments
         mean = float(means @ direction)
         return mean, _deviation(mean, float(direction @ (covariance @ direction)))
 
     @cached_property
-    def _moments(self) -> tuple[Floats, Floats]:
+    def _moments(self) -> tuple[Floats32, Floats32]:
         """Mean and covariance of the unit vectors."""
         k = self.totals.shape[1]
         sums = self.totals[: k + 1] / len(self.documents)
@@ -191,7 +188,7 @@ class Search:
             return self._ranking(fusion, bm25, n)
         return self._ranking(fusion, bm25, n, rivals)
 
-    def fusion(self, query: Query, bm25: Floats | None = None) -> Fusion:
+    def fusion(self, query: Query, bm25: Floats32 | None = None) -> Fusion:
         """Return the coefficients of the hybrid score for a query with its BM25 scores."""
         scores = self.bm25(query) if bm25 is None else bm25
         n = len(self.documents)
@@ -234,9 +231,9 @@ class Search:
     def _ranking(
         self,
         fusion: Fusion,
-        bm25: Floats,
+        bm25: Floats32,
         n: int,
-        documents: Indices | None = None,
+        documents: Int64s | None = None,
     ) -> Ranking:
         """Return the n best of some documents, given in ascending order, by default of all."""
         meaning = self.cosines(fusion.direction, documents)

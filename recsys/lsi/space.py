@@ -12,13 +12,12 @@ from scipy import sparse
 
 import lowrank
 from lowrank.kernels import csr_arrays, csr_matmat, one_blas_thread, pieces
+from lowrank.kernels.arrays import Float64s, Floats, Int64s
 from recsys.errors import DataError
 
 if TYPE_CHECKING:
     from lowrank.arguments import RandomStateLike
 
-Floats = NDArray[np.floating[Any]]
-Float64s = NDArray[np.float64]
 
 DEFAULT_RANK = 75
 _SHARE = 3  # default minimum number of documents (or terms) for each dimension
@@ -333,7 +332,7 @@ class Weighting:
         weights *= np.repeat(inverse.astype(counts.dtype), row_lengths)
         return weighted
 
-    def of_query(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
+    def of_query(self, terms: Int64s, counts: Floats) -> Floats:
         """Return the weights of the terms of a query, which are not scaled."""
         weights = self._local(counts) * self.term_weights[terms]
         return weights.astype(counts.dtype)

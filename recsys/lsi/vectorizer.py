@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy import sparse
 
+from lowrank.kernels.arrays import Floats, Int64s
 from recsys.data.ids import Ids
 from recsys.errors import DataError
 from recsys.lsi.markup import plain_text
 from recsys.lsi.queries import Queries, Query
-from recsys.lsi.space import WEIGHTINGS, Floats, Weighting, canonical_csr
+from recsys.lsi.space import WEIGHTINGS, Weighting, canonical_csr
 from recsys.messages import close_matches, did_you_mean
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
@@ -459,7 +459,7 @@ class WordEncoder:
             queries.append(Query(terms, counts, weights, unknown))
         return Queries([*texts], queries, is_single)
 
-    def query_weights(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
+    def query_weights(self, terms: Int64s, counts: Floats) -> Floats:
         """Return the weights of the terms of a query."""
         return self.weighting.of_query(terms, counts)
 
@@ -516,7 +516,7 @@ def _word_counts(
     return counts, counter.get_feature_names_out().tolist()
 
 
-def _with_columns(counts: Any, target: NDArray[np.int64], n: int) -> Any:
+def _with_columns(counts: Any, target: Int64s, n: int) -> Any:
     """Return counts in n columns; column j is the sum of those with target j, -1 drops a column."""
     columns = target.astype(np.int32)[counts.indices]
     inside = columns >= 0
@@ -563,7 +563,7 @@ class VectorizerEncoder:
         # The texts are labels, with their markup.
         return Queries([*texts], queries, is_single)
 
-    def query_weights(self, _terms: NDArray[np.int64], weights: Floats) -> Floats:
+    def query_weights(self, _terms: Int64s, weights: Floats) -> Floats:
         """Return weights as they are."""
         return weights
 

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from lowrank.kernels.arrays import Float64s, Floats, Int64s, Masks
 from recsys.changes import plausible_range
 from recsys.data.ids import Ids
 from recsys.models.abilities import HasItemVectors
 from recsys.models.base import FactorModel
 from recsys.models.nonnegative import has_topics
-from recsys.models.parts import Indices
 from recsys.predictions import unsupported
 from recsys.recommender import Recommender
 from recsys.serve.deadline import check_time
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Id: TypeAlias = int | str
 """Id in a request: a number, or text. Responses have ids as text (see `id_texts`)."""
-Doubles: TypeAlias = NDArray[np.float64]
 Json: TypeAlias = dict[str, Any]
 """JSON object of strings, Python numbers, lists and objects."""
 
@@ -91,7 +90,7 @@ class Catalogue:
             "model": self.name,
         }
 
-    def _counted(self, items: Indices) -> list[Json]:
+    def _counted(self, items: Int64s) -> list[Json]:
         """Return ids, titles and numbers of ratings of items."""
         rows = self.names(items)
         counts = self.counts[items].tolist()
@@ -99,7 +98,7 @@ class Catalogue:
             row["count"] = count
         return rows
 
-    def _ranks(self, query: str, index: int) -> NDArray[np.int64]:
+    def _ranks(self, query: str, index: int) -> Int64s:
         """Return the rank of each title for a query, -1 without a match.
 
         `index` is the index of the item whose id is the query, or negative.
@@ -115,7 +114,7 @@ class Catalogue:
             ranks[index] = 0
         return ranks
 
-    def _contain(self, text: str) -> NDArray[np.bool_]:
+    def _contain(self, text: str) -> Masks:
         """Return whether each title contains a text."""
         matches = self._plain_titles.str.contains(text, literal=True)
         return matches.to_numpy()
@@ -168,19 +167,19 @@ class Catalogue:
         return max(low, -_LARGEST), min(high, _LARGEST)
 
     @cached_property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Int64s:
         """Number of ratings of each item."""
         return self.ratings.counts("item")
 
     @cached_property
-    def means(self) -> Doubles:
+    def means(self) -> Float64s:
         """Mean rating of each item, 0 without ratings."""
         sums = np.bincount(
             self.ratings.indices, self.ratings.values, self.ratings.n_items
         )
         return sums / np.maximum(self.counts, 1)
 
-    def most_rated(self, n: int) -> Indices:
+    def most_rated(self, n: int) -> Int64s:
         """Return the n items with the most ratings, the first one first."""
         return np.argsort(-self.counts, kind="stable")[:n]
 
@@ -192,7 +191,7 @@ class Catalogue:
         return _plain(ids if titles is None else titles.fill_null(ids))
 
     @cached_property
-    def _rows(self) -> dict[str, Indices]:
+    def _rows(self) -> dict[str, Int64s]:
         """Rows of items and users in their tables, -1 if missing."""
         return {
             axis.ids.kind: axis.table.rows_of(axis.ids)
@@ -349,7 +348,7 @@ def _plain(texts: pl.Series) -> pl.Series:
     return decomposed.str.replace_all(r"\p{M}", "")
 
 
-def _plane(vectors: Doubles) -> tuple[Doubles, float]:
+def _plane(vectors: Float64s) -> tuple[Float64s, float]:
     """Return the first two principal components, in -1 to 1, and their share of the variance."""
     centred = vectors - vectors.mean(axis=0)
     U, s, _ = np.linalg.svd(centred, full_matrices=False)
@@ -365,7 +364,7 @@ def _plane(vectors: Doubles) -> tuple[Doubles, float]:
     return points, share
 
 
-def _singular_values(model: Model) -> NDArray[np.floating[Any]] | None:
+def _singular_values(model: Model) -> Floats | None:
     for part in getattr(model, "parts", ()):  # of a blend
         values = _singular_values(part)
         if values is not None:
@@ -378,7 +377,7 @@ def _singular_values(model: Model) -> NDArray[np.floating[Any]] | None:
     return getattr(model, "singular_values", None)
 
 
-def _triangle(vectors: NDArray[Any]) -> Doubles:
+def _triangle(vectors: NDArray[Any]) -> Float64s:
     """Return the triangular factor of a QR decomposition."""
     triangle: Any = np.linalg.qr(vectors.astype(np.float64), mode="r")
     return np.asarray(triangle)

@@ -13,14 +13,13 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from lowrank.kernels import pieces
+from lowrank.kernels.arrays import Floats32, Int32s, Int64s, Masks
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.histories import Explanation, Histories
-from recsys.models.parts import Floats, Indices
 from recsys.predictions import clip_to_range, unsupported, user_contributions
 from recsys.ranking.lists import ListOptions
 from recsys.ranking.rerank import prepare_lists
@@ -29,8 +28,8 @@ from recsys.recommender import Recommender
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
 
-History: TypeAlias = tuple[NDArray[np.int32], Floats]
-"""Indices of items in ascending order, and their ratings."""
+History: TypeAlias = tuple[Int32s, Floats32]
+"""Int64s of items in ascending order, and their ratings."""
 
 _PIECE = 2**25  # scores of the users that are ranked together: some 0.3 s
 _N_REASONS = 3  # of a recommendation
@@ -64,7 +63,7 @@ class Responses:
         # A pass over all ratings.
         self._uses_values = self.ratings.weighted or not self.ratings.implicit
         self._seen = CsrPairs(self.ratings.indptr, self.ratings.indices)
-        self._is_new: NDArray[np.bool_] | None = None
+        self._is_new: Masks | None = None
         if recommender.model.uses_features:  # items without ratings have scores, too
             self._is_new = recommender._new
         # A kernel cannot be stopped, so that long work is done in pieces.
@@ -199,7 +198,7 @@ class Responses:
         return answer
 
     def _search(
-        self, model: Model, users: Indices, n: int, rated_pairs: CsrPairs
+        self, model: Model, users: Int64s, n: int, rated_pairs: CsrPairs
     ) -> list[list[Json]]:
         """Return the n best items of users of a model, without `rated_pairs`."""
         lists: list[list[Json]] = []
@@ -367,8 +366,8 @@ class Responses:
             row["because"] = _largest(names, terms_of_item, _N_REASONS)
 
     def _reasons(
-        self, recommender: Recommender, user: int, items: Indices
-    ) -> tuple[list[Json], Floats, Explanation]:
+        self, recommender: Recommender, user: int, items: Int64s
+    ) -> tuple[list[Json], Floats32, Explanation]:
         """Return the names of the terms of scores, the terms of each item, and the other parts."""
         history, sums = user_contributions(
             recommender.model, recommender.ratings, user, items, self.ratings
@@ -425,7 +424,7 @@ class Responses:
         }
 
 
-def _largest(names: list[Json], terms: Floats, n: int) -> list[Json]:
+def _largest(names: list[Json], terms: Floats32, n: int) -> list[Json]:
     """Return the n largest terms of a score as reasons; terms against an item count, too."""
     order = np.argsort(-np.abs(terms), kind="stable")
     return [
