@@ -117,7 +117,7 @@ def _request(
 ) -> Request:
     """Return the request for columns of a file that is not of ratings.
 
-    Columns and the encoding that `reader` lacks are those of an `earlier` reading.
+    An `earlier` reading gives the columns and the encoding that `reader` lacks.
     """
     from recsys.data.columns import Request
 

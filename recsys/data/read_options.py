@@ -7,18 +7,34 @@ keeps for its updates are made from the declarations. `Request` carries them to 
 
 # Without the import of annotations, so that the declarations are objects, not texts.
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, get_args
 
 from recsys.data.kinds import Policy
 from recsys.declarations import Declaration
 from recsys.messages import close_matches, did_you_mean
 
 if TYPE_CHECKING:
+    from os import PathLike
+
+    import polars as pl
+
+    from recsys.data.frames import FrameLike
     from recsys.data.times import Moment
-    from recsys.readers import TableSource
 
 EventWeights = Mapping[str, float]
 Column = str | int | None
+
+
+class Table(Protocol):
+    """Table of items or users, such as `Features`."""
+
+    @property
+    def kind(self) -> str:
+        """What the rows are, "item" or "user"."""
+
+    @property
+    def frame(self) -> "pl.DataFrame":
+        """The rows."""
 
 
 def _column(content: str, flag: str, details: str = "") -> Declaration:
@@ -226,7 +242,7 @@ class ReadOptions(FrameOptions, total=False):
         Declaration("place", "SQL query to read from a database.", metavar="SQL"),
     ]
     item_table: Annotated[
-        "TableSource | None",
+        "str | PathLike[str] | FrameLike | Table | None",
         Declaration(
             "place",
             "Table of items with titles, prices, genres, ...",
@@ -238,7 +254,7 @@ class ReadOptions(FrameOptions, total=False):
         ),
     ]
     user_table: Annotated[
-        "TableSource | None",
+        "str | PathLike[str] | FrameLike | Table | None",
         Declaration(
             "place",
             "Table of users with ages, countries, ...",
