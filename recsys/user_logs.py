@@ -91,6 +91,7 @@ class WantedUsers:
         self.ids = list(dict.fromkeys(user for user in normalised if user is not None))
         self._known = frozenset(self.ids)
         self._keys = {*_KEYS, column} - {None}
+        # Whole words only: user 1 is not in "17". Without users, the pattern never matches.
         texts = "|".join(map(re.escape, self.ids)) or "(?!)"
         pattern = rf"(?<!\w)(?:{texts})(?!\w)"
         self._mention = re.compile(pattern.encode("utf-8", "surrogatepass"))
@@ -100,6 +101,7 @@ class WantedUsers:
         if value is None or isinstance(value, bool | list | dict):
             return None
         if isinstance(value, float):
+            # Integer ids have at most 64 bits.
             is_whole = value.is_integer() and abs(value) < _LARGEST
             return str(int(value)) if is_whole else str(value)
         text = str(value)

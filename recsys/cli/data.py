@@ -102,6 +102,7 @@ def sample(
     """
     from recsys.readers import sample_path
 
+    # The directory behind a link is filled, and the link stays.
     target = Path(os.path.realpath(out))
     is_file = f"{out} is a file; --out needs the name of a directory."
     require(not target.is_file(), is_file, CommandError)
@@ -113,6 +114,7 @@ def sample(
             for file in sample_path().iterdir():
                 if file.suffix in (".csv", ".md"):
                     shutil.copyfile(file, unfinished / file.name)
+            # One by one, because other files in the directory stay.
             target.mkdir(exist_ok=True)
             for file in unfinished.iterdir():
                 file.replace(target / file.name)

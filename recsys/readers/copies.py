@@ -39,6 +39,9 @@ PACKED = (*_PACKERS, _ZSTD)
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 """First bytes of zip files, including workbooks and other documents."""
 
+CONVERTED = {b"%%MatrixMarket": "Matrix Market", b"ARROW1": "Arrow"}
+"""Formats that `write_rows` converts to Parquet, by the first bytes of their files."""
+
 _DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError)
 _TITLES = 10  # maximum number of rows above the header of a sheet
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")

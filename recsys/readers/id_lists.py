@@ -52,6 +52,7 @@ def read_ids(
 def read_block(path: str, request: Request) -> pl.DataFrame:
     """Read items to block for all users, or pairs if there is a column of users."""
     requested = request.columns
+    # An empty file blocks nothing, which a nightly job need not treat as an error.
     with suppress(NoRowsError), open_data(path, request.options) as data:
         names, _ = _first_row(data.parts[0] if data.parts else data)
         user = _column_of(names, "user", requested.get("user"))
@@ -79,6 +80,7 @@ def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     """Return the ids in one file, without missing ones."""
     names, line = _first_row(data)
     column = _column_of(names, kind, requested)
+    # A single column may also be a list without header, which no reader of tables takes.
     is_typed = data.is_parquet or line.startswith("{")
     if is_typed or (column is not None and len(names) > 1):
         frame, _ = read_frame(data, column)
@@ -99,6 +101,7 @@ def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
             lines.remove(line)  # the header
         ids = pl.Series([text.strip('"') for text in lines], dtype=pl.String)
     if is_typed:
+        # pandas stores integers with a missing one as floats, and the missing one as NaN.
         if ids.dtype.is_float():
             ids = ids.fill_nan(None)
         return as_id_series(ids.drop_nulls(), kind).to_list()
@@ -123,6 +126,7 @@ def read_history(
         files = data.parts or (data,)
         names, line = _first_row(files[0])
         columns_by_role = request.columns
+        # Columns of the model's data need not be in a history, unless they are named now.
         absent = [r for r in request.optional if columns_by_role[r] not in names]
         request = request.changed(**dict.fromkeys(absent))
         requested = request.columns
@@ -131,6 +135,7 @@ def read_history(
         if "user" in requested or not (is_table or _is_list(names, line, items)):
             raw = read_raw(data, request).plain()
         elif is_table and len(names) > 1:
+            # A column of users would have been found, unless two may be it.
             raw = read_raw(data, request, ("item",)).plain()
             raw.columns.pop("user", None)
         else:

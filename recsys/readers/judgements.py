@@ -89,7 +89,9 @@ def page(text: str) -> tuple[str, str | None]:
 
 def _smart(lines: Iterable[str], place: str) -> Iterator[Marked]:
     """Yield records of SMART: ``.I`` begins one, ``.T``, ``.W``, ... its fields."""
-    identity, start, field = "", 0, ""
+    identity = ""
+    start = 0
+    field = ""
     fields: dict[str, list[str]] = {}
 
     def record() -> Marked:
@@ -101,7 +103,10 @@ def _smart(lines: Iterable[str], place: str) -> Iterator[Marked]:
         if match := _RECORD.match(line):
             if identity:
                 yield record()
-            identity, start, field, fields = match[1], number, "", {}
+            identity = match[1]
+            start = number
+            field = ""
+            fields = {}
         elif match := _FIELD.match(line):
             field = match[1]
         elif identity:
@@ -116,15 +121,18 @@ def _smart(lines: Iterable[str], place: str) -> Iterator[Marked]:
 
 def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
     """Yield the documents between ``<DOC>`` and ``</DOC>``, or topics in ``<top>``."""
-    start, parts = 0, list[str]()
+    start = 0
+    parts: list[str] = []
     for number, line in enumerate(lines, 1):
         if not parts and not _OPENING.search(line):
             continue
-        start = start if parts else number
+        if not parts:
+            start = number
         parts.append(line)
         if not _CLOSING.search(line):
             continue
-        text, parts = "".join(parts), []
+        text = "".join(parts)
+        parts = []
         label = _NUMBER.search(text)
         if label is None:
             raise DataError(f"{place}, line {start}: the document has no <DOCNO>.")
@@ -133,10 +141,8 @@ def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
         remainder = text.replace(label[0], " ", 1)
         if text.lstrip().lower().startswith("<top"):
             # By convention the query is the title; if there is none, the rest of the topic.
-            remainder, title = (
-                title or _LABEL.sub(" ", remainder.split("<narr>")[0]),
-                None,
-            )
+            remainder = title or _LABEL.sub(" ", remainder.split("<narr>")[0])
+            title = None
         elif head is not None:
             remainder = remainder.replace(head[0], " ", 1)
         yield Marked(start, _identity(label[1]), _plain(remainder), title)
@@ -146,20 +152,24 @@ def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
 
 def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:
     """Yield blocks of a line with a number, a text, and a line with a slash."""
-    start, identity, parts = 0, "", list[str]()
+    start = 0
+    identity = ""
+    parts: list[str] = []
     for number, line in enumerate(lines, 1):
         word = line.strip()
         if word == "/" and identity:
             yield Marked(start, _identity(identity), " ".join(parts), None)
-            identity, parts = "", []
+            identity = ""
+            parts = []
         elif not identity and word:
             if not word.isdecimal():
-                if word in ("/", "\x1a"):
+                if word in ("/", "\x1a"):  # the end of a file of DOS
                     continue
                 raise DataError(
                     f"{place}, line {number}: expected a number; got {word[:40]!r}."
                 )
-            start, identity = number, word
+            start = number
+            identity = word
         elif word:
             parts.append(word)
     if parts:
@@ -278,6 +288,7 @@ def _form_of_columns(columns: Sequence[pl.Series]) -> tuple[str, pl.Series]:
     if len(columns) == 3:
         return "queries, documents, relevance", columns[1]
     _, second, third, _ = columns
+    # In CISI, unlike TREC, the document is second, and the third column is constant.
     is_constant = third.n_unique() == 1 and third[0] in ("0", "Q0")
     if is_constant and second.n_unique() > 1:
         return "queries, documents, zeros", second

@@ -37,6 +37,7 @@ from recsys.database import (
 from recsys.errors import DataError
 from recsys.messages import enumerated, nothing_at
 from recsys.readers.copies import (
+    CONVERTED,
     PACKED,
     ZIP,
     Scratch,
@@ -438,10 +439,7 @@ class _Opener:
             )
         if head.startswith(_OLD_EXCEL):
             return [self._sheet(path, name, self.table)]
-        for beginning, form in (
-            (b"%%MatrixMarket", "Matrix Market"),
-            (b"ARROW1", "Arrow"),
-        ):
+        for beginning, form in CONVERTED.items():
             if head.startswith(beginning):
                 return [self._rewritten(path, name, form)]
         data = DataFile(name, path, folder, on_rows=self.on_rows)
