@@ -39,10 +39,10 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
     DamageError
     """
     names = frame.columns
-    if names[:1] != [side] or names[1:] != [*kinds]:
+    if names != [side, *kinds]:
         raise DamageError(f"a table of {side}s needs kinds of the columns {names[1:]}")
     ids = frame[side]
-    is_distinct = not ids.null_count() and ids.n_unique() == len(ids)
+    is_distinct = ids.is_not_null().all() and ids.is_unique().all()
     if ids.dtype not in (pl.Int64, pl.String) or not is_distinct:
         raise DamageError(f"a table of {side}s needs distinct ids, integers or strings")
     for name, kind in kinds.items():
@@ -66,8 +66,9 @@ def decoded(arrays: Arrays, prefix: str, entry: ColumnEntry) -> pl.Series:
             raise DamageError(f"{prefix} is not a column")
         values = pl.Series(array)
     if entry.type == "list":
-        starts = np.append(0, listed(arrays, f"{prefix}_ends"))
-        check_rows(f"{prefix}_ends", starts, np.zeros(len(values)), 1)
+        ends = f"{prefix}_ends"
+        starts = np.append(0, listed(arrays, ends))
+        check_rows(ends, starts, np.zeros(len(values)), 1)
         lists = pl.lit(values.implode()).list
         values = _slices(starts, lists.slice, pl.List(pl.String))
     if entry.type == "date":
@@ -91,7 +92,8 @@ def _decoded_texts(arrays: Arrays, prefix: str) -> pl.Series:
     # An offset outside the bytes would be cut to an empty text in silence.
     check_rows(f"{prefix}_offsets", offsets, text, 256)
     joined = pl.lit(text.tobytes())
-    return _slices(offsets, joined.bin.slice, pl.Binary).cast(pl.String)
+    slices = _slices(offsets, joined.bin.slice, pl.Binary)
+    return slices.cast(pl.String)
 
 
 def _slices(
@@ -102,7 +104,8 @@ def _slices(
     if not len(lengths):  # a literal would be a column of one row
         return pl.Series([], dtype=dtype)
     spans = pl.DataFrame({"start": starts[:-1], "length": lengths})
-    return spans.select(slice_of("start", "length")).to_series()
+    slices = spans.select(slice_of("start", "length"))
+    return slices.to_series()
 
 
 def saved_table(arrays: Arrays, manifest: Manifest, name: Any) -> pl.DataFrame:
@@ -128,7 +131,9 @@ def encoded_tables(
     columns: dict[str, list[ColumnEntry]] = {}
     arrays: Arrays = {}
     for name, table in tables.items():
-        features = table if isinstance(table, Features) else Features(table, {})
+        features = table
+        if not isinstance(features, Features):
+            features = Features(features, {})
         columns[name] = []
         for number, series in enumerate(features.frame.get_columns()):
             form, parts = encoded(series)
@@ -158,8 +163,9 @@ def encoded(series: pl.Series) -> tuple[ColumnType, Arrays]:
         arrays["_valid"] = series.is_not_null().to_numpy()
     is_list = dtype == pl.List(pl.String)
     if is_list:
-        counts = series.list.len().fill_null(0).cast(pl.Int64)
-        arrays["_ends"] = counts.cum_sum().to_numpy()
+        counts = series.list.len().fill_null(0)
+        ends = counts.cast(pl.Int64).cum_sum()
+        arrays["_ends"] = ends.to_numpy()
         series = series.filter(counts > 0).explode()
     if is_list or isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
         texts = series.cast(pl.String).fill_null("")
@@ -171,11 +177,13 @@ def encoded(series: pl.Series) -> tuple[ColumnType, Arrays]:
         series = series.cast(pl.Int32)
     elif isinstance(dtype, pl.Datetime):
         form = "datetime"
-        series = series.dt.cast_time_unit("us").cast(pl.Int64)
+        microseconds = series.dt.cast_time_unit("us")
+        series = microseconds.cast(pl.Int64)
     elif dtype.is_decimal() or not (dtype.is_numeric() or dtype == pl.Boolean):
         raise ModelFileError(
             f"The column {series.name!r} of the metadata cannot be saved: it has {dtype} values; "
             "texts, lists of texts, numbers, booleans and dates can be."
         )
-    filled = series.fill_null(False if dtype == pl.Boolean else 0)
+    zero = False if dtype == pl.Boolean else 0
+    filled = series.fill_null(zero)
     return form, arrays | {"": filled.to_numpy()}

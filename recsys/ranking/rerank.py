@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypedDict
 
 import numpy as np
 import polars as pl
@@ -30,7 +29,7 @@ from recsys.ranking.filters import (
     without_blocked,
 )
 from recsys.ranking.lists import ListOptions
-from recsys.ranking.topn import CsrPairs, TopN, check_n, inverse_lengths, top_n
+from recsys.ranking.topn import CsrPairs, Scorer, TopN, check_n, inverse_lengths, top_n
 
 Search = Callable[[Indices, int], Iterator[TopN]]
 """Search for the n best items of some users; `rows` of the result are positions of the users."""
@@ -83,14 +82,15 @@ def prepare_lists(
         allowed = ~new if allowed is None else allowed & ~new
         new = None
     exclude = CsrPairs(*excluded) if len(excluded[1]) else None
-    limits: SearchLimits = {
-        "exclude": exclude,
-        "allowed": allowed,
-        "ties": Ties(ratings.items.hashes),
-    }
-    search: Search = partial(top_n, model, **limits)
+    ties = Ties(ratings.items.hashes)
+
+    def search_by(scorer: Scorer) -> Search:
+        return partial(top_n, scorer, exclude=exclude, allowed=allowed, ties=ties)
+
+    search = search_by(model)
     if popular is not None and (indices >= model.n_users).any():
-        search = with_unknown_users(model, popular, limits)
+        everyone = popular._with(n_users=int(indices.max()) + 1)
+        search = with_unknown_users(search, search_by(everyone), model.n_users)
     blocks = best_items(search, indices, n, model, ratings, options)
     return labels.alias("user"), blocks, new
 
@@ -131,31 +131,22 @@ def _labels_of(ids: Ids, queries: IdsLike, indices: Indices) -> pl.Series:
     typed = ids.like(requested_ids)
     if typed.null_count():
         texts = requested_ids.cast(pl.String)
-        return labels.cast(pl.String).scatter(unknown, texts)
+        labels = labels.cast(pl.String)
+        return labels.scatter(unknown, texts)
     return labels.scatter(unknown, typed)
 
 
-class SearchLimits(TypedDict):
-    """Items that `top_n` leaves out, and its order of ties."""
-
-    exclude: CsrPairs | None
-    allowed: Mask | None
-    ties: Ties
-
-
-def with_unknown_users(model: Model, popular: Popular, limits: SearchLimits) -> Search:
-    """Return a search in which users of index ``model.n_users`` and above get popular items."""
+def with_unknown_users(known: Search, unknown: Search, n_known: int) -> Search:
+    """Return a search for known users, and another one for those of index `n_known` and above."""
 
     def search(users: Indices, n: int) -> Iterator[TopN]:
-        # All users have the same list.
-        of_unknown = popular._with(n_users=int(users.max()) + 1)
         block_size = max(1, _RESULTS // n)
         for part in kernels.pieces(len(users), block_size):
-            is_known = users[part] < model.n_users
+            is_known = users[part] < n_known
             parts: list[TopN] = []
-            for scorer, is_scored in ((model, is_known), (of_unknown, ~is_known)):
-                rows = part.start + np.flatnonzero(is_scored)
-                tops = top_n(scorer, users[rows], n, **limits)
+            for is_searched, search_some in ((is_known, known), (~is_known, unknown)):
+                rows = part.start + np.flatnonzero(is_searched)
+                tops = search_some(users[rows], n)
                 parts += [top.with_rows(rows[top.rows]) for top in tops]
             yield TopN.joined(parts).by_row()
 
@@ -260,17 +251,22 @@ class Reranking:
         The candidates are the `pool` best of `n_items` items, and more for users with fewer than n
         items because of the groups.
         """
-        pool = min(n_items, pool or max(_POOL * n, _LEAST_POOL))
+        if pool is None:
+            pool = max(_POOL * n, _LEAST_POOL)
+        pool = min(n_items, pool)
         for top in search(users, pool):
             chosen = self._choose(top, n, pool)
-            n_chosen = np.bincount(chosen.rows, minlength=len(users))
-            n_candidates = np.bincount(top.rows, minlength=len(users))
-            short = np.flatnonzero((n_chosen < n) & (n_candidates == pool))
+            n_users = len(users)
+            n_chosen = np.bincount(chosen.rows, minlength=n_users)
+            n_candidates = np.bincount(top.rows, minlength=n_users)
+            is_short = (n_chosen < n) & (n_candidates == pool)
+            short = np.flatnonzero(is_short)
             # Lists that groups leave short get more candidates.
             if pool == n_items or not len(short):
                 yield chosen
                 continue
-            parts = [chosen.take(~np.isin(chosen.rows, short))]
+            is_complete = ~np.isin(chosen.rows, short)
+            parts = [chosen.take(is_complete)]
             deeper_pool = _DEEPER * pool
             deeper = self.blocks(search, users[short], n, n_items, deeper_pool)
             parts += [block.with_rows(short[block.rows]) for block in deeper]
@@ -279,11 +275,13 @@ class Reranking:
     def _choose(self, top: TopN, n: int, pool: int) -> TopN:
         """Choose n of each user's candidates (at most `pool`)."""
         users, rows = np.unique(top.rows, return_inverse=True)
-        items = np.full((len(users), pool), -1, np.int64)
-        scores = np.zeros(items.shape, np.float32)
+        shape = len(users), pool
+        items = np.full(shape, -1, np.int64)
+        scores = np.zeros(shape, np.float32)
         items[rows, top.ranks - 1] = top.items
         scores[rows, top.ranks - 1] = top.scores
-        width = pool * self.groups.codes.shape[1] + self.groups.count
+        groups_of_item = self.groups.codes.shape[1]
+        width = pool * groups_of_item + self.groups.count
         size = max(1, _WORK // max(1, width))
         order = np.zeros((len(items), n), np.int64)
         for part in kernels.pieces(len(items), size):
@@ -335,14 +333,21 @@ class Reranking:
     ) -> None:
         """Raise the largest cosine of each candidate with an item chosen before."""
         last = np.repeat(picked, items.shape[1])
-        cosines = kernels.pair_dots(self.vectors, self.vectors, last, items.ravel())
-        np.maximum(similarity, cosines.reshape(items.shape), out=similarity)
+        vectors = self.vectors
+        cosines = kernels.pair_dots(vectors, vectors, last, items.ravel())
+        cosines = cosines.reshape(items.shape)
+        np.maximum(similarity, cosines, out=similarity)
 
 
 def _relevance(scores: Floats, is_given: Mask) -> Floats:
     """Return scores scaled to 0 for the worst and 1 for the best candidate of each user."""
     best = scores[:, :1]
-    worst: Floats = scores.min(axis=1, keepdims=True, initial=np.inf, where=is_given)
+    worst: Floats = scores.min(
+        axis=1,
+        keepdims=True,
+        initial=np.inf,
+        where=is_given,
+    )
     span: Floats = best - worst
     span[~(best > worst)] = 1
     relevance: Floats = (scores - worst) / span
@@ -365,15 +370,17 @@ def best_items(
         If an option is out of range or needs another one, or the model has no item vectors.
     """
     diversity = options.diversity
-    is_number = isinstance(diversity, int | float) and not isinstance(diversity, bool)
-    if not is_number or not 0 <= diversity <= 1:
+    is_number = isinstance(diversity, int | float)
+    if isinstance(diversity, bool) or not is_number or not 0 <= diversity <= 1:
         raise DataError(f"diversity must be a number from 0 to 1; got {diversity!r}.")
     if (options.at_most is None) != (options.per is None):
         raise DataError("at_most and per go together: at_most=2, per='genres'.")
     check_n(n)
     if options.at_most is None and not diversity:
         return search(users, n)
-    groups = Groups(np.zeros((ratings.n_items, 1), np.int32), 0)
+    # By default, all items are in no group: the code is the number of groups.
+    codes = np.zeros((ratings.n_items, 1), np.int32)
+    groups = Groups(codes, 0)
     if options.at_most is not None and options.per is not None:
         check_whole("at_most", options.at_most, 1)
         groups = Groups.of(ratings, options.per)

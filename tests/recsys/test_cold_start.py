@@ -1,5 +1,7 @@
 """Searches for known users and for others, who get popular items."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,8 @@ def factors():
     return FactorModel._from_arrays({}, arrays)
 
 
-NO_LIMITS = {"exclude": None, "allowed": None, "ties": None}
+def search_by(scorer, **limits):
+    return partial(top_n, scorer, **limits)
 
 
 def entries(tops):
@@ -45,7 +48,9 @@ def entries(tops):
 def test_known_users_get_what_the_model_gives(factors, popular, results, monkeypatch):
     monkeypatch.setattr("recsys.ranking.rerank._RESULTS", results)
     users = np.array([N_USERS, 3, N_USERS + 1, 1])
-    among_new = entries(with_unknown_users(factors, popular, NO_LIMITS)(users, 7))
+    of_unknown = search_by(popular._with(n_users=N_USERS + 2))
+    search = with_unknown_users(search_by(factors), of_unknown, N_USERS)
+    among_new = entries(search(users, 7))
     assert [row for row, *_ in among_new] == sorted(row for row, *_ in among_new)
     for row in (1, 3):
         alone = entries(top_n(factors, users[[row]], 7))
@@ -58,7 +63,11 @@ def test_unknown_users_get_popular_items_that_are_allowed(factors, popular):
     """All items are rated by N_USERS."""
     indptr = np.array([0] * (N_USERS + 2) + [2])
     blocked = CsrPairs(indptr, np.array([0, 2], np.int32))
-    search = with_unknown_users(factors, popular, NO_LIMITS | {"exclude": blocked})
+    search = with_unknown_users(
+        search_by(factors, exclude=blocked),
+        search_by(popular._with(n_users=N_USERS + 2), exclude=blocked),
+        N_USERS,
+    )
     found = entries(search(np.array([N_USERS, N_USERS + 1]), 7))
     assert [item for row, item, *_ in found if not row] == list(range(7))
     assert [item for row, item, *_ in found if row] == [1, *range(3, 9)]
