@@ -36,10 +36,10 @@ from lowrank.nonnegative import (
     best_fit,
     is_sparse,
     solve_nonnegative_rows,
-    sum_of_squares,
 )
 from lowrank.operators import safe_exponent
 from lowrank.samples import checked_scores, validated_array
+from lowrank.sums import sum_of_squares
 from lowrank.svd import ConvergenceWarning
 
 if TYPE_CHECKING:
@@ -192,8 +192,12 @@ class NMF(
                 *_entries_to_fit(data, known, seed), self.regularization, seed
             )
             self.held_out_rmse_ = error * 2.0**exponent
-        squares = sum_of_squares(data if known is None else known)
-        count = math.prod(data.shape) if known is None else known.nnz
+        count = math.prod(data.shape)
+        values = data.data if is_sparse(data) else data
+        if known is not None:
+            count = known.nnz
+            values = known.data
+        squares = sum_of_squares(values)
         self._size = math.sqrt(squares / count) or 1.0
         rounding = _ROUNDING * float(np.finfo(data.dtype).eps) * squares
         objectives: list[float] = []

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from lowrank import kernels
 from lowrank.arguments import as_operator
+from lowrank.sums import inner, sum_of_squares
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from lowrank.kernels.arrays import Floats
     from lowrank.operators import MatrixOperator
 
-_CHUNK = 1 << 17  # entries converted to float64 at once
 _START_TOL = 0.01  # tolerance of the SVD that the factors start from
 _PASSES = 2  # of coordinate descent after each product with the matrix
 # Sweeps after which the starts with the lowest objectives go on, and their number.
@@ -52,7 +52,7 @@ class FullMatrix:
     def of(cls, X: Any, regularization: float) -> Self:
         """Return a matrix with the penalties of `als_sweeps` without biases."""
         n, m = X.shape
-        squares = sum_of_squares(X)
+        squares = sum_of_squares(X.data if is_sparse(X) else X)
         penalty = regularization * math.sqrt(squares / (n * m))
         return cls(
             operator=as_operator(X),
@@ -73,8 +73,8 @@ class FullMatrix:
         of_columns = kernels.coefficients(H, H)
         # |X - W H'|^2 = |X|^2 - 2 <X'W, H> + <W'W, H'H>
         squares = self.squares
-        squares -= 2 * float(np.einsum("ij,ij->", products, H, dtype=np.float64))
-        squares += float(np.einsum("ij,ij->", of_rows, of_columns, dtype=np.float64))
+        squares -= 2 * inner(products, H)
+        squares += inner(of_rows, of_columns)
         penalty = self.row_penalty * float(np.trace(of_rows, dtype=np.float64))
         penalty += self.column_penalty * float(np.trace(of_columns, dtype=np.float64))
         return 0.5 * (squares + penalty)
@@ -231,16 +231,6 @@ def solve_nonnegative_rows(X: Any, column_factors: Floats, penalty: float) -> Fl
         nonnegative=True,
     )
     return factors
-
-
-def sum_of_squares(X: Any) -> float:
-    """Return the sum of the squares of all entries, accumulated in float64."""
-    values = (X.data if is_sparse(X) else X).reshape(-1)
-    sums = []
-    for part in kernels.pieces(values.size, _CHUNK):
-        wide = values[part].astype(np.float64)
-        sums.append(float(wide @ wide))
-    return math.fsum(sums)
 
 
 def is_sparse(X: Any) -> bool:

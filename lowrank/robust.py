@@ -17,6 +17,7 @@ from lowrank.blocks import as_array, not_finite
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
 from lowrank.kernels.arrays import Masks
 from lowrank.low_rank import LowRank
+from lowrank.sums import inner
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
@@ -293,8 +294,8 @@ class _Pursuit:
         spectral = float(
             truncated_svd(self._multipliers, 1, random_state=self._rng).s[0]
         )
-        product = np.einsum("ij,ij->", self._X, self._multipliers, dtype=np.float64)
-        bound = float(product) / max(spectral, 1.0)
+        product = inner(self._X, self._multipliers)
+        bound = product / max(spectral, 1.0)
         return 1.0 - bound / reached if reached else 0.0
 
 

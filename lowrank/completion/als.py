@@ -15,6 +15,7 @@ from lowrank.errors import ArgumentError
 from lowrank.kernels import CodedMatrix, CsrArrays, Stored, level_counts, transposed
 from lowrank.kernels.arrays import Float64s, Floats
 from lowrank.subspace import leading_directions
+from lowrank.sums import row_dots
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -198,7 +199,7 @@ class _Side:
 
     def penalties(self) -> float:
         """Return the penalty terms of this side's factors and biases."""
-        squares = np.einsum("ij,ij->i", self.factors, self.factors, dtype=np.float64)
+        squares = row_dots(self.factors, self.factors)
         total = float((squares * self.penalty).sum())
         if self.bias_penalty is not None:
             bias = self.bias.astype(np.float64)

@@ -32,6 +32,7 @@ from lowrank.completion.links import (
 )
 from lowrank.kernels.arrays import Float64s, Floats, Int64s
 from lowrank.subspace import orthonormal
+from lowrank.sums import weighted_mean
 
 N_SLOPES = 32  # maximum number of directions of the features
 
@@ -102,8 +103,7 @@ def fit_cold_map(
     uncertain = np.zeros((d, d)) if covariance is None else total * covariance
     for _ in range(_MAP_STEPS):
         residual = vectors - ridge.fit(vectors)
-        mean = np.einsum("i,ij->j", weight, residual, dtype=np.float64) / total
-        mean = mean.astype(dtype)
+        mean = weighted_mean(weight, residual).astype(dtype)
         scaled = (residual - mean) * np.sqrt(weight)[:, None]
         scatter = kernels.coefficients(scaled, scaled) + uncertain + ridge.scatter()
         # A prior with the weight of one row keeps the covariance invertible.

@@ -26,7 +26,6 @@ from lowrank.completion.observed import (
     entry_weights,
     hold_out,
     observed_entries,
-    root_mean_square,
     seed_of,
 )
 from lowrank.errors import (
@@ -37,6 +36,7 @@ from lowrank.errors import (
 )
 from lowrank.low_rank import LowRank
 from lowrank.operators import safe_exponent
+from lowrank.sums import root_mean_square
 from lowrank.svd import ConvergenceWarning
 
 if TYPE_CHECKING:

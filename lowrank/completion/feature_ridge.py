@@ -17,6 +17,7 @@ import numpy as np
 
 from lowrank import kernels
 from lowrank.kernels.arrays import Float64s, Floats, Int64s
+from lowrank.sums import column_dots, row_dots, weighted_mean
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -220,13 +221,13 @@ def ridge_fit(
     fitted = design.forward(B) if predictions is None else predictions.copy()
     direction = np.zeros_like(B)
     size = np.zeros(B.shape[1])
-    scale = float(_dots(B, diagonal * B).sum()) if close else 0.0
+    scale = float(column_dots(B, diagonal * B).sum()) if close else 0.0
     for _ in range(steps):
         residual = design.backward(w * (target - fitted))
         residual -= rho * B
         preconditioned = residual / diagonal
         previous_size = size
-        size = _dots(residual, preconditioned)
+        size = column_dots(residual, preconditioned)
         scale = scale or float(size.sum())
         if size.sum() <= close**2 * scale:
             break
@@ -234,18 +235,14 @@ def ridge_fit(
         direction *= np.minimum(turn, _MOST_TURN)
         direction += preconditioned
         image = design.forward(direction)
-        curvature = _dots(image, w * image) + _dots(direction, rho * direction)
-        step = _ratio(relaxation * _dots(residual, direction), curvature)
+        curvature = column_dots(image, w * image) + column_dots(
+            direction, rho * direction
+        )
+        step = _ratio(relaxation * column_dots(residual, direction), curvature)
         step = step.astype(dtype)
         B += step * direction
         fitted += step * image
     return B, fitted
-
-
-def _dots(X: Floats, Y: Floats) -> Float64s:
-    """Return the dot products of the columns."""
-    dots: Float64s = np.einsum("ij,ij->j", X, Y, dtype=np.float64)
-    return dots
 
 
 def _ratio(a: Float64s, b: Float64s) -> Float64s:
@@ -319,9 +316,7 @@ class FeatureRidge:
 
     def solve(self, target: Floats, start: Floats) -> Floats:
         """Return the coefficients of targets; iterations begin at `start`."""
-        means = np.einsum("i,ij->j", self.weight, target, dtype=np.float64)
-        means /= self.weight.sum(dtype=np.float64)
-        target = target - means.astype(target.dtype)
+        target = target - weighted_mean(self.weight, target).astype(target.dtype)
         if self.is_exact:
             from scipy.linalg import cho_solve
 
@@ -379,7 +374,7 @@ class FeatureRidge:
 
             with kernels.one_blas_thread():
                 inverse, _ = dtrtri(self._root(), lower=True)
-            variances = np.einsum("ij,ij->j", inverse, inverse)
+            variances = column_dots(inverse, inverse)
         else:
             draws = self.drawn(_TRACE_DRAWS).astype(np.float64)
             variances = np.mean(draws**2, axis=1)
@@ -395,7 +390,7 @@ class FeatureRidge:
         """Return tr C Lambda C' for each group."""
         C = np.ascontiguousarray(self.coefficients)
         weighted = kernels.multiply(C, precision)
-        return self.design.sums(np.einsum("ij,ij->i", C, weighted, dtype=np.float64))
+        return self.design.sums(row_dots(C, weighted))
 
     def scatter(self) -> Float64s:
         """Return C' diag(rho) C, shape (d, d)."""

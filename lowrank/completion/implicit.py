@@ -15,6 +15,7 @@ from lowrank.completion.als import check_problem
 from lowrank.completion.feature_ridge import FeatureMap, FeatureRidge, GroupedFeatures
 from lowrank.errors import ArgumentError
 from lowrank.kernels.arrays import Float64s, Floats, Int64s, Masks
+from lowrank.sums import column_dots, row_dots, weighted_mean
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -181,7 +182,7 @@ def _first_factors(
     if nonnegative and start.min(initial=0) < 0:
         raise ArgumentError(f"start must not be negative; got {start.min()}.")
     if start.shape[1] > k and nonnegative:
-        longest = np.argsort(-np.einsum("ij,ij->j", start, start), kind="stable")
+        longest = np.argsort(-column_dots(start, start), kind="stable")
         start = start[:, np.sort(longest[:k])]
     elif start.shape[1] > k:  # all turns are alike: keep the strongest directions
         start = in_principal_axes(start)[:, -k:]
@@ -265,9 +266,7 @@ class _Side:
             return
         weight = self.ridge.weight
         shares = self.ridge.fit(self.factors)
-        mean = (
-            np.einsum("i,ij->j", weight, self.factors, dtype=np.float64) / weight.sum()
-        )
+        mean = weighted_mean(weight, self.factors)
         self.points = (shares + mean.astype(shares.dtype)) * weight[:, None]
         prior = self.ridge.map(mean)
         self.prior = prior._replace(mean=prior.mean.astype(shares.dtype))
@@ -383,4 +382,4 @@ def _penalties(
 
 
 def _penalty(factors: Floats, penalty: Floats) -> float:
-    return float(np.einsum("ij,ij->i", factors, factors, dtype=np.float64) @ penalty)
+    return float(row_dots(factors, factors) @ penalty)

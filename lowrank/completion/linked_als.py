@@ -31,6 +31,7 @@ from lowrank.completion.links import (
 )
 from lowrank.kernels import transposed
 from lowrank.kernels.arrays import Float64s, Floats
+from lowrank.sums import inner
 
 _LEARNING_SWEEPS = 5  # sweeps in which the penalties of features are learned
 # Sweeps in which the charge on features is updated; it changes slowly.
@@ -235,17 +236,13 @@ class _LinkedSide(Side):
         """Return the penalties of B and C, with the charge on features."""
         link = self.prior.link
         weighted = kernels.multiply(link, self.prior.precision)
-        total = self.penalty * float(
-            np.einsum("ij,ij->", link, weighted, dtype=np.float64)
-        )
+        total = self.penalty * float(inner(link, weighted))
         if self.features is not None:
             total += float(np.sum(self.features.scatter() * self.prior.precision))
             predicted = self.features.design.forward(self.features.coefficients)
             charge = (1 - self.features.shrinkage) * self.features.weight[:, None]
             pull = kernels.multiply(predicted, self.prior.precision)
-            total += float(
-                np.einsum("ij,ij->", charge * predicted, pull, dtype=np.float64)
-            )
+            total += float(inner(charge * predicted, pull))
         return total
 
     def penalties(self) -> float:

@@ -28,6 +28,7 @@ from lowrank.completion.feature_ridge import (
 )
 from lowrank.kernels import CodedMatrix, Stored, posteriors, transposed
 from lowrank.kernels.arrays import Float64s, Floats, Int64s, Masks
+from lowrank.sums import row_dots, weighted_mean
 
 _SAMPLED_ROWS = 4096  # maximum number of rows from which distributions are learned
 # of the step of links in each sweep, which starts from the previous links
@@ -405,12 +406,9 @@ class Side:
 
     def weighted_mean(self, vectors: Floats) -> Float64s:
         """Return the weighted mean of the vectors of rows, shape (d,)."""
-        weight = self.weight.astype(np.float64)
-        mean: Float64s = np.einsum("i,ij->j", weight, vectors) / weight.sum()
-        return mean
+        return weighted_mean(self.weight, vectors)
 
     def weighted_dots(self, left: Floats, right: Floats) -> float:
         r"""Return :math:`\sum_u w_u x_u' \Lambda y_u`."""
         pull = kernels.multiply(right, self.prior.precision)
-        dots = np.einsum("ij,ij->i", left, pull, dtype=np.float64)
-        return float(np.einsum("i,i->", dots, self.weight.astype(np.float64)))
+        return float(row_dots(left, pull) @ self.weight.astype(np.float64))

@@ -18,13 +18,12 @@ from lowrank.completion.observed import (
     Entries,
     hold_out,
     observed_entries,
-    root_mean_square,
-    sum_of_squares,
 )
 from lowrank.errors import ArgumentError, check_positive
 from lowrank.kernels.arrays import Float64s
 from lowrank.low_rank import LowRank
 from lowrank.operators import SparseOperator, safe_exponent
+from lowrank.sums import root_mean_square, sum_of_squares
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:

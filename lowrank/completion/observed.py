@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -212,17 +211,3 @@ def seed_of(random_state: RandomStateLike) -> int:
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)
     return int(checked_generator(random_state).integers(2**32))
-
-
-def sum_of_squares(values: FloatArray) -> float:
-    """Return the sum of squares, accumulated in float64."""
-    wide = values.astype(np.float64, copy=False)
-    return float(wide @ wide)
-
-
-def root_mean_square(values: FloatArray, weights: FloatArray | None = None) -> float:
-    """Return the root of the mean of the squares, accumulated in float64."""
-    if weights is None:
-        return math.sqrt(sum_of_squares(values) / values.size)
-    squares = values.astype(np.float64) ** 2
-    return math.sqrt(float(weights @ squares) / float(weights.sum(dtype=np.float64)))

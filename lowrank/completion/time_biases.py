@@ -17,6 +17,7 @@ import numpy as np
 
 from lowrank.kernels import posteriors
 from lowrank.kernels.arrays import Floats, Floats32, Int64s, Ints
+from lowrank.sums import sum_of_squares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,9 +177,7 @@ class Drift:
         only on how similar residuals are that are close in time.
         """
         data = np.ascontiguousarray(residual[self.order])
-        total = float(np.einsum("i,i->", data, data, dtype=np.float64)) / max(
-            1, len(data)
-        )
+        total = sum_of_squares(data) / max(1, len(data))
 
         def evidence(variance: float, scale: float) -> float:
             if not 0 < variance <= _MOST_VARIANCE * total:
