@@ -29,7 +29,11 @@ class Acceleration:
 
     best_image: FloatArray
 
-    def __init__(self, size: int, growth: float) -> None:
+    def __init__(
+        self,
+        size: int,
+        growth: float,
+    ) -> None:
         """Take the size of a point, and the growth of values above which a point fails."""
         self._length = min(_HISTORY, _HISTORY_NUMBERS // max(1, 2 * size))
         self._growth = growth
@@ -44,7 +48,12 @@ class Acceleration:
         # Steps before the next combination: more, the more often one has failed.
         self._plain_steps = self._failures
 
-    def accepts(self, point: FloatArray, image: FloatArray, value: float) -> bool:
+    def accepts(
+        self,
+        point: FloatArray,
+        image: FloatArray,
+        value: float,
+    ) -> bool:
         """Record a point, its image and value; return False if the value is worse than before."""
         if not value <= self._growth * self._best_value:
             self._failures += 1

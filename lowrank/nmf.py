@@ -142,7 +142,11 @@ class NMF(
     max_iter: int = 1000
     random_state: RandomStateLike = 0
 
-    def fit(self, X: MatrixLike, y: object = None) -> Self:
+    def fit(
+        self,
+        X: MatrixLike,
+        y: object = None,
+    ) -> Self:
         """Find the components.
 
         Parameters
@@ -165,7 +169,11 @@ class NMF(
         self.fit_transform(X)
         return self
 
-    def fit_transform(self, X: MatrixLike, y: object = None) -> FloatArray:
+    def fit_transform(
+        self,
+        X: MatrixLike,
+        y: object = None,
+    ) -> FloatArray:
         """Find the components and return the factors of X, as `transform` does."""
         check_choice(self.unstored, ("zero", "missing"), "unstored")
         check_positive(self.regularization, "regularization", or_zero=True)
@@ -251,13 +259,22 @@ class NMF(
         samples: FloatArray = checked_scores(X, self.n_components_) @ self.components_
         return samples
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
+    def _checked(
+        self,
+        X: Any,
+        *,
+        reset: bool,
+    ) -> Any:
         """Check samples as scikit-learn does; return an array with NaN, or a CSR array."""
         if isinstance(X, np.ma.MaskedArray):
             values: Any = X.astype(np.result_type(X.dtype, np.float32))
             X = values.filled(np.nan)
         data = validated_array(
-            self, X, reset=reset, allow_nan=True, accept_sparse="csr"
+            self,
+            X,
+            reset=reset,
+            allow_nan=True,
+            accept_sparse="csr",
         )
         check_not_negative(data, "Negative values in data: X")
         if not is_sparse(data):
@@ -279,7 +296,12 @@ class NMF(
         values = data[rows, columns]
         return sparse.csr_array((values, (rows, columns)), shape=data.shape)
 
-    def _sweeps_of_all(self, data: Any, k: int, seed: int) -> Iterator[_State]:
+    def _sweeps_of_all(
+        self,
+        data: Any,
+        k: int,
+        seed: int,
+    ) -> Iterator[_State]:
         fit = best_fit(
             data,
             k,
@@ -291,7 +313,12 @@ class NMF(
             yield _State(fit.column_factors, fit.objectives)
             fit.sweep()
 
-    def _sweeps_of_known(self, known: csr_array, k: int, seed: int) -> Iterator[_State]:
+    def _sweeps_of_known(
+        self,
+        known: csr_array,
+        k: int,
+        seed: int,
+    ) -> Iterator[_State]:
         """Extrapolate from sweep to sweep, and go back where the objective would rise."""
         sweeps = als_sweeps(
             known,
@@ -373,7 +400,9 @@ def _times(data: Any, exponent: int) -> Any:
 
 
 def _entries_to_fit(
-    data: Any, known: csr_array | None, seed: int
+    data: Any,
+    known: csr_array | None,
+    seed: int,
 ) -> tuple[csr_array, FloatArray | None]:
     """Return entries by which the number of components is chosen, and their weights.
 

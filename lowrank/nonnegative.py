@@ -49,7 +49,11 @@ class FullMatrix:
     column_penalty: float
 
     @classmethod
-    def of(cls, X: Any, regularization: float) -> Self:
+    def of(
+        cls,
+        X: Any,
+        regularization: float,
+    ) -> Self:
         """Return a matrix with the penalties of `als_sweeps` without biases."""
         n, m = X.shape
         squares = sum_of_squares(X.data if is_sparse(X) else X)
@@ -61,7 +65,11 @@ class FullMatrix:
             column_penalty=penalty * math.sqrt(n),
         )
 
-    def improve(self, W: Floats, H: Floats) -> float:
+    def improve(
+        self,
+        W: Floats,
+        H: Floats,
+    ) -> float:
         """Improve factors (n, k), then (m, k), in place; return the objective."""
         products = np.ascontiguousarray(self.operator.matmat(H))
         gram = _with_penalty(kernels.coefficients(H, H), self.row_penalty)
@@ -107,7 +115,12 @@ class NonnegativeFit:
     extrapolation".
     """
 
-    def __init__(self, matrix: FullMatrix, W: Floats, H: Floats) -> None:
+    def __init__(
+        self,
+        matrix: FullMatrix,
+        W: Floats,
+        H: Floats,
+    ) -> None:
         self.row_factors = W
         self.column_factors = H
         self.objectives: list[float] = []
@@ -134,14 +147,23 @@ class NonnegativeFit:
         self.objectives.append(max(objective, 0.0))
         return self.objectives[-1]
 
-    def _extrapolated(self, factors: Floats, previous: Floats) -> Floats:
+    def _extrapolated(
+        self,
+        factors: Floats,
+        previous: Floats,
+    ) -> Floats:
         step = factors.dtype.type(self._step)
         extrapolated: Floats = factors + step * (factors - previous)
         return np.maximum(extrapolated, 0)
 
 
 def best_fit(
-    X: Any, k: int, *, regularization: float, max_iter: int, random_state: int = 0
+    X: Any,
+    k: int,
+    *,
+    regularization: float,
+    max_iter: int,
+    random_state: int = 0,
 ) -> NonnegativeFit:
     """Return the most promising of several fits after a few sweeps, at most `max_iter`.
 
@@ -158,7 +180,11 @@ def best_fit(
     return fits[0]
 
 
-def starts(X: Any, k: int, random_state: int) -> Iterator[tuple[Floats, Floats]]:
+def starts(
+    X: Any,
+    k: int,
+    random_state: int,
+) -> Iterator[tuple[Floats, Floats]]:
     """Yield starting factors of shapes (n, k) and (m, k), made of the k leading singular triplets.
 
     They are the larger of the positive and the negative part of each pair of vectors, the same with
@@ -189,7 +215,11 @@ def starts(X: Any, k: int, random_state: int) -> Iterator[tuple[Floats, Floats]]
         yield np.abs((U * root) @ rotation), np.abs((V * root) @ rotation)
 
 
-def larger_parts(U: Floats, s: Floats, V: Floats) -> tuple[Floats, Floats]:
+def larger_parts(
+    U: Floats,
+    s: Floats,
+    V: Floats,
+) -> tuple[Floats, Floats]:
     """Return for each triplet the positive or the negative parts of both vectors, as positive.
 
     Of u and v, the pair with the larger product of norms is kept, and scaled by the root of this
@@ -212,7 +242,11 @@ def _with_lengths(vectors: Floats, lengths: Floats) -> Floats:
     return np.ascontiguousarray(vectors * (lengths / np.where(norms > 0, norms, 1)))
 
 
-def solve_nonnegative_rows(X: Any, column_factors: Floats, penalty: float) -> Floats:
+def solve_nonnegative_rows(
+    X: Any,
+    column_factors: Floats,
+    penalty: float,
+) -> Floats:
     """Return the best non-negative factors of each row for fixed columns, shape (n, k)."""
     n = X.shape[0]
     dtype = column_factors.dtype

@@ -214,7 +214,10 @@ class PCA(
     random_state: RandomStateLike = 0
 
     def fit(
-        self, X: MatrixLike, y: object = None, sample_weight: ArrayLike | None = None
+        self,
+        X: MatrixLike,
+        y: object = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Find the components.
 
@@ -246,14 +249,21 @@ class PCA(
         return self
 
     def fit_transform(
-        self, X: MatrixLike, y: object = None, sample_weight: ArrayLike | None = None
+        self,
+        X: MatrixLike,
+        y: object = None,
+        sample_weight: ArrayLike | None = None,
     ) -> FloatArray:
         """Find the components and return the scores of X, equal to `transform`."""
         return self._scores(self._fit(X, sample_weight))
 
     @available_if(_can_follow_batches)  # type: ignore[untyped-decorator]
     def partial_fit(
-        self, X: MatrixLike, y: object = None, *, forgetting: float = 1.0
+        self,
+        X: MatrixLike,
+        y: object = None,
+        *,
+        forgetting: float = 1.0,
     ) -> Self:
         """Update the fit with a batch of samples.
 
@@ -371,7 +381,11 @@ class PCA(
         samples += self.mean_
         return samples
 
-    def _fit(self, X: MatrixLike, sample_weight: ArrayLike | None = None) -> Samples:
+    def _fit(
+        self,
+        X: MatrixLike,
+        sample_weight: ArrayLike | None = None,
+    ) -> Samples:
         """Set the fitted attributes, and return the preprocessed samples."""
         data = validated_samples(self, X, accept_sparse="csr")
         centering = self._checked_center()
@@ -407,7 +421,10 @@ class PCA(
         return samples
 
     def _fit_weighted(
-        self, samples: Samples, weights: Float64Array, centering: str
+        self,
+        samples: Samples,
+        weights: Float64Array,
+        centering: str,
     ) -> Samples:
         """Set the fitted attributes for weighted samples, and return all, preprocessed."""
         if centering == "drop":
@@ -486,7 +503,10 @@ class PCA(
         )
 
     def _directions(
-        self, samples: Samples, k: int, centering: str
+        self,
+        samples: Samples,
+        k: int,
+        centering: str,
     ) -> PrincipalDirections:
         """Return k principal directions, 0 <= k <= min(samples.shape)."""
         solver = Solver(self.ddof, self.method, self.tol, self.random_state)

@@ -94,7 +94,14 @@ def scree(
 
     ranks = np.arange(1, values.size + 1)
     marker = "o" if values.size <= _MOST_MARKED else ""
-    axes.plot(ranks, values, marker=marker, markersize=4, color=_COLOURS[0], label=name)
+    axes.plot(
+        ranks,
+        values,
+        marker=marker,
+        markersize=4,
+        color=_COLOURS[0],
+        label=name,
+    )
     right = axes.twinx()
     right.plot(
         ranks,
@@ -107,7 +114,13 @@ def scree(
     )
     if k is not None:
         label = f"k = {k}" if rule is None else f"{rule}: k = {k}"
-        axes.axvline(k, color="#666666", linestyle=":", linewidth=1.5, label=label)
+        axes.axvline(
+            k,
+            color="#666666",
+            linestyle=":",
+            linewidth=1.5,
+            label=label,
+        )
     axes.set(xlabel="component", ylim=(0, None))
     right.set(ylim=(0, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -185,7 +198,11 @@ def scores(
     return axes
 
 
-def _scatter_by_label(axes: Axes, points: NDArray[Any], labels: NDArray[Any]) -> None:
+def _scatter_by_label(
+    axes: Axes,
+    points: NDArray[Any],
+    labels: NDArray[Any],
+) -> None:
     from matplotlib.lines import Line2D
 
     names = np.unique(labels)
@@ -199,10 +216,20 @@ def _scatter_by_label(axes: Axes, points: NDArray[Any], labels: NDArray[Any]) ->
         marker = _MARKERS[index % len(_MARKERS)]
         members = points[labels == name]
         _scatter(axes, members, len(points), color=colour, marker=marker)
-        handle = Line2D([], [], ls="", marker=marker, color=colour, label=str(name))
+        handle = Line2D(
+            [],
+            [],
+            ls="",
+            marker=marker,
+            color=colour,
+            label=str(name),
+        )
         handles.append(handle)
     axes.legend(
-        handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
+        handles=handles,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
     )
 
 
@@ -274,7 +301,11 @@ def eigen_images(
         limit = float(np.abs(rows[j]).max()) or 1.0
         image = rows[j].reshape(height, width)
         axes.imshow(
-            image, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
+            image,
+            cmap="RdBu_r",
+            vmin=-limit,
+            vmax=limit,
+            interpolation="nearest",
         )
         title = f"{j + 1}" if ratios is None else f"{j + 1} ({ratios[j]:.1%})"
         axes.set_title(title, fontsize="small", pad=3)

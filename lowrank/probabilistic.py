@@ -134,7 +134,11 @@ class ProbabilisticPCA(
     max_iter: int = 1000
     random_state: RandomStateLike = 0
 
-    def fit(self, X: MatrixLike, y: object = None) -> Self:
+    def fit(
+        self,
+        X: MatrixLike,
+        y: object = None,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -246,7 +250,12 @@ class ProbabilisticPCA(
     def _closed_form(self, X: Any) -> tuple[PCA, float]:
         """Return the PCA of complete data, and the maximum likelihood noise variance."""
         k, (count, features) = self.n_components_, X.shape
-        pca = PCA(k, center="exact", ddof=0, random_state=self.random_state).fit(X)
+        pca = PCA(
+            k,
+            center="exact",
+            ddof=0,
+            random_state=self.random_state,
+        ).fit(X)
         return pca, pca._noise * (min(count, features) - k) / (features - k)
 
     def _fit_incomplete(self, X: FloatArray) -> None:
@@ -368,7 +377,11 @@ class IncompleteRows:
     known entries, and `squares` the sum of their squares.
     """
 
-    def __init__(self, X: FloatArray, location: Float64Array | None = None) -> None:
+    def __init__(
+        self,
+        X: FloatArray,
+        location: Float64Array | None = None,
+    ) -> None:
         known = ~np.isnan(X)
         values = np.where(known, X, 0).astype(np.float64)
         if location is None:

@@ -79,7 +79,11 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
     return np.minimum(energy / whole, 1.0)
 
 
-def rank_for_energy(s: ArrayLike, fraction: float, total: float | None = None) -> int:
+def rank_for_energy(
+    s: ArrayLike,
+    fraction: float,
+    total: float | None = None,
+) -> int:
     """Return the smallest k for which k singular values reach a given fraction of the energy.
 
     Parameters
@@ -209,7 +213,9 @@ def choose_rank(
 
 
 def gavish_donoho(
-    s: ArrayLike, shape: tuple[int, int], noise: float | None = None
+    s: ArrayLike,
+    shape: tuple[int, int],
+    noise: float | None = None,
 ) -> int:
     r"""Count the singular values above the optimal hard threshold for white noise.
 
@@ -265,7 +271,9 @@ def threshold_factor(beta: float) -> float:
 
 
 def noise_unit(
-    shape: tuple[int, int], noise: float | None, spectrum: Float64Array
+    shape: tuple[int, int],
+    noise: float | None,
+    spectrum: Float64Array,
 ) -> tuple[float, float]:
     """Return beta and sqrt(max(n, m)) sigma, with sigma given or from the median singular value.
 
@@ -293,7 +301,10 @@ def marchenko_pastur_median(beta: float) -> float:
 
 
 def parallel_analysis(
-    A: OperatorLike, *, center: bool = True, random_state: RandomStateLike = 0
+    A: OperatorLike,
+    *,
+    center: bool = True,
+    random_state: RandomStateLike = 0,
 ) -> int:
     """Count the leading singular values that exceed a matrix with permuted columns.
 
@@ -313,7 +324,14 @@ def parallel_analysis(
     real = truncated_svd(matrix, k, center=center, random_state=0).s
     permuted = (samples_of(_permuted(entries, rng)) for _ in range(_PERMUTATIONS))
     chance = [
-        truncated_svd(B, k, center=center, tol=1e-3, random_state=0).s for B in permuted
+        truncated_svd(
+            B,
+            k,
+            center=center,
+            tol=1e-3,
+            random_state=0,
+        ).s
+        for B in permuted
     ]
     above = real > np.quantile(chance, _QUANTILE, axis=0)
     return int(np.argmin(np.append(above, False)))
@@ -331,7 +349,11 @@ def _permuted(entries: Any, rng: np.random.Generator) -> Any:
     return sparse.csc_array((csc.data, indices, csc.indptr), shape=csc.shape).tocsr()
 
 
-def whole_spectrum(A: OperatorLike, center: bool, hint: str = _ELBOW) -> Float64Array:
+def whole_spectrum(
+    A: OperatorLike,
+    center: bool,
+    hint: str = _ELBOW,
+) -> Float64Array:
     """Return all singular values in descending order; sparse input uses the smaller Gram matrix.
 
     For dense blocks of rows, it is summed over them.

@@ -43,7 +43,11 @@ _BEHIND = 100.0  # a gap of so many residuals shows that the step size is too sm
 _FAILED = 2.0  # growth of the change after which the acceleration starts again
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+    repr=False,
+)
 class RobustPCA:
     """Decomposition of a matrix X as ``low_rank + sparse``, with its accuracy; see `robust_pca`.
 

@@ -76,7 +76,11 @@ class ColumnSubset(_WithRatio):
         return self.matrix.toarray()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+    repr=False,
+)
 class CUR(_WithRatio):
     """The approximation C U R of a matrix A by k of its columns and k of its rows.
 
@@ -118,7 +122,10 @@ class CUR(_WithRatio):
 
 
 def leverage_scores(
-    A: MatrixLike | LinearOperator, k: int, *, random_state: RandomStateLike = 0
+    A: MatrixLike | LinearOperator,
+    k: int,
+    *,
+    random_state: RandomStateLike = 0,
 ) -> FloatArray:
     """Compute the leverage score of each column in the best rank-k approximation, shape (m,).
 
@@ -151,7 +158,11 @@ def leverage_scores(
 
 
 def select_columns(
-    A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateLike = 0
+    A: MatrixLike,
+    k: int,
+    *,
+    method: str = "qr",
+    random_state: RandomStateLike = 0,
 ) -> ColumnSubset:
     """Select k columns whose span approximates a matrix well.
 
@@ -212,7 +223,11 @@ def select_columns(
 
 
 def cur(
-    A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateLike = 0
+    A: MatrixLike,
+    k: int,
+    *,
+    method: str = "qr",
+    random_state: RandomStateLike = 0,
 ) -> CUR:
     """Approximate a matrix by k of its columns and k of its rows.
 
@@ -310,7 +325,11 @@ class _Selection:
         """Choose k rows, as the columns of A'."""
         return self._chosen(self.matrix.T, self._svd.U)
 
-    def _chosen(self, matrix: Any, vectors: FloatArray) -> Indices:
+    def _chosen(
+        self,
+        matrix: Any,
+        vectors: FloatArray,
+    ) -> Indices:
         samples = samples_of(matrix)
         if self._method == "qr":
             # Idle BLAS threads would spin during the compiled products between BLAS calls.
@@ -323,7 +342,11 @@ class _Selection:
         # The k shortest exponential waiting times are draws without replacement.
         return np.argsort(waiting, kind="stable")[: self._k]
 
-    def distance(self, left: FloatArray, right: FloatArray) -> float:
+    def distance(
+        self,
+        left: FloatArray,
+        right: FloatArray,
+    ) -> float:
         """Return ||A - left right'||_F, in the units of the given matrix."""
         error = LowRank(left, right).distance_to(self.matrix)
         return self._unscaled(max(error, self._least_error))
@@ -334,7 +357,10 @@ class _Selection:
 
 
 def _leverage(
-    svd: SVD, matrix: MatrixOperator, dtype: np.dtype[Any], vectors: FloatArray
+    svd: SVD,
+    matrix: MatrixOperator,
+    dtype: np.dtype[Any],
+    vectors: FloatArray,
 ) -> FloatArray:
     """Return the leverage scores of the directions that are not rounding errors in `dtype`."""
     squares = matrix.column_squares(np.zeros(matrix.shape[1]))
@@ -343,7 +369,11 @@ def _leverage(
     return scores
 
 
-def _pivots(matrix: Any, samples: Samples, k: int) -> Indices:
+def _pivots(
+    matrix: Any,
+    samples: Samples,
+    k: int,
+) -> Indices:
     """Return the first k pivots of QR with column pivoting, then columns in their span.
 
     LAPACK's routine takes dense matrices only, and computes all pivots.
@@ -396,7 +426,9 @@ def _dense(block: Any) -> Float64Array:
 
 
 def _best_middle(
-    selection: _Selection, C: Float64Array, R: Float64Array
+    selection: _Selection,
+    C: Float64Array,
+    R: Float64Array,
 ) -> tuple[Float64Array, float]:
     """Return U, and the error ||A - C U R||_F of the product.
 

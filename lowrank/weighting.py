@@ -42,7 +42,11 @@ class WeightedSamples:
 
     @classmethod
     def of(
-        cls, samples: InMemory, weights: Float64Array, *, centred: bool
+        cls,
+        samples: InMemory,
+        weights: Float64Array,
+        *,
+        centred: bool,
     ) -> WeightedSamples:
         """Return samples with positive weights, about their weighted means or about 0.
 
@@ -80,7 +84,9 @@ class WeightedSamples:
 
 
 def weighted_scale(
-    samples: InMemory, weights: Float64Array, ddof: int
+    samples: InMemory,
+    weights: Float64Array,
+    ddof: int,
 ) -> tuple[Float64Array, Masks]:
     """Return `column_scale` of samples with weights."""
     centred = WeightedSamples.of(samples, weights, centred=True)
@@ -90,7 +96,11 @@ def weighted_scale(
     return rounded_scale(deviation, size, samples.dtype)
 
 
-def checked_weights(weights: Any, count: int, name: str) -> Float64Array:
+def checked_weights(
+    weights: Any,
+    count: int,
+    name: str,
+) -> Float64Array:
     """Return the weights of `count` rows as float64, shape (count,).
 
     Raises
@@ -144,7 +154,9 @@ def weighted_means(samples: InMemory, weights: Float64Array) -> Float64Array:
 
 
 def weighted_rows(
-    samples: InMemory, weights: Float64Array, row: Float64Array
+    samples: InMemory,
+    weights: Float64Array,
+    row: Float64Array,
 ) -> InMemory:
     """Return the operator of diag(w)^(1/2) (X - 1 row') for samples X."""
     roots = np.sqrt(weights)
@@ -159,7 +171,9 @@ def weighted_rows(
 
 
 def weighted_matrix(
-    A: OperatorLike, weights: Any, center: ArrayLike | bool | None
+    A: OperatorLike,
+    weights: Any,
+    center: ArrayLike | bool | None,
 ) -> InMemory:
     """Return the matrix that `truncated_svd` decomposes with weights of its rows.
 

@@ -98,7 +98,11 @@ class Whitening(
     epsilon: float = 0.0
     ddof: int = 1
 
-    def fit(self, X: ArrayLike, y: object = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: object = None,
+    ) -> Self:
         """Find the directions and their variances.
 
         Parameters
@@ -125,9 +129,13 @@ class Whitening(
             or None
         )
         is_scaled = self.method == "zca-cor"
-        pca = PCA(k, center="exact", standardize=is_scaled, ddof=self.ddof, tol=0).fit(
-            data
-        )
+        pca = PCA(
+            k,
+            center="exact",
+            standardize=is_scaled,
+            ddof=self.ddof,
+            tol=0,
+        ).fit(data)
         has_variance = pca._variances > pca._negligible_variance
         self.components_ = pca.components_[has_variance]
         self.explained_variance_ = pca.explained_variance_[has_variance]

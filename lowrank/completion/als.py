@@ -93,7 +93,11 @@ class Biases(NamedTuple):
             row_bias = rows.damped_means(column_bias)
         return cls(mean, row_bias[:, 0], column_bias[:, 0])
 
-    def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> Floats:
+    def at(
+        self,
+        rows: NDArray[Any],
+        columns: NDArray[Any],
+    ) -> Floats:
         """Return the entries at pairs of positions."""
         mean = self.row_bias.dtype.type(self.mean)
         entries: Floats = self.row_bias[rows] + self.column_bias[columns] + mean
@@ -117,7 +121,11 @@ class _Deviations(NamedTuple):
 
     @classmethod
     def of(
-        cls, entries: Stored, n_columns: int, mean: float, weights: Floats | None
+        cls,
+        entries: Stored,
+        n_columns: int,
+        mean: float,
+        weights: Floats | None,
     ) -> Self:
         dtype = entries.dtype
         deviations = _with_values(entries, lambda values: values - dtype.type(mean))
@@ -163,7 +171,12 @@ class _Side:
     nonnegative: bool = False
 
     @classmethod
-    def of(cls, entries: Stored, model: _Model, weights: Floats | None) -> Self:
+    def of(
+        cls,
+        entries: Stored,
+        model: _Model,
+        weights: Floats | None,
+    ) -> Self:
         """Return a side with factors and biases of zero."""
         dtype = entries.dtype
         counts = _row_weights(entries, weights)
@@ -181,7 +194,12 @@ class _Side:
             nonnegative=model.nonnegative,
         )
 
-    def solve(self, other_factors: Floats, other_bias: Floats, mean: float) -> float:
+    def solve(
+        self,
+        other_factors: Floats,
+        other_bias: Floats,
+        mean: float,
+    ) -> float:
         """Solve for this side; return the minimum without the other side's penalties."""
         objective = kernels.als_half_sweep(
             self.entries,
@@ -384,7 +402,9 @@ def _total_weight(entries: Stored, weights: Floats | None) -> float:
 
 
 def _transposed_weights(
-    entries: Stored, weights: Floats | None, n_columns: int
+    entries: Stored,
+    weights: Floats | None,
+    n_columns: int,
 ) -> Floats | None:
     """Return the weights of entries in the order of the transposed matrix."""
     if weights is None:

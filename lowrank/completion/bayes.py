@@ -72,7 +72,11 @@ def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
     return variance
 
 
-def leverages(counts: Int64s, prior: RowPrior, covariances: Floats) -> Floats32:
+def leverages(
+    counts: Int64s,
+    prior: RowPrior,
+    covariances: Floats,
+) -> Floats32:
     r"""Return the mean leverage of the entries of each row, their weight in their own prediction.
 
     It is the effective number of parameters :math:`d - \operatorname{tr} V \Lambda` per entry
@@ -87,7 +91,10 @@ def leverages(counts: Int64s, prior: RowPrior, covariances: Floats) -> Floats32:
 
 
 def calibrated_noise(
-    values: Floats, scores: Floats, spread: Floats, noise: float
+    values: Floats,
+    scores: Floats,
+    spread: Floats,
+    noise: float,
 ) -> float:
     """Return the noise variance that maximises the likelihood of held-out entries.
 
@@ -108,7 +115,11 @@ def calibrated_noise(
     return math.exp((low + high) / 2)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(
+    frozen=True,
+    eq=False,
+    kw_only=True,
+)
 class VariationalSweep:
     """The state after one sweep, which solves the rows, then the columns, and learns the priors.
 
@@ -263,7 +274,12 @@ class VariationalSide(Side):
         cells = np.zeros((len(self.weight), d * (d + 1) // 2), self.data.dtype)
         self.vectors = replace(self.vectors, covariance=cells)
 
-    def fit_vectors(self, other: Side, mean: float, noise: float) -> float:
+    def fit_vectors(
+        self,
+        other: Side,
+        mean: float,
+        noise: float,
+    ) -> float:
         """Update the posterior; return the expected sum of squared errors."""
         result = self.solve(other, mean, noise)
         n_seen = int(np.count_nonzero(self.seen))

@@ -119,7 +119,11 @@ def fit_cold_map(
     )
 
 
-def main_directions(features: GroupedFeatures, counts: Int64s, dtype: Any) -> Floats:
+def main_directions(
+    features: GroupedFeatures,
+    counts: Int64s,
+    dtype: Any,
+) -> Floats:
     """Return the directions of largest variance over entries, scaled to a total variance of 1.
 
     The result has shape (n_features, r).
@@ -153,7 +157,11 @@ class Slopes(NamedTuple):
     prior: RowPrior
     noise: float
 
-    def of(self, entries: kernels.CsrArrays, directions: Floats) -> Floats:
+    def of(
+        self,
+        entries: kernels.CsrArrays,
+        directions: Floats,
+    ) -> Floats:
         """Return the slopes of columns given their residuals, shape (n, r + 1)."""
         columns = Posterior.exactly(_with_bias(directions))
         rows = posterior_rows(entries, columns, self.prior, mean=0.0, noise=self.noise)

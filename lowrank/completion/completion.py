@@ -62,7 +62,11 @@ _OBJECTIVE_ROUNDING = 8  # rounding error of an objective, in machine epsilons
 _HOPELESS = float(np.finfo(np.float64).max)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+    repr=False,
+)
 class Completion:
     """A completed matrix ``mean + row_bias[:, None] + column_bias + factors``.
 
@@ -120,7 +124,11 @@ class Completion:
             np.hstack([right, np.ones_like(columns), columns]),
         )
 
-    def predict(self, rows: ArrayLike, columns: ArrayLike) -> FloatArray:
+    def predict(
+        self,
+        rows: ArrayLike,
+        columns: ArrayLike,
+    ) -> FloatArray:
         """Return the completed matrix at pairs of positions, shape (p,); see `LowRank.entries`."""
         return self.matrix.entries(rows, columns)
 
@@ -317,7 +325,10 @@ def _without_zero_weights(
 
 
 def _by_als(
-    problem: _Problem, k: int | None, regularization: float | None, stop: _Stop
+    problem: _Problem,
+    k: int | None,
+    regularization: float | None,
+    stop: _Stop,
 ) -> Completion:
     X = problem.X
     error = None
@@ -360,7 +371,10 @@ def _by_als(
 
 
 def _fitted_als(
-    problem: _Problem, k: int, regularization: float, stop: _Stop
+    problem: _Problem,
+    k: int,
+    regularization: float,
+    stop: _Stop,
 ) -> tuple[BiasedFactors | None, float]:
     """Return the factors and the last decrease; None if the penalty is lost in rounding."""
     rounding = _OBJECTIVE_ROUNDING * float(np.finfo(problem.X.dtype).eps)
@@ -429,7 +443,9 @@ def _as_vector(factors: BiasedFactors, unit: float) -> FloatArray:
 
 
 def _as_factors(
-    vector: FloatArray, factors: BiasedFactors, unit: float
+    vector: FloatArray,
+    factors: BiasedFactors,
+    unit: float,
 ) -> BiasedFactors:
     """Return factors with the columns and the mean of `_as_vector`."""
     size = factors.column_factors.size
@@ -444,10 +460,19 @@ def _as_factors(
 
 
 def chosen_rank(
-    X: csr_array, weights: FloatArray | None, regularization: float, seed: int
+    X: csr_array,
+    weights: FloatArray | None,
+    regularization: float,
+    seed: int,
 ) -> tuple[int, float]:
     """Choose the number of non-negative factors by held-out error; return it with the error."""
-    problem = _Problem(X, weights, biases=False, nonnegative=True, seed=seed)
+    problem = _Problem(
+        X,
+        weights,
+        biases=False,
+        nonnegative=True,
+        seed=seed,
+    )
     ranks = [rank for rank in _RANKS if rank <= min(X.shape)]
     chosen = _lowest(_bests_of_ranks(problem, ranks, (regularization,)))
     return chosen.k, chosen.error
@@ -460,7 +485,9 @@ class _Candidate(NamedTuple):
 
 
 def _bests_of_ranks(
-    problem: _Problem, ranks: Sequence[int], penalties: Sequence[float]
+    problem: _Problem,
+    ranks: Sequence[int],
+    penalties: Sequence[float],
 ) -> Iterator[_Candidate]:
     """Yield the best penalty of each rank.
 
@@ -495,7 +522,9 @@ def _lowest(candidates: Iterable[_Candidate], patience: int = _PATIENCE) -> _Can
 
 
 def _error_at(
-    fitted: BiasedFactors, entries: Entries, weights: FloatArray | None
+    fitted: BiasedFactors,
+    entries: Entries,
+    weights: FloatArray | None,
 ) -> float:
     """Return the root mean squared error over the given entries, by their weights."""
     rows, columns, values = entries
@@ -507,7 +536,10 @@ def _error_at(
 
 
 def _by_soft_impute(
-    problem: _Problem, k: int | None, regularization: float | None, stop: _Stop
+    problem: _Problem,
+    k: int | None,
+    regularization: float | None,
+    stop: _Stop,
 ) -> Completion:
     X = problem.X
     biases = problem.biases
@@ -535,7 +567,11 @@ def _by_soft_impute(
         warnings.simplefilter("ignore", ConvergenceWarning)
         for penalty in larger:
             solution = soft_impute(
-                residual, penalty, max_rank=k, start=solution, random_state=seed
+                residual,
+                penalty,
+                max_rank=k,
+                start=solution,
+                random_state=seed,
             )
     solution = soft_impute(
         residual,

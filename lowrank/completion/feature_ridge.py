@@ -53,7 +53,11 @@ class FeatureMap(NamedTuple):
     mean: Floats
     coefficients: Floats
 
-    def vectors(self, features: kernels.CsrArrays | None, n_rows: int) -> Floats:
+    def vectors(
+        self,
+        features: kernels.CsrArrays | None,
+        n_rows: int,
+    ) -> Floats:
         """Return the vectors of rows, shape (n_rows, d); without features all are `mean`."""
         vectors = np.tile(self.mean, (n_rows, 1))
         if features is not None:
@@ -75,7 +79,9 @@ class Link:
 
     @classmethod
     def of(
-        cls, entries: kernels.CsrArrays, transpose: kernels.CsrArrays | None = None
+        cls,
+        entries: kernels.CsrArrays,
+        transpose: kernels.CsrArrays | None = None,
     ) -> Link:
         """Return the link of the matrix whose arrays are `entries`."""
         counts = np.maximum(np.diff(entries.indptr), 1)
@@ -112,7 +118,11 @@ class FeatureDesign:
     centre: Floats
 
     @classmethod
-    def of(cls, features: GroupedFeatures, weight: Floats) -> Self:
+    def of(
+        cls,
+        features: GroupedFeatures,
+        weight: Floats,
+    ) -> Self:
         """Return features centred by their weighted mean over rows."""
         matrix = features.matrix.astype(weight.dtype, copy=False)
         design = cls(
@@ -277,7 +287,12 @@ class FeatureRidge:
     _factored: tuple[Float64s, Float64s] | None = None
 
     @classmethod
-    def of(cls, features: GroupedFeatures, weight: Floats, d: int) -> Self:
+    def of(
+        cls,
+        features: GroupedFeatures,
+        weight: Floats,
+        d: int,
+    ) -> Self:
         """Return a regression with coefficients of zero."""
         design = FeatureDesign.of(features, weight)
         ridge = cls(design, np.zeros((design.n_features, d), weight.dtype))
@@ -285,7 +300,11 @@ class FeatureRidge:
         ridge.penalties = np.full(len(design.groups), _FIRST_PENALTY * _typical(weight))
         return ridge
 
-    def weigh(self, weight: Floats, charge: Floats) -> None:
+    def weigh(
+        self,
+        weight: Floats,
+        charge: Floats,
+    ) -> None:
         """Set the weights of rows and the charge on predictions."""
         self.weight = weight + charge
         self._gram = self._factored = None
@@ -314,7 +333,11 @@ class FeatureRidge:
         offset = self.design.centre @ self.coefficients
         return FeatureMap(mean - offset, self.coefficients)
 
-    def solve(self, target: Floats, start: Floats) -> Floats:
+    def solve(
+        self,
+        target: Floats,
+        start: Floats,
+    ) -> Floats:
         """Return the coefficients of targets; iterations begin at `start`."""
         target = target - weighted_mean(self.weight, target).astype(target.dtype)
         if self.is_exact:

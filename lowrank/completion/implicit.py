@@ -203,7 +203,11 @@ class _Side:
     in_blocks: bool = False
     nonnegative: bool = False
 
-    def solve(self, other: _Side, unobserved_weight: float) -> float:
+    def solve(
+        self,
+        other: _Side,
+        unobserved_weight: float,
+    ) -> float:
         """Solve for the factors; return the sum of errors and of this side's penalties."""
         columns = other.factors
         gram = _gram(columns, unobserved_weight)
@@ -232,7 +236,11 @@ class _Side:
             total += _penalty(self.points, self.penalty)
         return total
 
-    def _solve_blocks(self, others: Floats, values: Float64s) -> float:
+    def _solve_blocks(
+        self,
+        others: Floats,
+        values: Float64s,
+    ) -> float:
         """Solve for one block of factors after the other, the rest fixed; return as `solve`."""
         blocks = [*kernels.pieces(others.shape[1], _BLOCK)]
         residual = np.ones_like(self.entries.data)

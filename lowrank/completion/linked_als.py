@@ -128,7 +128,11 @@ def linked_als_sweeps(
 class _LinkedSide(Side):
     """The rows (or columns) of a penalised least squares fit."""
 
-    def charge(self, other: Side, noise: float) -> None:
+    def charge(
+        self,
+        other: Side,
+        noise: float,
+    ) -> None:
         """Penalise predictions from features for the uncertainty of the other side's vectors.
 
         The uncertainty of column i adds :math:`a_u' V_i a_u` to the variance of an entry. The
@@ -152,7 +156,11 @@ class _LinkedSide(Side):
         charge /= self.data.dtype.type(precision)
         self.features.weigh(self.weight, charge)
 
-    def fit_vectors(self, other: Side, mean: float) -> float:
+    def fit_vectors(
+        self,
+        other: Side,
+        mean: float,
+    ) -> float:
         """Solve for this side's vectors; return the sum of errors and of their penalties."""
         points = self.prior_means
         columns = other.vectors.mean
@@ -190,7 +198,12 @@ class _LinkedSide(Side):
         self.vectors.mean[:] += points
         return math.fsum(objective)
 
-    def fit_prior(self, other: Side | None, mean: float, noise: float) -> None:
+    def fit_prior(
+        self,
+        other: Side | None,
+        mean: float,
+        noise: float,
+    ) -> None:
         """Improve B, C and the prior mean; with the `other` side, learn the penalties of C."""
         dtype = self.data.dtype
         predicted = self.fit_maps()
@@ -215,7 +228,12 @@ class _LinkedSide(Side):
         precision = np.diag(np.count_nonzero(self.seen) / squares)
         self.features.learn(precision.astype(dtype))
 
-    def uncertainty(self, other: Side, prior_means: Floats, mean: float) -> Float64s:
+    def uncertainty(
+        self,
+        other: Side,
+        prior_means: Floats,
+        mean: float,
+    ) -> Float64s:
         """Return the weighted sum of the variances of the rows, relative to the noise variance."""
         rows = sampled_rows(self.seen)
         entries = self.link.pattern._replace(data=self.data).take(rows)

@@ -57,7 +57,11 @@ class RowPrior:
         weights: Floats = positive ** dtype.type(self.count_power)
         return weights
 
-    def means(self, link: Link, features: kernels.CsrArrays | None = None) -> Floats:
+    def means(
+        self,
+        link: Link,
+        features: kernels.CsrArrays | None = None,
+    ) -> Floats:
         """Return the prior mean of each row of `link` and of features, shape (n_rows, d)."""
         if len(self.link):
             means = link.forward(self.link)
@@ -103,7 +107,10 @@ def summed_covariance(rows: Posterior, weight: Floats) -> Float64s:
 
 
 def ridge_precision(
-    k: int, regularization: float, scale: float, dtype: DTypeLike
+    k: int,
+    regularization: float,
+    scale: float,
+    dtype: DTypeLike,
 ) -> Floats:
     """Return the penalties of `als_sweeps` as a prior precision, for noise of variance 1."""
     penalties = np.full(k + 1, regularization * scale)
@@ -345,7 +352,12 @@ class Side:
         return self.weight > 0
 
     def solve(
-        self, other: Side, mean: float, noise: float = 1.0, *, only_means: bool = False
+        self,
+        other: Side,
+        mean: float,
+        noise: float = 1.0,
+        *,
+        only_means: bool = False,
     ) -> posteriors.RowPosteriors:
         """Set the vectors to their posterior given the other side's."""
         sums = None
@@ -408,7 +420,11 @@ class Side:
         """Return the weighted mean of the vectors of rows, shape (d,)."""
         return weighted_mean(self.weight, vectors)
 
-    def weighted_dots(self, left: Floats, right: Floats) -> float:
+    def weighted_dots(
+        self,
+        left: Floats,
+        right: Floats,
+    ) -> float:
         r"""Return :math:`\sum_u w_u x_u' \Lambda y_u`."""
         pull = kernels.multiply(right, self.prior.precision)
         return float(row_dots(left, pull) @ self.weight.astype(np.float64))

@@ -55,7 +55,11 @@ _CHOICE_TOL = (
 )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+    repr=False,
+)
 class SoftImputation:
     """The completed matrix ``U diag(s) Vt`` and its distance from the optimum.
 
@@ -311,7 +315,11 @@ def choose_regularization(
     rows, columns, values = held_out
     points: list[tuple[float, int, float, float]] = []
     for Z in soft_impute_path(
-        X, regularizations, max_rank=max_rank, tol=tol, random_state=random_state
+        X,
+        regularizations,
+        max_rank=max_rank,
+        tol=tol,
+        random_state=random_state,
     ):
         error = root_mean_square(values - Z.matrix.entries(rows, columns))
         points.append((Z.regularization, Z.rank, Z.rmse, error))
@@ -383,7 +391,12 @@ class _Problem:
         )
         return math.ldexp(unit[0], exponent)
 
-    def point(self, U: FloatArray, s: FloatArray, V: FloatArray) -> _Point:
+    def point(
+        self,
+        U: FloatArray,
+        s: FloatArray,
+        V: FloatArray,
+    ) -> _Point:
         """Evaluate the objective: half the sum of squared residuals plus the penalty."""
         X = self.X
         error = X.data - LowRank(U * s, V).entries(self.row_of_entry, X.indices)
@@ -442,7 +455,11 @@ class _Problem:
             return residual.rmatmat(Y) + low_rank.T @ Y
 
         filled = LinearOperator(
-            self.X.shape, matmat, matmat=matmat, rmatmat=rmatmat, dtype=self.X.dtype
+            self.X.shape,
+            matmat,
+            matmat=matmat,
+            rmatmat=rmatmat,
+            dtype=self.X.dtype,
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -453,7 +470,11 @@ class _Problem:
         rank = int(np.count_nonzero(svd.s > penalty))
         return self.point(svd.U[:, :rank], svd.s[:rank] - penalty, svd.Vt[:rank].T)
 
-    def relative_gap(self, Z: _Point, tol: float) -> float:
+    def relative_gap(
+        self,
+        Z: _Point,
+        tol: float,
+    ) -> float:
         """Return the difference of the objective and a lower bound, relative to the objective.
 
         Each Y that is zero off the known entries and has a spectral norm of at most lambda gives
@@ -473,7 +494,10 @@ class _Problem:
 
 
 def _solve(
-    problem: _Problem, start: SoftImputation | None, tol: float, max_iter: int
+    problem: _Problem,
+    start: SoftImputation | None,
+    tol: float,
+    max_iter: int,
 ) -> SoftImputation:
     """Iterate from zero or a start until the gap is at most `tol` or nothing improves."""
     check_positive(tol, "tol")
@@ -532,7 +556,9 @@ def _solve(
 
 
 def _spectral_norm(
-    X: csr_array, random_state: RandomStateLike, tol: float = _NORM_TOL
+    X: csr_array,
+    random_state: RandomStateLike,
+    tol: float = _NORM_TOL,
 ) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

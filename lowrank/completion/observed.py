@@ -135,7 +135,11 @@ def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
     return values
 
 
-def check_not_negative(X: Any, name: str, hint: str = "") -> None:
+def check_not_negative(
+    X: Any,
+    name: str,
+    hint: str = "",
+) -> None:
     """Check that no entry of a dense or sparse matrix is negative.
 
     Raises
@@ -160,7 +164,9 @@ def check_not_negative(X: Any, name: str, hint: str = "") -> None:
 
 
 def _values_at(
-    matrix: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]
+    matrix: Any,
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
 ) -> Float64s:
     """Return the entries of a dense or sparse matrix at pairs of positions, in row-major order."""
     if not sparse.issparse(matrix):
@@ -179,7 +185,9 @@ def _values_at(
 
 
 def hold_out(
-    X: csr_array, test_fraction: float, random_state: RandomStateLike
+    X: csr_array,
+    test_fraction: float,
+    random_state: RandomStateLike,
 ) -> tuple[csr_array, Entries]:
     """Split the result of `observed_entries` into kept entries and a random held-out sample.
 

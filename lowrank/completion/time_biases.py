@@ -58,7 +58,11 @@ class Knots(NamedTuple):
     scale: float
     noise: float
 
-    def at(self, rows: Ints, times: Int64s) -> tuple[Floats32, Floats32]:
+    def at(
+        self,
+        rows: Ints,
+        times: Int64s,
+    ) -> tuple[Floats32, Floats32]:
         """Return means and variances of the drifts of rows at times, each of shape (n,).
 
         Between two knots the process is a bridge. The posteriors of the two are taken as fully
@@ -109,7 +113,11 @@ class Knots(NamedTuple):
             variances=self.variances[at],
         )
 
-    def replaced(self, rows: Ints, others: Knots) -> Self:
+    def replaced(
+        self,
+        rows: Ints,
+        others: Knots,
+    ) -> Self:
         """Return a copy in which some rows have the drifts of `others`."""
         both = self._replace(
             starts=np.append(self.starts, others.starts + len(self.times)),
@@ -162,7 +170,13 @@ class Drift:
     noise: float = 1.0
 
     @classmethod
-    def of(cls, rows: Ints, n_rows: int, times: Ints, dtype: Any) -> Self:
+    def of(
+        cls,
+        rows: Ints,
+        n_rows: int,
+        times: Ints,
+        dtype: Any,
+    ) -> Self:
         """Return drifts of zero."""
         order = np.lexsort((times, rows))
         indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=n_rows)))
@@ -170,7 +184,11 @@ class Drift:
         gaps = np.diff(ordered, prepend=ordered[:1]).astype(dtype)
         return cls(order, indptr, ordered, gaps, np.zeros(len(rows), dtype))
 
-    def learn(self, residual: Floats, scales: Sequence[float]) -> None:
+    def learn(
+        self,
+        residual: Floats,
+        scales: Sequence[float],
+    ) -> None:
         """Improve variance, scale and noise by evidence, first from the best of `scales`.
 
         Variance and noise sum to the mean square of the residuals, so that the evidence depends

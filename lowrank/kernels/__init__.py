@@ -189,7 +189,11 @@ def level_counts(codes: Codes) -> Int64s:
     return counts
 
 
-def transposed(matrix: Stored, n_columns: int, threads: int | None = None) -> Stored:
+def transposed(
+    matrix: Stored,
+    n_columns: int,
+    threads: int | None = None,
+) -> Stored:
     """Return the transpose of a matrix with sorted indices, in the same form."""
     values: NDArray[Any] = (
         matrix.codes if isinstance(matrix, CodedMatrix) else matrix.data
@@ -466,7 +470,11 @@ def pair_dots(
 
 
 def csr_matmat(
-    A: Coded, X: Floats, *, out: Floats | None = None, threads: int | None = None
+    A: Coded,
+    X: Floats,
+    *,
+    out: Floats | None = None,
+    threads: int | None = None,
 ) -> Floats:
     """Return A @ X for a sparse A of shape (n, m) and a dense block X; `out` is C-ordered."""
     X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
@@ -491,7 +499,11 @@ def csr_rmatmat(
 
 
 def csr_entries(
-    A: Csr, left: Floats, right: Floats, *, threads: int | None = None
+    A: Csr,
+    left: Floats,
+    right: Floats,
+    *,
+    threads: int | None = None,
 ) -> Floats:
     """Return ``w . z + b + c`` at the position of each stored entry of A; its values are not used.
 
@@ -504,7 +516,12 @@ def csr_entries(
     return out
 
 
-def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
+def coefficients(
+    V: Floats,
+    W: Floats,
+    *,
+    threads: int | None = None,
+) -> Floats:
     """Return V.T @ W for a basis V of shape (n, c) and a block W of shape (n, width).
 
     V may be the first columns of a wider C-ordered array.
@@ -515,7 +532,11 @@ def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
 
 
 def multiply(
-    V: Floats, H: Floats, *, out: Floats | None = None, threads: int | None = None
+    V: Floats,
+    H: Floats,
+    *,
+    out: Floats | None = None,
+    threads: int | None = None,
 ) -> Floats:
     """Return V @ H, C-ordered, in the dtype of V; V as in `coefficients`.
 
@@ -528,7 +549,13 @@ def multiply(
     return W
 
 
-def subtract(V: Floats, H: Floats, W: Floats, *, threads: int | None = None) -> None:
+def subtract(
+    V: Floats,
+    H: Floats,
+    W: Floats,
+    *,
+    threads: int | None = None,
+) -> None:
     """Subtract V @ H from the C-ordered block W in place; V as in `coefficients`."""
     backends.active.subtract(V, H, W, resolve_threads(threads))
 
@@ -556,7 +583,11 @@ def project(
 
 
 def squared_distances(
-    P: Floats, V: Floats, s: Floats, *, threads: int | None = None
+    P: Floats,
+    V: Floats,
+    s: Floats,
+    *,
+    threads: int | None = None,
 ) -> Float64s:
     """Return the squared norm of each column of P - V * s; P as V in `coefficients`."""
     squares = np.empty(len(s))
@@ -564,7 +595,12 @@ def squared_distances(
     return squares
 
 
-def place(W: Floats, V: Floats, *, threads: int | None = None) -> None:
+def place(
+    W: Floats,
+    V: Floats,
+    *,
+    threads: int | None = None,
+) -> None:
     """Write the C-ordered block W into V, an array of any strides."""
     backends.active.place(W, V, resolve_threads(threads))
 

@@ -21,7 +21,12 @@ _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 _DECIMAL = re.compile(r"-?(?=[\d.]{1,16}$)\d+(\.\d+)?")
 
 
-def _csr(indptr: Ints, indices: Ints, data: Floats, n_columns: int) -> Any:
+def _csr(
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    n_columns: int,
+) -> Any:
     from scipy import sparse  # slow to import
 
     shape = len(indptr) - 1, n_columns
@@ -75,7 +80,11 @@ def als_half_sweep(
         objective[row] = squares - solution.astype(np.float64) @ right
 
 
-def _nonnegative_solution(system: Floats, right: Floats, k: int) -> Floats:
+def _nonnegative_solution(
+    system: Floats,
+    right: Floats,
+    k: int,
+) -> Floats:
     """Minimise x'Ax - 2b'x over x with the first k unknowns not negative, the others free."""
     from scipy.optimize import nnls  # slow to import
 
@@ -130,7 +139,11 @@ def implicit_half_sweep(
 
 
 def nonnegative_descent(
-    gram: Floats, products: Floats, factors: Floats, passes: int, threads: int
+    gram: Floats,
+    products: Floats,
+    factors: Floats,
+    passes: int,
+    threads: int,
 ) -> None:
     """Minimise x'Gx - 2p'x over one unknown at a time, for all rows at once."""
     for _ in range(passes):
@@ -228,30 +241,55 @@ def csr_entries(
 
 
 def csr_matmat(
-    indptr: Ints, indices: Ints, data: Floats, X: Floats, Y: Floats, threads: int
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    X: Floats,
+    Y: Floats,
+    threads: int,
 ) -> None:
     """Write A @ X into Y."""
     Y[:] = _csr(indptr, indices, data, len(X)) @ X
 
 
 def csr_rmatmat(
-    indptr: Ints, indices: Ints, data: Floats, X: Floats, Y: Floats, threads: int
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    X: Floats,
+    Y: Floats,
+    threads: int,
 ) -> None:
     """Write A.T @ X into Y."""
     Y[:] = _csr(indptr, indices, data, len(Y)).T @ X
 
 
-def coefficients(V: Floats, W: Floats, P: Floats, threads: int) -> None:
+def coefficients(
+    V: Floats,
+    W: Floats,
+    P: Floats,
+    threads: int,
+) -> None:
     """Write V.T @ W into P."""
     P[:] = V.T @ W
 
 
-def multiply(V: Floats, H: Floats, W: Floats, threads: int) -> None:
+def multiply(
+    V: Floats,
+    H: Floats,
+    W: Floats,
+    threads: int,
+) -> None:
     """Write V @ H into W."""
     W[:] = V @ H
 
 
-def subtract(V: Floats, H: Floats, W: Floats, threads: int) -> None:
+def subtract(
+    V: Floats,
+    H: Floats,
+    W: Floats,
+    threads: int,
+) -> None:
     """Subtract V @ H from W."""
     W -= V @ H
 
@@ -275,13 +313,21 @@ def project(
 
 
 def squared_distances(
-    P: Floats, V: Floats, s: Floats, squares: Floats, threads: int
+    P: Floats,
+    V: Floats,
+    s: Floats,
+    squares: Floats,
+    threads: int,
 ) -> None:
     """Write the squared norm of each column of P - V * s into `squares`."""
     squares[:] = ((P - V * s) ** 2).sum(axis=0)
 
 
-def place(W: Floats, V: Floats, threads: int) -> None:
+def place(
+    W: Floats,
+    V: Floats,
+    threads: int,
+) -> None:
     """Write W into V."""
     V[:] = W
 
@@ -406,7 +452,12 @@ def gram_rows(
 
 
 def pair_dots(
-    left: Floats, right: Floats, rows: Ints, others: Ints, dots: Floats, threads: int
+    left: Floats,
+    right: Floats,
+    rows: Ints,
+    others: Ints,
+    dots: Floats,
+    threads: int,
 ) -> None:
     """Write the dot products of left[rows] with right[others] into `dots`."""
     block = _BLOCK_FLOATS // max(1, left.shape[1])
@@ -416,7 +467,12 @@ def pair_dots(
 
 
 def sum_rows(
-    indptr: Ints, indices: Ints, data: Floats, rows: Ints, factors: Floats, out: Floats
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    rows: Ints,
+    factors: Floats,
+    out: Floats,
 ) -> None:
     """Add rows of a CSR matrix, each times its factor, to `out`."""
     for row, factor in zip(rows.tolist(), factors, strict=True):
@@ -424,7 +480,11 @@ def sum_rows(
         out[indices[own]] += factor * data[own]
 
 
-def hash_texts(bytes: Codes, offsets: Ints, hashes: Hashes) -> None:
+def hash_texts(
+    bytes: Codes,
+    offsets: Ints,
+    hashes: Hashes,
+) -> None:
     """Write a hash of each text: its bytes are mixed in, eight at a time."""
     for text, (start, end) in enumerate(itertools.pairwise(offsets.tolist())):
         length = end - start
@@ -444,7 +504,12 @@ def largest(scores: Floats, found: Ints) -> int:
     return len(best)
 
 
-def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
+def code_levels(
+    values: Floats,
+    codes: Ints,
+    levels: Floats,
+    count: int,
+) -> int:
     """Write the code of each value, and new levels; return the number of levels, -1 if too many."""
     bits = values.view(np.uint32)
     _, first = np.unique(bits, return_index=True)
@@ -460,7 +525,11 @@ def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
 
 
 def code_keys(
-    keys: Ints, codes: Ints, distinct: Ints, count: int, slots: Ints
+    keys: Ints,
+    codes: Ints,
+    distinct: Ints,
+    count: int,
+    slots: Ints,
 ) -> tuple[int, int]:
     """Write the code of each key, and new keys; return how many are coded and how many distinct."""
     code_of = {key: code for code, key in enumerate(distinct[:count].tolist())}
@@ -472,13 +541,22 @@ def code_keys(
     return len(keys), len(code_of)
 
 
-def look_up(keys: Ints, table: Ints, found: Ints, threads: int) -> None:
+def look_up(
+    keys: Ints,
+    table: Ints,
+    found: Ints,
+    threads: int,
+) -> None:
     """Write the entry of the table at each key."""
     found[:] = table[keys]
 
 
 def read_rows(
-    text: Ints, mark: str, width: int, places: list[int], arrays: list[NDArray[Any]]
+    text: Ints,
+    mark: str,
+    width: int,
+    places: list[int],
+    arrays: list[NDArray[Any]],
 ) -> int:
     """Write the numbers in columns of a text; return the number of rows, -1 if it is not plain."""
     n_rows, block = 0, text.tobytes()
@@ -535,7 +613,10 @@ def transpose(
 
 
 def sort_rows(
-    indptr: Ints, indices: Ints, columns: list[NDArray[Any]], threads: int
+    indptr: Ints,
+    indices: Ints,
+    columns: list[NDArray[Any]],
+    threads: int,
 ) -> None:
     """Sort the entries of each row by index, in place."""
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))

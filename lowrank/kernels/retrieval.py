@@ -145,7 +145,11 @@ def sparse_pairs(
 
 
 def sparse_rows(
-    history: Csr, weights: Csr, n_columns: int, *, threads: int | None = None
+    history: Csr,
+    weights: Csr,
+    n_columns: int,
+    *,
+    threads: int | None = None,
 ) -> Floats32:
     """Return the product of two sparse float32 matrices as a dense one."""
     found = np.empty((len(history[0]) - 1, n_columns), np.float32)

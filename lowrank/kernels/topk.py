@@ -45,7 +45,11 @@ class Ties(NamedTuple):
             return self
         return self._replace(queries=self.queries[queries])
 
-    def places(self, rows: Ints, items: Ints) -> Hashes:
+    def places(
+        self,
+        rows: Ints,
+        items: Ints,
+    ) -> Hashes:
         """Return what orders equal scores, for pairs of a query and an item."""
         hashes = self.items[items]
         if self.queries is not None:
@@ -189,7 +193,10 @@ def item_order(
 
 
 def _by_reach(
-    candidates: Int32s, size: Floats32, lift: Floats32, typical: np.float32
+    candidates: Int32s,
+    size: Floats32,
+    lift: Floats32,
+    typical: np.float32,
 ) -> SearchOrder:
     """Return candidates in descending order of lift + size * typical, without `user_size`."""
     lift = np.where(np.isnan(lift), np.float32(-np.inf), lift)
@@ -204,7 +211,11 @@ def _by_reach(
     )
 
 
-def product_stops(users: Floats32, items: Floats32, order: Int32s) -> Stops:
+def product_stops(
+    users: Floats32,
+    items: Floats32,
+    order: Int32s,
+) -> Stops:
     r"""Return stops of products with more than 128 columns: after 64, and after every doubling.
 
     The products of the remaining columns x' and y' are bounded as in `search_plan`. The rounding
@@ -251,7 +262,11 @@ def _bounds(rows: Floats32) -> Floats32:
     return np.where(np.isnan(bounds), np.float32(np.inf), bounds)
 
 
-def _rounded_up(lengths: Floats32, k: int, operations: int) -> Floats32:
+def _rounded_up(
+    lengths: Floats32,
+    k: int,
+    operations: int,
+) -> Floats32:
     """Return lengths of k numbers plus the rounding errors of so many more operations."""
     factor = np.float32(1 + (k + operations) * 2.0**-23)
     bounds: Floats32 = lengths * factor + np.float32(np.sqrt(k)) * _TINY
