@@ -116,18 +116,21 @@ class CodedMatrix(NamedTuple):
 
     def bound(self) -> float:
         """Return an upper bound on the absolute values."""
-        parts = self.levels, self.row_shift, self.column_shift
-        return sum(
-            float(np.abs(each).max(initial=0)) for each in parts if each is not None
-        )
+        bound = float(np.abs(self.levels).max(initial=0))
+        for shift in (self.row_shift, self.column_shift):
+            if shift is not None:
+                bound += float(np.abs(shift).max(initial=0))
+        return bound
 
     def scaled(self, factor: float) -> Self:
         """Return the matrix times a number."""
-        parts = "levels", "row_shift", "column_shift"
-        given = {name: getattr(self, name) for name in parts}
         number = self.dtype.type(factor)
-        return self._replace(
-            **{name: a * number for name, a in given.items() if a is not None}
+        scaled = self._replace(levels=self.levels * number)
+        if self.row_shift is None or self.column_shift is None:
+            return scaled
+        return scaled._replace(
+            row_shift=self.row_shift * number,
+            column_shift=self.column_shift * number,
         )
 
 
@@ -155,9 +158,11 @@ class SparsePart(NamedTuple):
 
 def row_places(indptr: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
     """Return the positions of the entries of some rows, and the indptr of these rows."""
-    starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
+    starts = indptr[rows]
+    counts = indptr[rows + 1] - starts
     ends = np.append(np.zeros(1, np.int64), np.cumsum(counts))
-    return np.arange(ends[-1]) + np.repeat(starts - ends[:-1], counts), ends
+    offsets = np.repeat(starts - ends[:-1], counts)
+    return np.arange(ends[-1]) + offsets, ends
 
 
 def pieces(length: int, size: int) -> Iterator[slice]:
@@ -198,17 +203,29 @@ def transposed(
     values: NDArray[Any] = (
         matrix.codes if isinstance(matrix, CodedMatrix) else matrix.data
     )
-    found = (
-        np.empty(n_columns + 1, np.int64),
-        np.empty_like(matrix.indices),
-        np.empty_like(values),
+    indptr = np.empty(n_columns + 1, np.int64)
+    indices = np.empty_like(matrix.indices)
+    data = np.empty_like(values)
+    backends.active.transpose(
+        matrix.indptr,
+        matrix.indices,
+        values,
+        indptr,
+        indices,
+        data,
+        resolve_threads(threads),
     )
-    given = matrix.indptr, matrix.indices, values
-    backends.active.transpose(*given, *found, resolve_threads(threads))
     if not isinstance(matrix, CodedMatrix):
-        return CsrArrays(*found)
-    n_rows, shifts = len(matrix.indptr) - 1, (matrix.column_shift, matrix.row_shift)
-    return CodedMatrix(*found, matrix.levels, n_rows, *shifts)
+        return CsrArrays(indptr, indices, data)
+    return CodedMatrix(
+        indptr=indptr,
+        indices=indices,
+        codes=data,
+        levels=matrix.levels,
+        n_columns=len(matrix.indptr) - 1,
+        row_shift=matrix.column_shift,
+        column_shift=matrix.row_shift,
+    )
 
 
 Csr = tuple[Int64s, Int32s, Floats]
@@ -224,12 +241,11 @@ def available_cores() -> int:
 
 def usual_threads() -> int:
     """Return the number in OMP_NUM_THREADS, else the number of available cores."""
+    # One number for each level of nested regions: the first counts.
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return (
-        min(int(first), _MOST)
-        if first.isdecimal() and int(first)
-        else available_cores()
-    )
+    if first.isdecimal() and int(first):
+        return min(int(first), _MOST)
+    return available_cores()
 
 
 _MOST = 1024  # maximum number of threads: a request for a billion must not crash the process
@@ -250,12 +266,12 @@ def parts(matrix: Coded) -> tuple[Any, ...]:
         return matrix
     if backends.active is reference:
         return matrix.arrays
-    none = matrix.levels[:0]
-    shifts = (
-        none if each is None else each
-        for each in (matrix.row_shift, matrix.column_shift)
-    )
-    return matrix.indptr, matrix.indices, (matrix.codes, matrix.levels, *shifts)
+    row_shift = column_shift = matrix.levels[:0]
+    if matrix.row_shift is not None and matrix.column_shift is not None:
+        row_shift = matrix.row_shift
+        column_shift = matrix.column_shift
+    values = matrix.codes, matrix.levels, row_shift, column_shift
+    return matrix.indptr, matrix.indices, values
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
@@ -328,20 +344,26 @@ def als_half_sweep(
     Kim and Park (2011), "Fast nonnegative matrix factorization: an active-set-like method and
     comparisons", section 4.
     """
-    dtype, n_rows = other.dtype, len(factors)
+    dtype = other.dtype
+    n_rows = len(factors)
+    if other_bias is None:
+        other_bias = np.zeros(len(other), dtype)
+    fit_bias = bias_penalty is not None
+    if bias_penalty is None:  # the kernel takes no None here
+        bias_penalty = np.zeros(n_rows, dtype)
+    if bias is None:
+        bias = np.empty(n_rows, dtype)
     objective = np.empty(n_rows)
     backends.active.als_half_sweep(
         *parts(matrix),
         other,
-        np.zeros(len(other), dtype) if other_bias is None else other_bias,
+        other_bias,
         float(shift),
         np.ascontiguousarray(penalty, dtype),
-        np.ascontiguousarray(
-            np.zeros(n_rows) if bias_penalty is None else bias_penalty, dtype
-        ),
-        bias_penalty is not None,
+        np.ascontiguousarray(bias_penalty, dtype),
+        fit_bias,
         factors,
-        np.empty(n_rows, dtype) if bias is None else bias,
+        bias,
         objective,
         resolve_threads(threads),
         None if weights is None else np.ascontiguousarray(weights, dtype),
@@ -463,9 +485,14 @@ def pair_dots(
     The summation order does not depend on the other pairs, unlike in a matrix product.
     """
     dots = np.empty(len(rows), dtype=np.float32)
-    vectors = (np.ascontiguousarray(each, np.float32) for each in (left, right))
-    pairs = (np.ascontiguousarray(each, np.int64) for each in (rows, others))
-    backends.active.pair_dots(*vectors, *pairs, dots, resolve_threads(threads))
+    backends.active.pair_dots(
+        np.ascontiguousarray(left, np.float32),
+        np.ascontiguousarray(right, np.float32),
+        np.ascontiguousarray(rows, np.int64),
+        np.ascontiguousarray(others, np.int64),
+        dots,
+        resolve_threads(threads),
+    )
     return dots
 
 
@@ -511,8 +538,13 @@ def csr_entries(
     (n_cols, k + 1), are (z, c). The result has the shape (nnz,).
     """
     out = np.empty_like(A[2])
-    pair = np.ascontiguousarray(left, out.dtype), np.ascontiguousarray(right, out.dtype)
-    backends.active.csr_entries(*A, *pair, out, resolve_threads(threads))
+    backends.active.csr_entries(
+        *A,
+        np.ascontiguousarray(left, out.dtype),
+        np.ascontiguousarray(right, out.dtype),
+        out,
+        resolve_threads(threads),
+    )
     return out
 
 
@@ -574,10 +606,9 @@ def project(
     pass uses all columns. Returns the coefficients H of the subtracted V @ H, with zeros before
     `first`, and W.T @ W of the result.
     """
-    inside, gram = (
-        np.empty((V.shape[1], W.shape[1])),
-        np.empty((W.shape[1], W.shape[1])),
-    )
+    width = W.shape[1]
+    inside = np.empty((V.shape[1], width))
+    gram = np.empty((width, width))
     backends.active.project(V, first, again, W, inside, gram, resolve_threads(threads))
     return inside, gram
 

@@ -66,10 +66,9 @@ def posterior_half_sweep(
     invert : bool
         If False, no inverse is computed, and `covariance` is not changed.
     """
-    dtype, none = (
-        other.dtype,
-        np.empty((0, 0), other.dtype),
-    )  # the kernel does not take None
+    dtype = other.dtype
+    if covariance is None:  # the kernel takes no None
+        covariance = np.empty((0, 0), dtype)
     result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
     backends.active.posterior_half_sweep(
         *parts(matrix),
@@ -79,7 +78,7 @@ def posterior_half_sweep(
         np.ascontiguousarray(weight, dtype),
         np.ascontiguousarray(prior_right, dtype),
         float(noise_variance),
-        none if covariance is None else covariance,
+        covariance,
         vectors,
         *result,
         resolve_threads(threads),
@@ -120,12 +119,20 @@ def drift_smooth(
         Log density of the data, without the constant :math:`-\tfrac12 \log 2 \pi \text{noise}` of
         each observation.
     """
-    means, variances = np.empty_like(data), np.empty_like(data)
+    means = np.empty_like(data)
+    variances = np.empty_like(data)
     evidence = np.empty(len(indptr) - 1)
-    process = float(noise), float(variance), float(scale)
-    out = means, variances, evidence
     backends.active.drift_smooth(
-        indptr, gaps, data, *process, *out, resolve_threads(threads)
+        indptr,
+        gaps,
+        data,
+        float(noise),
+        float(variance),
+        float(scale),
+        means,
+        variances,
+        evidence,
+        resolve_threads(threads),
     )
     return means, variances, math.fsum(evidence)
 
@@ -140,9 +147,19 @@ def drift_evidence(
     scale: float,
 ) -> float:
     """Return only the evidence of `drift_smooth`, in half the time."""
-    out = data[:0].copy(), data[:0].copy(), np.empty(len(indptr) - 1)
-    process = float(noise), float(variance), float(scale)
+    # Without arrays for means, the kernel makes no backward pass.
+    none = data[:0].copy()
+    evidence = np.empty(len(indptr) - 1)
     backends.active.drift_smooth(
-        indptr, gaps, data, *process, *out, resolve_threads(None)
+        indptr,
+        gaps,
+        data,
+        float(noise),
+        float(variance),
+        float(scale),
+        none,
+        none,
+        evidence,
+        resolve_threads(None),
     )
-    return math.fsum(out[-1])
+    return math.fsum(evidence)

@@ -79,45 +79,54 @@ def top_k(
     """
     if n < 1:
         raise ValueError(f"n must be at least 1; got {n}.")
-    x, y = _float32(users), _float32(items)
-    offset = np.zeros(len(x), np.float32) if offset is None else _float32(offset)
-    bias = np.zeros(len(y), np.float32) if bias is None else _float32(bias)
+    users = _float32(users)
+    items = _float32(items)
+    n_users = len(users)
+    n_items = len(items)
+    offset = np.zeros(n_users, np.float32) if offset is None else _float32(offset)
+    bias = np.zeros(n_items, np.float32) if bias is None else _float32(bias)
     weight = None if weight is None else _float32(weight)
-    if allowed is not None and allowed.shape != (len(y),):
-        raise ValueError(f"allowed must have shape ({len(y)},); got {allowed.shape}.")
-    fixed = None if sparse is None else sparse.order
-    if sparse is not None and fixed is None:
-        fixed = np.arange(len(y), dtype=np.int32)
+    n_allowed = n_items
+    if allowed is not None:
+        n_allowed = int(np.count_nonzero(allowed))
+        if allowed.shape != (n_items,):
+            raise ValueError(
+                f"allowed must have shape ({n_items},); got {allowed.shape}."
+            )
+    matrices = fixed = None
+    if sparse is not None:
+        matrices = sparse.history, sparse.weights
+        fixed = sparse.order
+        if fixed is None:
+            fixed = np.arange(n_items, dtype=np.int32)
+        if allowed is not None:  # the fixed order has all items; NaN is never found
+            bias = np.where(allowed, bias, np.float32(np.nan))
+    n_pruned = n if prune else n_items
     order, stops = search_plan(
-        x, y, bias, weight, allowed, fixed, n if prune else len(y), order
+        users, items, bias, weight, allowed, fixed, n_pruned, order
     )
-    if (
-        sparse is not None and allowed is not None
-    ):  # the order of `sparse` has all items
-        bias = np.where(allowed, bias, np.float32(np.nan))
-    n_found = len(order.items) if allowed is None else int(np.count_nonzero(allowed))
-    shape = len(x), min(n, n_found)
-    found = TopK(
-        np.empty(shape, np.int32),
-        np.empty(shape, np.float32),
-        np.zeros(len(x), np.int64),
+    shape = n_users, min(n, n_allowed)
+    top = TopK(
+        items=np.empty(shape, np.int32),
+        scores=np.empty(shape, np.float32),
+        counts=np.zeros(n_users, np.int64),
     )
-    if found.items.size:
+    if top.items.size:
         backends.active.best_items(
-            x,
-            y,
+            users,
+            items,
             offset,
             bias,
             weight,
             order,
             stops,
-            None if sparse is None else (sparse.history, sparse.weights),
+            matrices,
             seen,
             ties,
-            found,
+            top,
             resolve_threads(threads),
         )
-    return found
+    return top
 
 
 def sparse_pairs(
@@ -133,15 +142,16 @@ def sparse_pairs(
     Rows must be in range, and the indices of `weights` sorted within each row. An entry is summed
     in the order of the history, so that it equals `top_k` and `sparse_rows` to the bit.
     """
-    found = np.empty(len(rows), np.float32)
-    pairs = (
+    entries = np.empty(len(rows), np.float32)
+    backends.active.sparse_pairs(
+        *history,
+        *weights,
         np.ascontiguousarray(rows, np.int64),
         np.ascontiguousarray(columns, np.int64),
+        entries,
+        resolve_threads(threads),
     )
-    backends.active.sparse_pairs(
-        *history, *weights, *pairs, found, resolve_threads(threads)
-    )
-    return found
+    return entries
 
 
 def sparse_rows(
@@ -152,9 +162,9 @@ def sparse_rows(
     threads: int | None = None,
 ) -> Floats32:
     """Return the product of two sparse float32 matrices as a dense one."""
-    found = np.empty((len(history[0]) - 1, n_columns), np.float32)
-    backends.active.sparse_rows(*history, *weights, found, resolve_threads(threads))
-    return found
+    product = np.empty((len(history[0]) - 1, n_columns), np.float32)
+    backends.active.sparse_rows(*history, *weights, product, resolve_threads(threads))
+    return product
 
 
 def gram_rows(
@@ -186,20 +196,26 @@ def gram_rows(
     CsrArrays
         Matrix of shape (r, m), with sorted indices.
     """
-    n, most = rows.stop - rows.start, max(1, min(most, len(out)))
-    columns, values = np.empty((n, most), np.int32), np.empty((n, most), np.float32)
-    counts = np.empty(n, np.int64)
-    scales, threads = (
-        (_float32(weight), _float32(scale), _float32(out)),
+    n_rows = rows.stop - rows.start
+    most = max(1, min(most, len(out)))
+    columns = np.empty((n_rows, most), np.int32)
+    values = np.empty((n_rows, most), np.float32)
+    counts = np.empty(n_rows, np.int64)
+    backends.active.gram_rows(
+        *X,
+        *by_column,
+        _float32(weight),
+        _float32(scale),
+        _float32(out),
+        rows.start,
+        columns,
+        values,
+        counts,
         resolve_threads(threads),
     )
-    found = columns, values, counts, threads
-    backends.active.gram_rows(*X, *by_column, *scales, rows.start, *found)
-    kept = (
-        np.concatenate([row[:count] for row, count in zip(each, counts, strict=True)])
-        for each in (columns, values)
-    )
-    return CsrArrays(np.append(0, np.cumsum(counts)), *kept)
+    is_entry = np.arange(most) < counts[:, None]
+    indptr = np.append(0, np.cumsum(counts))
+    return CsrArrays(indptr, columns[is_entry], values[is_entry])
 
 
 def hash_texts(bytes: Codes, offsets: Int64s) -> Hashes:
@@ -234,8 +250,9 @@ def largest(scores: Floats32, n: int) -> Int64s:
 
     NaN and minus infinity are left out.
     """
-    found = np.empty(min(n, len(scores)), np.int64)
-    return found[: backends.active.largest(scores, found)]
+    positions = np.empty(min(n, len(scores)), np.int64)
+    count = backends.active.largest(scores, positions)
+    return positions[:count]
 
 
 def _float32(array: Floats32) -> Floats32:
