@@ -34,22 +34,20 @@ from recsys.models.parts import OTHER, Floats, Indices
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array, csr_matrix
+    from scipy.sparse import csr_matrix
 
     from recsys.data.ratings import Ratings
 
 _INTERACTION_WEIGHT = 1.5
 _PENALTY = 0.3
 _BM25_K1, _BM25_B = 1.2, 0.75
-# Relative tolerance for similarities equal to that of the last neighbour.
-_ROUNDING = 1e-6
 
 
-def library_class(module: str, name: str) -> Any:
-    """Import a class or function of the library, without warnings about progress bars."""
+def library_module(name: str) -> Any:
+    """Import a module of the library, without warnings about progress bars."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return getattr(import_module(f"implicit.{module}"), name)
+        return import_module(f"implicit.{name}")
 
 
 @contextmanager
@@ -116,7 +114,8 @@ class _LibraryFactors(FactorModel):
     def _peer(self) -> Any:
         """Return the library's unfitted model."""
         with library(self.name):
-            return library_class(*self._library)(**self._options())
+            module, name = self._library
+            return getattr(library_module(module), name)(**self._options())
 
     def _options(self) -> dict[str, Any]:
         """Return the arguments of the library's class: one thread, for the same result again."""
@@ -346,61 +345,43 @@ class ImplicitKNN(ItemItemModel):
     @property
     def n_items(self) -> int:
         """Number of items."""
-        n: int = vars(self).get("_n_new", len(self.neighbor_indptr) - 1)
-        return n
+        return len(self.neighbor_indptr) - 1
 
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
         """Find the neighbours of every item."""
-        all_pairs_knn = library_class("nearest_neighbours", "all_pairs_knn")
+        peer = library_module("nearest_neighbours")
         self.unit = weight_unit(ratings)
         histories = Histories.of(ratings)
         self._take_histories(histories)
-        weights = weighted_matrix(histories, ratings.n_items, self.unit)
-        with library(self.name):
-            nearest = all_pairs_knn(
-                library_matrix(self._weighted(weights).T),
+        weights = weighted_matrix(histories, ratings.n_items, self.unit).T
+        with library(self.name), np.errstate(all="ignore"):
+            if self.weighting == "bm25":
+                weights = peer.bm25_weight(weights, _BM25_K1, _BM25_B)
+            else:
+                if self.weighting == "tfidf":
+                    weights = peer.tfidf_weight(weights)
+                weights = peer.normalize(weights)
+            # An item without weight (for example, if its users have all items) gets a zero row.
+            weights.data = np.nan_to_num(weights.data, nan=0, posinf=0, neginf=0)
+            nearest = peer.all_pairs_knn(
+                library_matrix(weights.T),
                 min(self.neighbors, ratings.n_items),
                 num_threads=kernels.resolve_threads(self.threads),
                 show_progress=False,
             ).tocsr()
         nearest.eliminate_zeros()  # the library pads short rows with zeros at item 0
-        self._set_neighbors(nearest)
+        nearest.sort_indices()
+        self.neighbor_indptr = nearest.indptr.astype(np.int64)
+        self.neighbor_items = nearest.indices.astype(np.int32)
+        self.neighbor_weights = nearest.data.astype(np.float32)
 
     def item_similarity(self, confidence: Floats) -> Neighbors:
-        """Return a scorer of items for items.
-
-        Raises
-        ------
-        DataError
-            If items were folded into the model.
-        """
-        self._require_items_of_the_fit()
+        """Return a scorer of items for items."""
         return Neighbors(self, confidence)
 
     def _check_arrays(self) -> None:
         super()._check_arrays()
         check_rows("neighbours", *self._neighbors[:2], self.n_items)
-
-    def _set_items(self, histories: Histories) -> None:
-        """Make new items neighbours of items to which they are similar enough.
-
-        The similarity must be at least the last neighbour's.
-        """
-        n_items = self.n_items
-        fitted_weights = weighted_matrix(self._all_histories(), n_items, 1)
-        new_weights = weighted_matrix(histories, self.n_users, self.unit)
-        columns = self._weighted(fitted_weights, new_weights).T
-        products = (self._weighted(fitted_weights) @ columns).tocsr()
-        similar = products.astype(np.float32)
-        rows = Histories(*self._neighbors)
-        least = np.full(n_items, np.inf, np.float32)
-        np.minimum.at(least, rows.rows, rows.values)
-        least[rows.counts < self.neighbors] = 0
-        least = np.maximum(least * np.float32(1 - _ROUNDING), np.finfo(np.float32).tiny)
-        similar.data[similar.data < np.repeat(least, np.diff(similar.indptr))] = 0
-        similar.eliminate_zeros()
-        self._set_neighbors(similar)
-        vars(self)["_n_new"] = histories.n_rows
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the scores in factored form, with the similarities as sparse part."""
@@ -417,43 +398,11 @@ class ImplicitKNN(ItemItemModel):
             self.neighbor_indptr, self.neighbor_items, self.neighbor_weights
         )
 
-    def _set_neighbors(self, similarities: Any) -> None:
-        similarities.sort_indices()
-        self.neighbor_indptr = similarities.indptr.astype(np.int64)
-        self.neighbor_items = similarities.indices.astype(np.int32)
-        self.neighbor_weights = similarities.data.astype(np.float32)
-
-    def _weighted(
-        self, known: csr_array[np.float32], new: csr_array[np.float32] | None = None
-    ) -> csr_array[np.float64]:
-        """Return an items x users matrix whose row products are the library's similarities.
-
-        The rows of `new` items are weighted with the statistics of the `known` interactions.
-        """
-        weighted = (known.T.tocsr() if new is None else new).astype(np.float64)
-        rows = np.repeat(np.arange(weighted.shape[0]), np.diff(weighted.indptr))
-        idf = (np.log(known.shape[1]) - np.log1p(np.diff(known.indptr)))[
-            weighted.indices
-        ]
-        values = weighted.data
-        # An item without weight (for example, if its users have all items) gets a zero row.
-        with np.errstate(all="ignore"):
-            if self.weighting == "bm25":
-                average = known.sum(dtype=np.float64) / known.shape[1]
-                norm = 1 - _BM25_B + _BM25_B * np.bincount(rows, values)[rows] / average
-                values = values * (_BM25_K1 + 1) / (_BM25_K1 * norm + values) * idf
-            else:
-                if self.weighting == "tfidf":
-                    values = np.sqrt(values) * idf
-                values = values / np.sqrt(np.bincount(rows, values**2))[rows]
-        weighted.data = np.nan_to_num(values, nan=0, posinf=0, neginf=0)
-        return weighted
-
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         from scipy.sparse import csr_array
 
         starts, items, weights = self._neighbors
-        shape = (len(starts) - 1, self.n_items)
+        shape = (self.n_items, self.n_items)
         similarities = csr_array((weights, items, starts), shape=shape)
         return np.asarray(similarities[rows][:, columns].toarray(), np.float32)
 

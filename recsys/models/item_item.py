@@ -85,16 +85,6 @@ class HistoryModel(Model):
         result._take_features("user", histories)
         return result
 
-    def with_items(self, histories: Histories) -> Self:
-        """Return the model with these items; items folded in before are dropped."""
-        source = self._source
-        check_indices(histories.indices, source.n_users, "user")
-        folded = copy.copy(source)
-        vars(folded)["_source_model"] = source
-        folded._set_items(histories)
-        folded._take_features("item", histories)
-        return folded
-
     def _take_features(self, side: str, histories: Histories) -> None:
         """Set what the features of other users (or items) predict, if the model uses features."""
 
@@ -108,10 +98,6 @@ class HistoryModel(Model):
                 f"Items folded into a model of {self.name} have no weights for one another; fold "
                 "in new users first, then the items, or fit to all ratings."
             )
-
-    @abstractmethod
-    def _set_items(self, histories: Histories) -> None:
-        """Replace the scored items by new ones, given by their users."""
 
     @abstractmethod
     def _terms(self, history: Histories, items: Indices) -> Floats:
@@ -403,6 +389,20 @@ class ProfileModel(Model):
         assert axis is not None
         assert axis.similarity is not None
         return axis.similarity.comparable(vectors, axis.positions)
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model with these items; items folded in before are dropped."""
+        source = self._source
+        check_indices(histories.indices, source.n_users, "user")
+        folded = copy.copy(source)
+        vars(folded)["_source_model"] = source
+        folded._set_items(histories)
+        folded._take_features("item", histories)
+        return folded
+
+    @abstractmethod
+    def _set_items(self, histories: Histories) -> None:
+        """Replace the scored items by new ones, given by their users."""
 
     def _take_features(self, side: str, histories: Histories) -> None:
         """Set the positions of other users (or items); features represent those without ratings."""

@@ -115,57 +115,6 @@ def test_knn_is_the_librarys(ratings, weighting, peer):
     np.testing.assert_allclose(model.scores(np.arange(60)), expected, rtol=1e-5)
 
 
-def item_rows(ratings):
-    rows = ratings.matrix.T.tocsr()
-    return Histories(
-        rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-    )
-
-
-@pytest.mark.parametrize("neighbors", [6, 100])
-@pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])
-def test_training_items_folded_in_are_the_neighbours_they_were(
-    weighting, neighbors, ratings
-):
-    # no ties
-    values = np.random.default_rng(3).random(ratings.n_ratings).astype(np.float32) + 1
-    ratings = ratings.with_values(values)
-    model = make_model("implicit-knn", weighting=weighting, neighbors=neighbors).fit(
-        ratings
-    )
-    folded = model.with_items(item_rows(ratings))
-    users = np.arange(60)
-    np.testing.assert_allclose(
-        folded.scores(users), model.scores(users), rtol=1e-4, atol=1e-6
-    )
-    two = folded.with_items(item_rows(ratings.take(ratings.indices < 2)))
-    assert (two.n_users, two.n_items) == (60, 25)
-    np.testing.assert_allclose(
-        two.scores([3])[0, :2], folded.scores([3])[0, :2], rtol=1e-5
-    )
-    assert (two.scores(users)[:, 2:] == 0).all()
-
-
-def test_items_folded_into_knn_are_not_neighbours(ratings):
-    model = make_model("implicit-knn").fit(ratings)
-    folded = model.with_items(item_rows(ratings))
-    for ask in (
-        lambda: folded.with_users(Histories.of(ratings)),
-        lambda: folded.contributions(Histories.of(ratings), [0]),
-        lambda: folded.item_similarity(np.ones(25, np.float32)),
-    ):
-        with pytest.raises(
-            DataError, match="have no weights for one another; fold in new users"
-        ):
-            ask()
-    with pytest.raises(
-        IndexError, match="user indices must be between 0 and 59; got 60"
-    ):
-        model.with_items(
-            Histories(np.array([0, 1]), np.array([60], np.int32), np.ones(1))
-        )
-
-
 @pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])
 def test_items_of_all_or_no_users_give_no_nan(weighting):
     table = np.where(np.arange(4) < np.array([[1], [3], [4], [4]]), 1.0, np.nan)
@@ -187,9 +136,6 @@ def test_negative_ratings_make_no_nan(weighting, ratings):
     negative = replace(ratings.with_values(values), implicit=False)
     model = make_model("implicit-knn", weighting=weighting).fit(negative)
     assert np.isfinite(model.scores(np.arange(60))).all()
-    assert np.isfinite(
-        model.with_items(item_rows(negative)).scores(np.arange(60))
-    ).all()
 
 
 def test_fewer_neighbours_than_requested_are_not_padded_with_item_0():
