@@ -18,7 +18,7 @@ from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, Progress, predicted_ratings
 from recsys.models.histories import Histories
-from recsys.models.holdout import TOP, HeldOut, Lists, growing_blends
+from recsys.models.holdout import TOP, HeldOut, Lists, growing_blends, ndcg_of
 from recsys.models.linear_filter import default_factors
 from recsys.models.parameters import model, random_state_parameter, threads_parameter
 from recsys.models.parts import Floats
@@ -341,12 +341,11 @@ class Auto(Model):
 
     def _by_lists(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of interactions, or blend, with the highest NDCG."""
-        tried: list[Lists] = []
+        lists: list[Lists] = []
         trials: list[Model] = []
         for fold, trials in self._trials(choice, folds):
-            tried.append(fold.lists(trials))
-        lists = Lists.joined(tried)
-        heights = [lists.ndcg(unit) for unit in np.eye(len(trials))]
+            lists.append(fold.lists(trials))
+        heights = [ndcg_of(lists, unit) for unit in np.eye(len(trials))]
         means = [float(of_model.mean()) for of_model in heights]
         results = _results(choice, means)
         best = int(np.argmax(means))

@@ -65,7 +65,7 @@ class ALS(VectorModel):
     name = "als"
     summary = "Ratings of many users and items: accurate, fast, any number of threads."
     _scores_between_sweeps: ClassVar[bool] = True
-    _keeps_best_sweep = True
+    _keeps_best_sweep: ClassVar[bool] = True
 
     factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
     regularization: float = parameter(

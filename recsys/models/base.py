@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _COUNTED = 2**20  # ratings per block when counting, which copies them
+_PAIRS = 2**16  # pairs scored at a time
 _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
 
 
@@ -202,8 +203,10 @@ class Model:
     _parameters: ClassVar[tuple[Parameter, ...]] = ()
     _needs_values: ClassVar[bool] = False  # whether `fit` rejects implicit feedback
     _scores_between_sweeps: ClassVar[bool] = (
-        False  # whether the model can score in ``on_step``
+        False  # whether it can score in ``on_step``
     )
+    # Whether `fit` keeps the sweep with the best validation RMSE.
+    _keeps_best_sweep: ClassVar[bool] = False
 
     if TYPE_CHECKING:
 
@@ -393,11 +396,17 @@ class Model:
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return ranking scores of pairs, shape (n_pairs,); independent of the other pairs."""
         u, i = self._checked_pairs(users, items)
-        distinct, rows = np.unique(u, return_inverse=True)
-        form = self._factor_form(distinct)
-        if form is None:
+        if self._factor_form(u[:0]) is None:
             return self.predict(u, i)
-        return form.pairs(rows, i, self._threads)
+        scores = np.empty(len(u), np.float32)
+        # Users in order share the rows of a form, which is made once for each user of a block.
+        order = np.argsort(u, kind="stable")
+        for block in np.array_split(order, max(1, -(-len(u) // _PAIRS))):
+            distinct, rows = np.unique(u[block], return_inverse=True)
+            form = self._factor_form(distinct)
+            assert form is not None
+            scores[block] = form.pairs(rows, i[block], self._threads)
+        return scores
 
     def _checked_pairs(
         self, users: ArrayLike, items: ArrayLike
@@ -432,11 +441,6 @@ class Model:
         source: Self = vars(self).get("_source_model", self)
         return source
 
-    @property
-    def _keeps_best_sweep(self) -> bool:
-        """Return whether `fit` keeps the sweep with the best validation RMSE."""
-        return False
-
     def _score_error(self, users: ArrayLike) -> Floats | None:
         """Return a bound on the rounding difference ``|scores - pair_scores|`` for each user.
 
@@ -452,19 +456,25 @@ class Model:
         """Return the scores in factored form, or None if they have no such form."""
         return None
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
+    def _arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the fitted arrays by name without copying them; scalars have shape ()."""
-        return arrays_of(self)
+        return arrays_of(self, prefix)
 
     @classmethod
     def _from_arrays(
-        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+        cls,
+        params: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        prefix: str = "",
     ) -> Self:
-        """Return a fitted model that shares memory with `arrays`, after checking them."""
+        """Return a fitted model that shares memory with `arrays`, after checking them.
+
+        Their names begin with `prefix`.
+        """
         # Parameters come first: some arrays exist only for some of their values.
         result = cls(**params)
         reader = ArrayReader(getattr(cls, "name", cls.__name__), arrays)
-        for name, value in reader.fields(result):
+        for name, value in reader.fields(result, prefix):
             setattr(result, name, value)
         result._check_arrays()
         return result

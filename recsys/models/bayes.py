@@ -83,7 +83,7 @@ class Bayes(VectorModel):
     name = "bayes"
     summary = "The most accurate ratings, with standard deviations; slower than als."
     _scores_between_sweeps: ClassVar[bool] = True
-    _keeps_best_sweep = True
+    _keeps_best_sweep: ClassVar[bool] = True
 
     factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
     linked: bool = parameter(

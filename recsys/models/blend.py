@@ -6,7 +6,7 @@ import copy
 import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from itertools import compress, count
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
@@ -19,7 +19,7 @@ from recsys.models import abilities
 from recsys.models.base import Model, Progress, check_indices
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
-from recsys.models.holdout import HeldOut, Lists, best_weights, score_scale
+from recsys.models.holdout import HeldOut, best_weights, score_scale
 from recsys.models.parameters import (
     fitted,
     model,
@@ -33,8 +33,6 @@ from recsys.models.registry import seeded_model
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
-
-_PAIRS = 2**16  # pairs scored at a time
 
 
 @model
@@ -89,7 +87,7 @@ class Blend(Model):
     @property
     def parts(self) -> list[Model]:
         """The fitted models of positive weight, in the order of `members`."""
-        parts: list[Model] = [] if self.shares is None else vars(self)["_parts"]
+        parts: list[Model] = vars(self)["_parts"]
         return parts
 
     @property
@@ -121,7 +119,6 @@ class Blend(Model):
         """Return a blend of fitted models; `params` are its parameters, including weights."""
         result = cls(**params)
         shares = result._given_shares(len(parts))
-        shares = np.full(len(parts), 1 / len(parts)) if shares is None else shares
         result._set(shares, [score_scale(part) for part in parts], parts)
         return result
 
@@ -143,10 +140,10 @@ class Blend(Model):
             )
         return [seeded_model(name, self.random_state, self.threads) for name in names]
 
-    def _given_shares(self, n_members: int) -> NDArray[np.float64] | None:
-        """Return the weights as parameters give them; None if they are to be chosen."""
+    def _given_shares(self, n_members: int) -> NDArray[np.float64]:
+        """Return the weights as parameters give them, by default all alike."""
         if self.weights is None:
-            return np.ones(1) if n_members == 1 else None
+            return np.full(n_members, 1 / n_members)
         try:
             numbers = np.array([float(text) for text in self.weights.split(",")])
         except ValueError:
@@ -174,7 +171,7 @@ class Blend(Model):
         shares = self._given_shares(len(models))
         trials: Mapping[str, Model] = vars(self).get("_trials", {})
         folds = []
-        if shares is None:
+        if self.weights is None and len(models) > 1:
             folds = HeldOut.folds(ratings, self.random_state)
         fits, n_fits = count(1), len(models) * (1 + len(folds))
 
@@ -186,9 +183,7 @@ class Blend(Model):
             lists.append(held_out.lists(fitted_parts))
             trials = {part.name: part for part in fitted_parts}
         if lists:
-            shares, _ = best_weights(Lists.joined(lists))
-        if shares is None:
-            shares = np.full(len(models), 1 / len(models))
+            shares, _ = best_weights(lists)
         scales = np.ones(len(models))
         parts = []
         for number in np.flatnonzero(shares > 0):
@@ -215,22 +210,12 @@ class Blend(Model):
         factors = (self.shares / self.scales)[self.shares > 0]
         return [*zip(factors, self.parts, strict=True)]
 
-    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return scores of pairs, shape (n_pairs,); independent of the other pairs."""
         u, i = self._checked_pairs(users, items)
-        if self._factor_form(u[:0]) is None:
-            return _sum(
-                factor * part.pair_scores(u, i) for factor, part in self._weighted
-            )
-        scores = np.empty(len(u), np.float32)
-        # Users in order share the rows of a form, which is made once for each user of a block.
-        order = np.argsort(u, kind="stable")
-        for block in np.array_split(order, max(1, -(-len(u) // _PAIRS))):
-            distinct, rows = np.unique(u[block], return_inverse=True)
-            form = self._factor_form(distinct)
-            assert form is not None
-            scores[block] = form.pairs(rows, i[block], self.threads)
-        return scores
+        if self._factor_form(u[:0]) is not None:
+            return self.pair_scores(u, i)
+        return _sum(factor * part.pair_scores(u, i) for factor, part in self._weighted)
 
     def scores(self, users: ArrayLike) -> Floats:
         """Return scores of all items for each user, shape (n_block, n_items)."""
@@ -243,20 +228,17 @@ class Blend(Model):
     def _score_error(self, users: ArrayLike) -> Floats | None:
         """Return a bound on ``|scores - pair_scores|`` as in `Model`, shape (n_block,).
 
-        Without factors, both are the same weighted sums of the models' scores. The result is
-        bitwise equal if each model's is.
+        Without factors, both are the same weighted sums of the models' scores.
         """
         u = check_indices(users, self.n_users, "user")
         form = self._factor_form(u)
         if form is not None:
             return form.error()
-        errors = [part._score_error(u) for part in self.parts]
-        if all(error is None for error in errors):
-            return None
-        # Each of the sums has len(errors) terms, rounded in any order.
-        rounding = np.float32(2 * len(errors) * np.finfo(np.float32).eps)
+        # Each of the sums has as many terms as there are models, rounded in any order.
+        rounding = np.float32(2 * len(self.parts) * np.finfo(np.float32).eps)
         bound = np.zeros(len(u), np.float32)
-        for (factor, part), error in zip(self._weighted, errors, strict=True):
+        for factor, part in self._weighted:
+            error = part._score_error(u)
             bound += factor * np.abs(part.scores(u)).max(axis=1, initial=0) * rounding
             if error is not None:
                 bound += factor * error
@@ -268,25 +250,21 @@ class Blend(Model):
         forms = []
         for factor, part in self._weighted:
             form = part._factor_form(u)
-            if form is None or form.weight is not None or form.link is not None:
+            if form is None:
                 return None
             forms.append((factor, form))
         if "_columns" not in vars(self):  # the same for all users
             vars(self)["_columns"] = _columns(forms)
-        items, bias, weights, order = vars(self)["_columns"]
-        vectors = np.hstack([factor * form.users for factor, form in forms])
+        columns: FactorForm = vars(self)["_columns"]
         offset = np.zeros(len(u), np.float32)
-        histories = []
         for factor, form in forms:
             if form.offset is not None:
                 offset += factor * form.offset
-            if form.sparse is not None:
-                values = factor * form.sparse.history.data
-                histories.append((values, form.sparse))
-        sparse = None
-        if weights is not None:
-            sparse = SparsePart(_stacked(histories, len(u)), weights, order)
-        return FactorForm(vectors, items, offset, bias, sparse=sparse)
+        sparse = columns.sparse
+        if sparse is not None:
+            sparse = sparse._replace(history=_history(forms, len(u)))
+        vectors = np.hstack([factor * form.users for factor, form in forms])
+        return columns._replace(users=vectors, offset=offset, sparse=sparse)
 
     def with_users(self, histories: Histories) -> Self:
         """Return the blend with these users instead of its own.
@@ -319,19 +297,16 @@ class Blend(Model):
     ) -> Explanation:
         """Return the scores of `items` as weighted sums of the models' contributions."""
         self._check_able(abilities.Explains, "explain scores")
-        explanations = []
+        terms: dict[str, list[Floats]] = {name: [] for name in Explanation._fields}
         for factor, part in self._weighted:
             explained = cast(abilities.Explains, part)
             explanation = explained.contributions(history, items, raters)
-            explanations.append((factor, explanation))
+            for name, values in explanation._asdict().items():
+                if values is not None:
+                    terms[name].append(factor * values)
         sums: dict[str, Any] = {}
-        for name in Explanation._fields:
-            terms = [
-                factor * getattr(explanation, name)
-                for factor, explanation in explanations
-                if getattr(explanation, name) is not None
-            ]
-            sums[name] = _sum(terms) if terms else None
+        for name, of_models in terms.items():
+            sums[name] = _sum(of_models) if of_models else None
         return Explanation(**sums)
 
     def item_vectors(self) -> Floats:
@@ -391,99 +366,82 @@ class Blend(Model):
                 f"The blend cannot {action}, because {' and '.join(unable)} cannot."
             )
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        arrays = super()._arrays()
+    def _arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
+        arrays = super()._arrays(prefix)
         for number, part in enumerate(self.parts, start=1):
-            for name, values in part._arrays().items():
-                arrays[f"{number}_{name}"] = values
+            arrays |= part._arrays(f"{prefix}{number}_")
         return arrays
 
     @classmethod
     def _from_arrays(
-        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+        cls,
+        params: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        prefix: str = "",
     ) -> Self:
-        result = super()._from_arrays(params, arrays)
+        result = super()._from_arrays(params, arrays, prefix)
         models, shares, scales = result._unfitted(), result.shares, result.scales
-        if len(shares) != len(models) or not (shares >= 0).all():
+        if len(shares) != len(models) or not (shares >= 0).all() or not shares.any():
             raise DataError(
-                f"The array 'shares' must have {len(models)} non-negative numbers."
+                f"The array 'shares' must have {len(models)} non-negative numbers, not all 0."
             )
-        if not ((scales > 0) & np.isfinite(scales)).all() or not shares.any():
-            raise DataError(
-                "The scales of a blend and at least one share must be positive."
-            )
+        if not ((scales > 0) & np.isfinite(scales)).all():
+            raise DataError("The scales of a blend must be positive.")
         parts: list[Model] = []
-        for member, share in zip(models, shares, strict=True):
-            if share > 0:
-                # Models of weight zero are not saved, and do not count.
-                prefix = f"{len(parts) + 1}_"
-                parts.append(_part(member, arrays, prefix))
+        # Models of weight zero are not saved, and do not count.
+        for number, member in enumerate(compress(models, shares > 0), start=1):
+            number_prefix = f"{prefix}{number}_"
+            part = member._from_arrays(member.get_params(), arrays, number_prefix)
+            parts.append(part)
         if len({(part.n_users, part.n_items) for part in parts}) > 1:
             raise DataError("The models of a blend must have the same users and items.")
         vars(result)["_parts"] = parts
         return result
 
 
-def _part(unfitted: Model, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Model:
-    """Return the fitted model made of the arrays whose names start with a prefix."""
-    of_part = {
-        name.removeprefix(prefix): values
-        for name, values in arrays.items()
-        if name.startswith(prefix)
-    }
-    try:
-        return unfitted._from_arrays(unfitted.get_params(), of_part)
-    except DataError as error:
-        message = str(error).replace("array '", f"array '{prefix}")
-        raise DataError(message) from None
-
-
-def _columns(
-    forms: Sequence[tuple[np.float32, FactorForm]],
-) -> tuple[Floats, Floats, CsrArrays | None, NDArray[np.int32] | None]:
-    """Return item vectors, biases, item-item weights and item order from the models' forms."""
+def _columns(forms: Sequence[tuple[np.float32, FactorForm]]) -> FactorForm:
+    """Return the form of no users, with the items of the models' forms."""
     items = np.hstack([form.items for _, form in forms])
     bias = np.zeros(len(items), np.float32)
-    parts: list[SparsePart] = []
     for factor, form in forms:
         if form.bias is not None:
             bias += factor * form.bias
+    parts = [form.sparse for _, form in forms if form.sparse is not None]
+    sparse = parts[0] if parts else None
+    if len(parts) > 1:
+        from scipy.sparse import csr_array, vstack
+
+        stacked = []
+        for part in parts:
+            starts, columns, weights = part.weights
+            if part.order is not None:
+                columns = part.order[columns]
+            shape = len(starts) - 1, len(items)
+            stacked.append(csr_array((weights, columns, starts), shape=shape))
+        matrix = vstack(stacked, format="csr")
+        # The kernels search rows by column.
+        matrix.sort_indices()
+        sparse = SparsePart(parts[0].history, kernels.csr_arrays(matrix))
+    return FactorForm(items[:0], items, bias=bias, sparse=sparse)
+
+
+def _history(forms: Sequence[tuple[np.float32, FactorForm]], n_users: int) -> CsrArrays:
+    """Return the weighted histories of users in several models, concatenated in each row."""
+    histories = []
+    sizes = []
+    for factor, form in forms:
         if form.sparse is not None:
-            parts.append(form.sparse)
-    if not parts:
-        return items, bias, None, None
-    if len(parts) == 1:
-        return items, bias, parts[0].weights, parts[0].order
-    from scipy.sparse import csr_array, vstack
-
-    stacked = []
-    for part in parts:
-        data, indices, indptr = (
-            part.weights.data,
-            part.weights.indices,
-            part.weights.indptr,
-        )
-        columns = indices if part.order is None else part.order[indices]
-        shape = len(indptr) - 1, len(items)
-        stacked.append(csr_array((data, columns, indptr), shape=shape))
-    matrix = vstack(stacked, format="csr")
-    # The kernels search rows by column.
-    matrix.sort_indices()
-    return items, bias, kernels.csr_arrays(matrix), None
-
-
-def _stacked(parts: Sequence[tuple[Floats, SparsePart]], n_users: int) -> CsrArrays:
-    """Return the histories of users in several models, concatenated in each row."""
-    if len(parts) == 1:
-        values, part = parts[0]
-        return part.history._replace(data=values)
+            history = form.sparse.history
+            histories.append(history._replace(data=factor * history.data))
+            sizes.append(len(form.sparse.weights.indptr) - 1)
+    if len(histories) == 1:
+        return histories[0]
     from scipy.sparse import csr_array, hstack
 
-    matrices = []
-    for values, part in parts:
-        indices, indptr = part.history.indices, part.history.indptr
-        shape = n_users, len(part.weights.indptr) - 1
-        matrices.append(csr_array((values, indices, indptr), shape=shape))
+    matrices = [
+        csr_array((history.data, history.indices, history.indptr), shape=(n_users, n))
+        for history, n in zip(histories, sizes, strict=True)
+    ]
     return kernels.csr_arrays(hstack(matrices, format="csr"))
 
 

@@ -117,8 +117,9 @@ class HeldOut:
 
         Held-out items are relevant; for ratings with values, only those not below the mean.
         """
-        step = max(1, -(-len(self._users) // _USERS))
-        users = self._users[::step].copy()  # contiguous, for the kernels
+        users = self._users
+        step = max(1, -(-len(users) // _USERS))
+        users = users[::step].copy()  # contiguous, for the kernels
         n_items = self.train.n_items
         exclude = CsrPairs(self.train.indptr, self.train.indices)
         ties = user_ties(self.train.items.hashes, self.train.users.hashes[users])
@@ -131,7 +132,8 @@ class HeldOut:
         items = items[order]
         counts = np.bincount(rows, minlength=len(users))
         columns = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
-        scores = np.full((len(models), len(users), counts.max(initial=1)), _NEVER)
+        top = min(TOP, max(1, n_items // 5))
+        scores = np.full((len(models), len(users), counts.max(initial=top)), _NEVER)
         for number, model in enumerate(models):
             predicted = model.predict(users[rows], items)
             scores[number, rows, columns] = predicted / score_scale(model)
@@ -143,7 +145,7 @@ class HeldOut:
         relevant = np.zeros(scores.shape[1:], np.bool_)
         relevant[rows, columns] = np.isin(rows * n_items + items, good_pairs)
         n_relevant = np.bincount(good_rows, minlength=len(users))
-        return Lists(scores, relevant, n_relevant, min(TOP, max(1, n_items // 5)))
+        return Lists(scores, relevant, n_relevant, top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,27 +163,13 @@ class Lists:
     counts : int64 ndarray of shape (n_users,)
         Number of relevant items, including those that are not candidates.
     top : int
-        Length of the lists.
+        Length of the lists, at most n_candidates.
     """
 
     scores: Floats
     relevant: NDArray[np.bool_]
     counts: NDArray[np.int64]
     top: int
-
-    @classmethod
-    def joined(cls, parts: Sequence[Lists]) -> Lists:
-        """Concatenate the lists of several groups of users."""
-        width = max(part.relevant.shape[1] for part in parts)
-        scores = [_padded(part.scores, width, _NEVER) for part in parts]
-        relevant = [_padded(part.relevant, width, False) for part in parts]
-        counts = [part.counts for part in parts]
-        return cls(
-            np.concatenate(scores, axis=1),
-            np.concatenate(relevant),
-            np.concatenate(counts),
-            parts[0].top,
-        )
 
     def ndcg(self, weights: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Return the NDCG of each user with relevant items, ranking by weighted sums of scores."""
@@ -191,15 +179,21 @@ class Lists:
         negated = np.zeros((len(users), n_candidates), np.float32)
         for number in np.flatnonzero(weights):
             negated -= np.float32(weights[number]) * self.scores[number, users]
-        n = min(self.top, n_candidates)
         # One number for a score and its position, so that equal scores stay in their order:
         # as integers, floats are in ascending order if those below zero are turned around.
         bits = (negated + np.float32(0)).view(np.int32)
         ordered = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64)
         keys = (ordered << 32) + np.arange(n_candidates)
-        best = np.sort(np.partition(keys, n - 1, axis=1)[:, :n], axis=1)
+        best = np.sort(np.partition(keys, self.top - 1, axis=1)[:, : self.top], axis=1)
         hits = np.take_along_axis(relevant, best & 0xFFFFFFFF, axis=1)
-        return ndcg(_padded(hits, self.top, False), self.counts[users])
+        return ndcg(hits, self.counts[users])
+
+
+def ndcg_of(
+    lists: Sequence[Lists], weights: NDArray[np.floating[Any]]
+) -> NDArray[np.float64]:
+    """Return the NDCG of each user with relevant items in several sets of lists."""
+    return np.concatenate([part.ndcg(weights) for part in lists])
 
 
 class WeightedLists(NamedTuple):
@@ -210,18 +204,19 @@ class WeightedLists(NamedTuple):
     heights: NDArray[np.float64]
 
 
-def growing_blends(lists: Lists, first: int) -> Iterator[WeightedLists]:
+def growing_blends(lists: Sequence[Lists], first: int) -> Iterator[WeightedLists]:
     """Yield blends that start from the model `first` and grow by one model at a time.
 
     Each step adds the model with the largest gain in NDCG, or the first model (in order of ranking
     time) within one standard error of it.
     """
     members = [first]
-    while len(members) < len(lists.scores):
+    n_models = len(lists[0].scores)
+    while len(members) < n_models:
         blends = []
-        for other in sorted({*range(len(lists.scores))} - {*members}):
+        for other in sorted({*range(n_models)} - {*members}):
             numbers = sorted([*members, other])
-            chosen = replace(lists, scores=lists.scores[numbers])
+            chosen = [replace(part, scores=part.scores[numbers]) for part in lists]
             blends.append(WeightedLists(numbers, *best_weights(chosen)))
         highest = max((blend.heights for blend in blends), key=np.mean)
         for blend in blends:
@@ -232,14 +227,16 @@ def growing_blends(lists: Lists, first: int) -> Iterator[WeightedLists]:
         yield blend
 
 
-def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def best_weights(
+    lists: Sequence[Lists],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return weights with a high NDCG, and the cross-validated NDCG of each list.
 
     The weights are non-negative with sum 1: the mean of the optimal weights for bootstrap samples
     of the users, which reduces their variance. The NDCG of each half of the lists with relevant
     items is computed with weights chosen on the other half.
     """
-    n_models = len(lists.scores)
+    n_models = len(lists[0].scores)
     for n_steps in _STEPS:
         if comb(n_models + n_steps - 1, n_steps) <= _POINTS:
             break
@@ -247,14 +244,14 @@ def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]
     shared = combinations_with_replacement(range(n_models), n_steps)
     counts = [np.bincount(steps, minlength=n_models) for steps in shared]
     grid = np.array(counts) / n_steps
-    heights = np.stack([lists.ndcg(weights) for weights in grid])
+    heights = np.stack([ndcg_of(lists, weights) for weights in grid])
     n_lists = heights.shape[1]
     if not n_lists:
         return np.full(n_models, 1 / n_models), np.zeros(0)
     first, second = slice(0, None, 2), slice(int(n_lists > 1), None, 2)
     validated = np.empty(n_lists)
-    validated[second] = lists.ndcg(_bagged(grid, heights[:, first]))[second]
-    validated[first] = lists.ndcg(_bagged(grid, heights[:, second]))[first]
+    validated[second] = ndcg_of(lists, _bagged(grid, heights[:, first]))[second]
+    validated[first] = ndcg_of(lists, _bagged(grid, heights[:, second]))[first]
     return _bagged(grid, heights), validated
 
 
@@ -282,9 +279,3 @@ def score_scale(model: Model) -> float:
         squares += float(scores.var(axis=1, dtype=np.float64).sum())
     scale = float(np.sqrt(squares / max(1, len(users))))
     return scale if 0 < scale < np.inf else 1.0
-
-
-def _padded(values: NDArray[Any], width: int, filler: Any) -> NDArray[Any]:
-    """Return an array with its last axis filled up to a width."""
-    missing = [(0, 0)] * (values.ndim - 1) + [(0, width - values.shape[-1])]
-    return np.pad(values, missing, constant_values=filler)

@@ -174,7 +174,7 @@ def test_weights_move_to_models_that_agree_with_held_out_items():
     noise = rng.normal(0, 1, (1, 50, 30))
     scores = np.concatenate([signal, noise]).astype(np.float32)
     lists = Lists(scores, relevant, relevant.sum(axis=1), 5)
-    weights, heights = best_weights(lists)
+    weights, heights = best_weights([lists])
     assert weights.sum() == pytest.approx(1)
     assert (weights[:3] > 0.15).all()
     assert weights[3] <= 0.05
@@ -189,7 +189,7 @@ def test_of_members_that_are_as_good_the_first_is_added():
     scores[2] = scores[1]
     scores[2, 0] += np.where(relevant[0], 5, 0)  # one list is better
     lists = Lists(scores.astype(np.float32), relevant, relevant.sum(axis=1), 5)
-    members, _, heights = next(growing_blends(lists, 0))
+    members, _, heights = next(growing_blends([lists], 0))
     assert members == [0, 1]
     assert heights.mean() > lists.ndcg(np.eye(3)[0]).mean()
 
