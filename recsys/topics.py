@@ -8,11 +8,12 @@ import polars as pl
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.base import FactorModel, Model
-from recsys.models.nonnegative import has_topics, topic_shares, topic_weights
+from recsys.models.nonnegative import has_topics
 from recsys.models.parts import Floats, Indices
 from recsys.ranking.topn import check_n
 
 _NAMED_BY = 3  # number of items that name a topic
+_SUPPORT = 10  # number of ratings at which the weight of an item in a topic is halved
 
 
 class Topics:
@@ -36,7 +37,11 @@ class Topics:
         self._items = ratings.items
         self._titles = ratings.titles
         counts = ratings.counts("item")
-        self.weights: Floats = topic_weights(model, counts)
+        # The mean contribution of a topic to the scores of an item, shrunk as similarities are.
+        mean = model._source.user_vectors().mean(axis=0, dtype=np.float64)
+        confidence = (counts / (counts + _SUPPORT))[:, None]
+        weights = model.item_vectors() * mean * confidence
+        self.weights: Floats = weights.astype(np.float32)
 
     def top_items(self, topic: int, n: int) -> Indices:
         """Return the indices of the n items with the largest positive weights in a topic."""
@@ -55,41 +60,38 @@ class Topics:
     def frame(self, n: int) -> pl.DataFrame:
         """Return the frame of `Recommender.topics`."""
         check_n(n)
-        lists = [self.top_items(topic, n) for topic in range(self.weights.shape[1])]
-        lengths = [len(items) for items in lists]
-        topics = np.repeat(np.arange(len(lists)), lengths)
-        items = np.concatenate(lists)
-        ranks = [np.arange(1, length + 1) for length in lengths]
-        columns = [
-            pl.Series("topic", topics + 1, dtype=pl.Int32),
-            self._items.take(items).alias("item"),
-            pl.Series("rank", np.concatenate(ranks), dtype=pl.Int32),
-            pl.Series("weight", self.weights[items, topics]),
-        ]
-        if self._titles is not None:
-            columns.append(self._titles[items].alias("title"))
-        return pl.DataFrame(columns)
+        frames = []
+        for topic in range(self.weights.shape[1]):
+            items = self.top_items(topic, n)
+            columns = {
+                "topic": pl.repeat(topic + 1, len(items), dtype=pl.Int32, eager=True),
+                "item": self._items.take(items),
+                "rank": pl.int_range(1, len(items) + 1, dtype=pl.Int32, eager=True),
+                "weight": self.weights[items, topic],
+            }
+            if self._titles is not None:
+                columns["title"] = self._titles[items]
+            frames.append(pl.DataFrame(columns))
+        return pl.concat(frames)
 
     def explained(self, user: int, item: int, n: int | None) -> pl.DataFrame:
         """Return the contributions of topics to a score, as `Recommender.explain` does."""
         if n is not None:
             check_n(n)
         model = self._model
-        shares = topic_shares(model, user, np.array([item]))[0]
-        n_positive = np.count_nonzero(shares)
-        order = np.argsort(-shares, kind="stable")[:n_positive].tolist()
-        largest = order[:n]
+        shares = model.item_vectors()[item] * model.user_vectors()[user]
+        order = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
         rows: list[tuple[str, int | None, float, str | None]] = []
         discount = float(model._list_bias[item])
         if discount:
             rows.append(("popularity", None, discount, None))
-        rows += [
-            ("topic", topic + 1, float(shares[topic]), self.name(topic))
-            for topic in largest
-        ]
-        if len(largest) < len(order):
-            remainder = shares[order[len(largest) :]].sum(dtype=np.float64)
-            rows.append(("others", None, float(remainder), None))
+        for topic in order[:n].tolist():
+            share = float(shares[topic])
+            rows.append(("topic", topic + 1, share, self.name(topic)))
+        smaller = shares[order[len(order[:n]) :]]
+        if len(smaller):
+            total = float(smaller.sum(dtype=np.float64))
+            rows.append(("others", None, total, None))
         schema = {
             "part": pl.String,
             "topic": pl.Int32,

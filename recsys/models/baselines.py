@@ -39,6 +39,18 @@ _RANK = 16  # number of singular vectors for clustering items
 _BLOCK = 2**20
 
 
+def damping_parameter(side: str) -> Any:
+    """Declare the damping of the biases of users (or items)."""
+    return parameter(
+        5.0,
+        f"Ridge penalty of {side} biases, in ratings.",
+        low=0.1,
+        high=100.0,
+        log=True,
+        minimum=0,
+    )
+
+
 @model
 class Bias(RatingModel, FoldingModel):
     """Predict a rating as ``mu + b_u + c_i``: global mean, user bias and item bias.
@@ -58,22 +70,8 @@ class Bias(RatingModel, FoldingModel):
     name = "bias"
     summary = "The baseline of rating prediction."
 
-    user_damping: float = parameter(
-        5.0,
-        "Ridge penalty of user biases, in ratings.",
-        low=0.1,
-        high=100.0,
-        log=True,
-        minimum=0,
-    )
-    item_damping: float = parameter(
-        5.0,
-        "Ridge penalty of item biases, in ratings.",
-        low=0.1,
-        high=100.0,
-        log=True,
-        minimum=0,
-    )
+    user_damping: float = damping_parameter("user")
+    item_damping: float = damping_parameter("item")
     iterations: int = parameter(50, "Maximum number of sweeps (items, then users).")
     tol: float = parameter(
         1e-4,
@@ -87,7 +85,7 @@ class Bias(RatingModel, FoldingModel):
 
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
         users = _Side(
-            ratings.user_index_of_nonzeros(), np.diff(ratings.indptr), self.user_damping
+            ratings.user_index_of_nonzeros(), ratings.counts("user"), self.user_damping
         )
         items = _items_of(ratings, self.item_damping)
         mean, deviation = ratings.mean_and_std()
@@ -434,8 +432,7 @@ class _Side:
 
 
 def _items_of(ratings: Ratings, damping: float) -> _Side:
-    counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-    return _Side(ratings.indices, counts, damping)
+    return _Side(ratings.indices, ratings.counts("item"), damping)
 
 
 def damped_biases(

@@ -87,7 +87,8 @@ class Blend(Model):
     @property
     def parts(self) -> list[Model]:
         """The fitted models of positive weight, in the order of `members`."""
-        parts: list[Model] = vars(self)["_parts"]
+        # The shares of a blend that is not fitted are an error that says so.
+        parts: list[Model] = [] if self.shares is None else vars(self)["_parts"]
         return parts
 
     @property

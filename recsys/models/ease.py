@@ -22,7 +22,7 @@ from recsys.models.item_item import (
     weight_unit,
     weighted_matrix,
 )
-from recsys.models.linear_filter import LinearFilter, inverse_of, power
+from recsys.models.linear_filter import LinearFilter, inverse_of, power, power_parameter
 from recsys.models.parameters import (
     fitted,
     model,
@@ -87,18 +87,8 @@ class EASE(ProfileModel, ItemItemModel):
         None,
         "Ridge penalty of the weights, in users; by default it follows from the data.",
     )
-    user_power: float = parameter(
-        _POWER,
-        "Exponent by which users with many items are weighted down.",
-        low=0.0,
-        high=1.0,
-    )
-    item_power: float = parameter(
-        _POWER,
-        "Exponent by which items with many users are weighted down.",
-        low=0.0,
-        high=1.0,
-    )
+    user_power: float = power_parameter("user", _POWER)
+    item_power: float = power_parameter("item", _POWER)
 
     penalty: float = fitted()
     item_weight: Floats = fitted("n_items")
@@ -306,18 +296,8 @@ class SparseEASE(LinearFilter):
         None,
         "Ridge penalty of the weights, in users; by default it follows from the data.",
     )
-    user_power: float = parameter(
-        _POWER,
-        "Exponent by which users with many items are weighted down.",
-        low=0.0,
-        high=1.0,
-    )
-    item_power: float = parameter(
-        _POWER,
-        "Exponent by which items with many users are weighted down.",
-        low=0.0,
-        high=1.0,
-    )
+    user_power: float = power_parameter("user", _POWER)
+    item_power: float = power_parameter("item", _POWER)
     factors: int | None = parameter(
         None,
         "Number of directions in which the inverse is exact; by default those of spectral.",
@@ -400,8 +380,8 @@ class SparseEASE(LinearFilter):
 
 def _penalty(ratings: Ratings, model: EASE | SparseEASE) -> tuple[float, float]:
     """Return the penalty for scaled interactions, and the scale factor of a typical user."""
-    items = np.bincount(ratings.indices, minlength=ratings.n_items)
-    users = np.diff(ratings.indptr)
+    items = ratings.counts("item")
+    users = ratings.counts("user")
     user_square = _mean_square(users, model.user_power)
     item_square = _mean_square(items, model.item_power)
     penalty = model.regularization or default_penalty(items)

@@ -63,7 +63,7 @@ class HeldOut:
         """Hold out one of `n_parts` random parts, sampling users with at most `most` ratings."""
         generator = np.random.default_rng(random_state)
         is_sampled = np.zeros(ratings.n_users, np.bool_)
-        is_sampled[sampled_rows(np.diff(ratings.indptr), most, generator)] = True
+        is_sampled[sampled_rows(ratings.counts("user"), most, generator)] = True
         is_used = is_sampled[ratings.user_index_of_nonzeros()]
         is_test = generator.integers(n_parts, size=ratings.n_ratings) == part
         return cls(ratings.take(is_used & ~is_test), ratings.take(is_used & is_test))

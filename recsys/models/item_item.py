@@ -275,7 +275,7 @@ class ProfileModel(Model):
     def _fit_profiles(self, ratings: Ratings) -> None:
         """Fit the regressions on the features of `ratings`, after S is set."""
         histories = Histories.of(ratings)
-        counts = np.bincount(ratings.indices, minlength=ratings.n_items)
+        counts = ratings.counts("item")
         items = self._fitted_profiles("item", histories, counts, ratings.item_features)
         users = self._fitted_profiles(
             "user", histories, histories.counts, ratings.user_features

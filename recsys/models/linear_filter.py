@@ -33,7 +33,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import Floats, Indices
+from recsys.models.parts import OTHER, Floats, Indices
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ _PRODUCTS = 1.5e12  # maximum number of products for scoring all items for all u
 _PRODUCTS_EACH = 2e5  # the same per interaction, if that is more
 # Relative singular value below which a direction is rounding error.
 _NO_DIRECTION = 1e-4
+
+
+def power_parameter(side: str, default: float) -> Any:
+    """Declare the exponent of the scale factors of users (or items)."""
+    what = f"{side}s with many {OTHER[side]}s"
+    description = f"Exponent by which {what} are weighted down."
+    return parameter(default, description, low=0.0, high=1.0)
 
 
 @model
@@ -365,18 +372,8 @@ class Spectral(LinearFilter):
         "Number of singular vectors; by default a sixteenth of the users or items, at most 1,024, "
         "and fewer for very many users and items.",
     )
-    user_power: float = parameter(
-        0.3,
-        "Exponent by which users with many items are weighted down.",
-        low=0.0,
-        high=1.0,
-    )
-    item_power: float = parameter(
-        0.35,
-        "Exponent by which items with many users are weighted down.",
-        low=0.0,
-        high=1.0,
-    )
+    user_power: float = power_parameter("user", 0.3)
+    item_power: float = power_parameter("item", 0.35)
     popularity: float = parameter(
         0.25,
         "Exponent by which items with many users are recommended more.",

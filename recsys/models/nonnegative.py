@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.models.base import FactorModel, Model
-from recsys.models.parts import Floats, Indices
-
-_SUPPORT = 10  # number of ratings at which the weight of an item in a topic is halved
+from recsys.models.parts import Floats
 
 
 def has_topics(model: Model) -> bool:
@@ -20,24 +18,6 @@ def strongest_first(factors: Floats) -> Floats:
     """Return factors with their columns in descending order of length."""
     squares = np.einsum("ij,ij->j", factors, factors, dtype=np.float64)
     return np.ascontiguousarray(factors[:, np.argsort(-squares, kind="stable")])
-
-
-def topic_weights(model: FactorModel, counts: NDArray[np.int64]) -> Floats:
-    """Return the weight of each item in each topic, shape (n_items, k).
-
-    The weight is the mean contribution of the topic to the scores of the item, over the fitted
-    users, multiplied by ``n / (n + 10)`` for an item with n ratings, as similarities are.
-    """
-    mean = model._source.user_vectors().mean(axis=0, dtype=np.float64)
-    confidence = counts / (counts + _SUPPORT)
-    weights: Floats = (model.item_vectors() * mean * confidence[:, None]).astype("f4")
-    return weights
-
-
-def topic_shares(model: FactorModel, user: int, items: Indices) -> Floats:
-    """Return the contribution of each topic to the scores of items, shape (n_items, k)."""
-    shares: Floats = model.item_vectors()[items] * model.user_vectors()[user]
-    return shares
 
 
 def inverse_on(

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.models.base import FactorModel, FoldingModel, Progress, RatingModel
-from recsys.models.baselines import Bias, damped_biases
+from recsys.models.baselines import Bias, damped_biases, damping_parameter
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import (
     fitted,
@@ -59,22 +59,8 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
         "Nuclear-norm penalty; by default the best of a path on a tenth of the ratings, held out.",
     )
     factors: int = parameter(100, "Maximum number of latent factors.")
-    user_damping: float = parameter(
-        5.0,
-        "Ridge penalty of user biases, in ratings.",
-        low=0.1,
-        high=100.0,
-        log=True,
-        minimum=0,
-    )
-    item_damping: float = parameter(
-        5.0,
-        "Ridge penalty of item biases, in ratings.",
-        low=0.1,
-        high=100.0,
-        log=True,
-        minimum=0,
-    )
+    user_damping: float = damping_parameter("user")
+    item_damping: float = damping_parameter("item")
     tol: float = parameter(0.01, "Relative duality gap at which to stop.")
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()

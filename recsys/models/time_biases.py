@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -12,7 +11,7 @@ from lowrank.completion.time_biases import Drift, Knots, fit_drifts
 from recsys.errors import DataError
 from recsys.messages import lasting
 from recsys.models.histories import Histories
-from recsys.models.parts import Floats, Indices, Part, record, saved, side_part
+from recsys.models.parts import OTHER, Floats, Indices, Part, Sides, record, saved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,30 +48,16 @@ class AxisTimes(Part):
                 "The 'starts' and 'counts' of time biases must hold indices of knots."
             )
 
-    @classmethod
-    def from_knots(cls, knots: Knots) -> Self:
-        """Return the biases at knots."""
-        return cls(**knots._asdict())
-
     @property
     def knots(self) -> Knots:
         """The biases at knots, and between them."""
-        return Knots(
-            starts=self.starts,
-            counts=self.counts,
-            times=self.times,
-            means=self.means,
-            variances=self.variances,
-            variance=self.variance,
-            scale=self.scale,
-            noise=self.noise,
-        )
+        return Knots(**vars(self))
 
     def rearranged(self, rows: Mapping[str, Indices], side: str = "") -> Self:
         """Return the biases of the given rows of `user` or `item`."""
         if side not in rows:
             return self
-        return self.from_knots(self.knots.take(rows[side]))
+        return type(self)(**self.knots.take(rows[side])._asdict())
 
     def replaced(
         self, other: Self, side: str, rows: Indices, own_side: str = ""
@@ -80,19 +65,14 @@ class AxisTimes(Part):
         """Return the biases with the rows of some users (or items) of another model."""
         if side != own_side:
             return self
-        return self.from_knots(self.knots.replaced(rows, other.knots))
+        return type(self)(**self.knots.replaced(rows, other.knots)._asdict())
 
 
 @record
-class TimeBiases(Part):
+class TimeBiases(Sides[AxisTimes]):
     """Drifts of the biases of users and items, which are zero far from any rating."""
 
-    users: AxisTimes = side_part(AxisTimes)
-    items: AxisTimes = side_part(AxisTimes)
-
-    def of(self, side: str) -> AxisTimes:
-        """Return the drifts of one side."""
-        return self.users if side == "user" else self.items
+    kind = AxisTimes
 
     def at(
         self, users: Indices, items: Indices, times: NDArray[np.int64]
@@ -106,22 +86,19 @@ class TimeBiases(Part):
     def folded(self, side: str, histories: Histories, residual: Floats) -> Self:
         """Return the drifts with other users (or items), which have none without timestamps."""
         fitted = self.of(side)
-        if histories.times is None:
-            times = np.zeros(len(residual), np.int64)
-        else:
+        times = np.zeros(len(residual), np.int64)
+        if histories.times is not None:
             times = histories.times.astype(np.int64)
-            other_axis = self.items if side == "user" else self.users
             columns = histories.indices.astype(np.int64)
-            residual = residual - other_axis.knots.at(columns, times)[0]
+            others = self.of(OTHER[side]).knots
+            residual = residual - others.at(columns, times)[0]
         drift = Drift.of(histories.rows, histories.n_rows, times, np.float32)
         drift.variance = 0.0 if histories.times is None else fitted.variance
         drift.scale = fitted.scale
         drift.noise = fitted.noise
         drift.fit(residual)
-        axis = AxisTimes.from_knots(drift.knots()._replace(variance=fitted.variance))
-        return (
-            replace(self, users=axis) if side == "user" else replace(self, items=axis)
-        )
+        knots = drift.knots()._replace(variance=fitted.variance)
+        return self.with_side(side, AxisTimes(**knots._asdict()))
 
 
 def fit_time_biases(
@@ -144,7 +121,7 @@ def fit_time_biases(
     if not descriptions:
         return None, "time: no drift"
     biases = TimeBiases(
-        users=AxisTimes.from_knots(of_users.knots()),
-        items=AxisTimes.from_knots(of_items.knots()),
+        users=AxisTimes(**of_users.knots()._asdict()),
+        items=AxisTimes(**of_items.knots()._asdict()),
     )
     return biases, f"time: biases drift, those of {' and '.join(descriptions)}"

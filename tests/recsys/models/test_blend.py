@@ -240,7 +240,7 @@ def test_penalties_found_on_the_first_fold_count_for_the_others():
     ("name", "array", "message"),
     [
         ("shares", [np.nan, 1], "'shares' must have 2 non-negative numbers"),
-        ("shares", [0, 0], "at least one share must be positive"),
+        ("shares", [0, 0], "non-negative numbers, not all 0"),
         ("scales", [0, 1], "must be positive"),
         ("scales", [np.inf, 1], "must be positive"),
     ],
