@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from recsys.models.parameters import Parameter
     from recsys.spark.results import SparkModel
 
+# Results may depend on their versions.
 LIBRARIES = (
     *("numpy", "scipy", "polars", "pandas", "scikit-learn", "implicit"),
     *("optuna", "click", "rich"),
@@ -43,6 +44,7 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
         return
     from recsys.model_file import SPARK_FORMAT, format_of, read_manifest
 
+    # Results of Spark have a manifest of their own.
     if format_of(Path(model)) == SPARK_FORMAT:
         from recsys.spark.results import read_result
 
@@ -55,6 +57,7 @@ def manifest_facts(
     path: str, manifest: Manifest | SparkModel, kind: str = "model"
 ) -> dict[str, dict[str, Any]]:
     """Return the contents of the manifest of a saved model or index, by section."""
+    # Indexes and results of Spark lack some of these fields.
     columns: dict[str, Any] = dict(getattr(manifest, "columns", {}))
     period = getattr(manifest, "period", None)
     reading = dict(getattr(manifest, "reading", {}))
@@ -103,9 +106,11 @@ def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
     from lowrank import kernels
     from lowrank.kernels import backends
 
+    # None where the system does not tell.
     memory = backends.physical_memory()
     backend = kernels.backend()
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    # NumPy and SciPy may have one each.
     blas = dict.fromkeys(f"{pool['internal_api']} {pool['version']}" for pool in pools)
     file = Path(group.FILE_NAME)
     return {
@@ -194,11 +199,13 @@ def models(name: str | None, output: Output) -> None:
 
     from recsys.models.registry import model_class, parameters
 
+    # A model's class is imported for its summary.
     if name is None:
         rows = [{"model": entry, "use": model_class(entry).summary} for entry in MODELS]
         frame = pl.DataFrame(rows)
         output.write_document({"command": "models", "models": rows}, frame)
         return
+    # The fields of the dataclass of a model are its parameters.
     declared, summary = parameters(name), model_class(name).summary
     described = [
         {field: getattr(entry, field) for field in entry.__dataclass_fields__}
@@ -241,6 +248,7 @@ def _values(parameter: Parameter) -> str:
         return "|".join(parameter.choices)
     if parameter.type is bool:
         return "true|false"
+    # A parameter without a minimum must be positive.
     bound = "> 0" if parameter.minimum is None else f">= {parameter.minimum:g}"
     return (
         f"{parameter.type.__name__} {bound}"

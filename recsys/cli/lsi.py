@@ -22,11 +22,13 @@ from recsys.messages import counted
 if TYPE_CHECKING:
     import polars as pl
 
+# As `recsys.lsi.search.METHODS`, which needs NumPy.
 _METHODS = ("hybrid", "lsi", "bm25")
 _RANKING = (
     "Ranking by words and meaning (hybrid), by meaning (lsi), or by words (bm25)."
 )
 
+# Of the counts of an evaluation, those with a meaning for documents.
 _COUNTS = ("queries", "documents", "judgements")
 
 _target = partial(
@@ -107,6 +109,7 @@ def index(
     force: bool = _force("Replace an existing index."),
     dimensions: int | str | None = cli.declared(
         "K|RULE",
+        # The default depends on the documents.
         "Number of dimensions, or a rule to choose it: elbow, energy, gavish-donoho, parallel "
         "or cv.",
         "--dimensions",
@@ -142,14 +145,17 @@ def index(
     from recsys.model_file import INDEX
     from recsys.storage import check_target
 
+    # Before the documents are read, which may take hours.
     check_target(out, INDEX, overwrite=force)
     source = reading.open(documents)
+    # None is no value on the command line.
     spoken = None if language == "none" else language
     fitted = lsi.LSI(dimensions, method=method, language=spoken, random_state=seed)
     with Activity("Indexing") as activity:
         fitted.fit(_watched(source, activity))
     fitted.save(out, overwrite=force)
     facts = fitted.training_
+    # A detected language changes what a word is, so say it.
     if facts["language"]:
         note(
             f"language: {facts['language']}, so words with the same stem are treated as one word"
@@ -196,6 +202,7 @@ def query(
         "Add the contributions of words and of meaning to each score; with ID, explain the score "
         "of this document.",
         is_flag=False,
+        # Without an id, the contributions to the scores of all results.
         flag_value="",
     ),
     n: int = cli.length("documents for each query"),
@@ -210,11 +217,13 @@ def query(
     """
     loaded = lsi.Index.load(index)
     command = "lsi query"
+    # One function for a text and for a file of them.
     search = partial(loaded.query, n=n, method=method, parts=explain is not None)
 
     def answers() -> Iterator[pl.DataFrame]:
         documents = reading.open(_inside(str(queries), "queries.jsonl"))
         for number, batch in enumerate(documents):
+            # How the file was read is known with the first batch.
             if number == 0:
                 note(documents.decision.replace("document", "query"))
             yield search(batch.texts, labels=batch.ids)
@@ -232,6 +241,7 @@ def query(
 
 def _inside(path: str, name: str) -> str:
     """Return the file `name` in a folder with BEIR's layout, or the path itself."""
+    # BEIR's collections are folders with these files.
     inner = Path(path, name)
     return str(inner) if inner.is_file() else path
 
@@ -258,6 +268,7 @@ def terms(
 
     loaded = lsi.Index.load(index)
     terms = list(words)
+    # The terms of a matrix may have capitals, so a word counts as it is first.
     for position in (loaded.terms_.find(words) < 0).nonzero()[0]:
         terms[position] = normalised(words[position]).strip()
     output.write(loaded.similar_terms(terms, n), command="lsi terms", n=n)
@@ -320,9 +331,11 @@ def add(
     index everything again.
     """
     target = out or index
+    # Two changes at once would lose one of them.
     with alone(target):
         loaded = lsi.LSI.load(index)
         ids = loaded.documents_.ids.values
+        # Ids that are numbers are continued.
         last = ids.max() if ids.dtype.is_integer() else None
         source = reading.open(documents, after=last if isinstance(last, int) else 0)
         with Activity("Adding") as activity:
@@ -421,6 +434,7 @@ def evaluate(
     note(documents.decision.replace("document", "query"))
     path = _inside(judgements, "qrels/test.tsv")
     judged = read_judgements(path, encoding=reading.encoding)
+    # An option may be repeated with the same value.
     methods = [*dict.fromkeys(method)] or _METHODS
     result = evaluate_search(loaded, labels, texts, judged, methods=methods)
     note(result.splits[0].description)
@@ -431,6 +445,7 @@ def evaluate(
     counts = {name: result.counts[name] for name in _COUNTS}
     measured = result.measured
     definitions = {name: measured[name].definition for name in measured}
+    # An evaluation compares models for users: here methods for queries.
     names = {"model": "method", "users": "queries"}
     metrics = result.metrics.drop("kind", "n").rename(names)
     comparisons = result.comparisons.drop("kind", "n").rename({"model": "method"})
@@ -492,6 +507,7 @@ def scree(
     loaded = lsi.Index.load(index)
     s = loaded.singular_values_
     # The squared Frobenius norm of the indexed matrix, added documents included.
+    # Rounding may make the part larger than the whole.
     total = max(energy(loaded.document_weights().data), energy(s))
     report = "{count} dimensions keep {kept} of the energy; elbow at {elbow}"
     write_spectrum(s, total, output, plot, report, command="lsi scree", energy=total)

@@ -28,6 +28,7 @@ _EVENTS = ".events.jsonl"
 MANIFEST = "model.json"  # as in `recsys.model_file`, which needs NumPy
 
 _access = functools.partial(cli.declared, section="Access")
+# The help has these options in sections of their own.
 _limit = functools.partial(cli.declared, section="Limits")
 _key = functools.partial(_access, "KEY,...", multiple=True, commas=True, secret=True)
 
@@ -64,6 +65,7 @@ def serve(
     index: str | None = cli.declared(
         "INDEX", "Index of `recsys lsi index`, served at /v1/search."
     ),
+    # The default is next to the model, since a nightly update looks there.
     events: str | None = cli.declared(
         "FILE", "Log of the events from POST /v1/events.  [default: MODEL.events.jsonl]"
     ),
@@ -114,12 +116,14 @@ def serve(
     service keeps the old one. SIGTERM and Ctrl-C end the service after requests in progress are
     answered.
     """
+    # Named here, because an import would take a second first.
     for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
         missing = f"`recsys serve` {missing_extra(name, 'serve')}"
         require(find_spec(name) is not None, missing, CommandError)
     api_keys = _keys("api_key", api_key, api_key_env)
     list_keys = _keys("list_key", list_key)
     source = click.get_current_context().get_parameter_source("share")
+    # A share in recsys.toml may be for other models.
     is_given = source is ParameterSource.COMMANDLINE
     require(
         model_b or not is_given,
@@ -127,11 +131,13 @@ def serve(
     )
     for path in (model, model_b, index):
         if path is not None and not (Path(path) / MANIFEST).is_file():
+            # Only to explain what is wrong with the directory.
             from recsys.model_file import read_manifest
 
             read_manifest(path)  # raises
     place = Path(model).absolute()  # of a link itself, whose target may change
     stored = events or str(place.with_name(f"{place.name}{_EVENTS}"))
+    # The number of connections has no option: see `serve/connection.py`.
     limits = Limits(body=max_body, items=max_items, batch=max_batch, seconds=timeout)
     settings = Settings(
         model,
@@ -146,11 +152,13 @@ def serve(
         cors=cors,
         limits=limits,
     )
+    # Before the model is loaded, so that a port in use is an error at once.
     listener = listening(host, port)
     settings = replace(settings, host=str(listener.getsockname()[0]))
     shown = f"[{host}]" if ":" in host else host
     number = listener.getsockname()[1]
     note(f"serving {model} at http://{shown}:{number}/ (the API is at /docs)")
+    # Such a service is open to a network.
     if api_keys is None and not is_loopback(str(settings.host)):
         note(
             "without --api-key (RECSYS_API_KEY), nobody gets data of users: histories, reasons, ids"
@@ -167,6 +175,7 @@ def _keys(
     """
     context = click.get_current_context()
     option = next(param for param in context.command.params if param.name == name)
+    # Click ignores a variable that is empty.
     settings = os.environ.keys() & setting_variables(option, context)
     for variable in (*settings, *variables):
         reason = (
@@ -253,6 +262,7 @@ def explore(
     require(force or not Path(out).exists(), sentence, CommandError)
     first = source.open()
     second = None if model_b is None else inputs.load_model(model_b)
+    # Computed before the file is opened, which replaces an older page.
     page = static_page(first, second, n_items=items, n_users=users)
     text = page.html.encode()
     with atomic_file(Path(out)) as stream:

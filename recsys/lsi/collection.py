@@ -56,6 +56,7 @@ class Collection:
     @cached_property
     def inverse(self) -> Floats32:
         """1 / length of the coordinates of each document, 0 for coordinates of zero."""
+        # Documents without coordinates get a cosine of 0, not NaN.
         return np.nan_to_num(inverse_lengths(self.vectors), nan=0.0)
 
     @cached_property
@@ -63,6 +64,7 @@ class Collection:
         """The documents of each term."""
         if self.has_counts:
             return Postings.from_counts(self.counts)
+        # Weights are no counts, so that no document has a word.
         return Postings.empty(self.counts.shape[1])
 
     @cached_property
@@ -84,6 +86,7 @@ class Collection:
         sums = np.zeros((2 * k + 1, k))
         for rows in pieces(len(self), _BLOCK):
             block = np.asarray(self.embedding[rows], np.float64)
+            # Single precision, because cosines are computed from the same values.
             unit = block.astype(np.float32) * self.inverse[rows, None]
             sums[0] += unit.sum(axis=0)
             sums[1 : k + 1] += unit.T @ unit
@@ -103,6 +106,7 @@ class Collection:
 
     def extended(self, documents: Collection) -> Collection:
         """Return a collection of these and further documents, which may have further terms."""
+        # Only the width changes; the arrays are shared.
         csr = (self.counts.data, self.counts.indices, self.counts.indptr)
         counts = sparse.csr_array(csr, shape=(len(self), documents.counts.shape[1]))
         return Collection(

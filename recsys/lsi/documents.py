@@ -50,6 +50,7 @@ class Texts:
                     "A batch must have as many ids (and titles) as texts; got "
                     f"{len(ids)} ids, {len(titles)} titles and {len(texts)} texts."
                 )
+            # Messages number the texts of all batches.
             first = len(self._names)
             bodies = [
                 plain_text(checked_text(text, first + i))
@@ -92,6 +93,7 @@ def _with_title(title: str | None, text: str) -> str:
 def _table(
     ids: Any, titles: Sequence[str | None] | None, snippets: Sequence[str] | None = None
 ) -> pl.DataFrame:
+    # Checks that ids are unique and of one type.
     columns = [Ids(ids, "document", sort=False).values.alias("document")]
     for name, texts in (("title", titles), ("snippet", snippets)):
         if texts is not None:
@@ -127,6 +129,7 @@ def text_batches(
     if _is_matrix(documents):
         return None
     stream = iter(documents)
+    # A stream can be read once, so the first entry is put back.
     first = next(stream, _NONE)
     if first is _NONE:
         raise DataError("There are no documents.")
@@ -137,6 +140,7 @@ def text_batches(
         return stream
     if isinstance(first, str | None):
         return batches_of(_documents(stream, labels, first_id))
+    # Rows of a matrix as a list of lists.
     if isinstance(documents, Sequence) and not isinstance(first, Number):
         return None
     raise DataError(
@@ -223,6 +227,7 @@ def learned_counts(
         return table, counts
     names, counts = _of_matrix(matrix(documents), labels, 0)
     n_terms = counts.shape[1]
+    # Numbers are names that no text contains, so that words stay unknown.
     terms: Any = range(n_terms) if vocabulary is None else vocabulary
     if len(terms) != n_terms:
         raise DataError(
@@ -267,6 +272,7 @@ def as_queries(
     """
     if has_texts(queries):
         is_single = isinstance(queries, str)
+        # The type decides: a list of one text is a batch.
         texts = [queries] if is_single else list(queries)
         for number, text in enumerate(texts):
             checked_text(text, number, "Query")

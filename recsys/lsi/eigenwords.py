@@ -99,6 +99,7 @@ class Eigenwords:
         self.scaling = scaling
         self.min_count = min_count
         self.random_state = random_state
+        # Raises at once if the pattern is invalid.
         self._tokenize = Tokenizer(token_pattern)
         self._stop_words = Language.named(None, stop_words).stop_words
         self._terms: Ids | None = None
@@ -141,6 +142,7 @@ class Eigenwords:
         by_context = scaled.T.tocsr()
         space = decompose(by_context, k, self.random_state)
         self.singular_values_ = space.singular_values
+        # U S^(1/2) is better than U S for similarity (Levy & Goldberg).
         scale = np.sqrt(space.singular_values)
         vectors = space.components * scale[:, None]
         self.vectors_ = np.ascontiguousarray(vectors.T)
@@ -217,6 +219,7 @@ class Eigenwords:
         """
         rows = self.terms_.index([first, second, third])
         vectors = np.asarray(self.vectors_, np.float32)
+        # Words of different frequency have vectors of different length.
         lengths = np.linalg.norm(vectors[rows], axis=1, keepdims=True)
         unit = vectors[rows] / lengths
         target = unit[1] - unit[0] + unit[2]

@@ -61,6 +61,7 @@ def _judged(
     if not len(rows):
         raise DataError("The judgements have no relevant document.")
     judged = judgements.frame
+    # Collections number their queries by id or by position.
     queries, of_queries = places_of(
         rows["query"], labels, judged=judged["query"], in_order=True
     )
@@ -73,6 +74,7 @@ def _judged(
             f"{rows['query'][0]!r} and {rows['document'][0]!r}, the queries such as "
             f"{str(labels[0])!r}, the documents such as {str(ids[0])!r}."
         )
+    # Matching is a guess, so say what it was.
     remarks = []
     if of_queries:
         remarks.append(f"queries matched {of_queries}")
@@ -89,6 +91,7 @@ def _judged(
     relevant = []
     n_relevant = []
     for query in chosen:
+        # A document may be judged several times, but counts once.
         indices = documents[queries == query]
         inside = np.unique(indices[indices >= 0])
         n_outside = int((indices < 0).sum())
@@ -129,6 +132,7 @@ def evaluate_search(
         "users_evaluated": len(judged.labels),
     }
     measured = (_MAP, *(METRICS[kind] for kind in _KINDS[1:]))
+    # Intervals and tests are those of models, with methods in their place.
     settings = Settings(
         _NS, None, None, "keep", resamples=1000, confidence=0.95, random_state=0
     )
@@ -143,6 +147,7 @@ def evaluate_search(
         counts=counts,
         fingerprint="",
     )
+    # Each metric exists at three lengths, of which one is usual.
     is_shown = pl.col("metric").is_in(_SHOWN)
     names = [f"{kind}@{n}" for kind in _KINDS for n in _NS]
     hidden = [name for name in names if name not in _SHOWN]
@@ -167,6 +172,7 @@ def _measure(lsi: Index, judged: Judged, method: str) -> Measurement:
     numbers = [*range(len(judged.texts))]
     results = lsi.query(judged.texts, _DEPTH, method=method, labels=numbers)
     seconds = time.perf_counter() - start
+    # Shorter lists are padded, which is never relevant.
     lists = np.full((len(numbers), _DEPTH), -1, np.int64)
     rows = results["query"].to_numpy()
     columns_of_ranks = results["rank"].to_numpy() - 1

@@ -27,6 +27,7 @@ from recsys.saved_arrays import (
 from recsys.saved_tables import saved_table
 from recsys.storage import target_directory, write_directory
 
+# Shapes by names of sizes, to compare all arrays with each other.
 _SPACE_ARRAYS = {
     "components": ("k", "terms"),
     "singular_values": ("k",),
@@ -97,6 +98,7 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
 def _loaded_index(directory: SavedDirectory, verify: bool) -> SavedIndex:
     """Load the index in a saved directory."""
     manifest = checked_manifest(directory, INDEX)
+    # Arrays stay on the disk until a search reads their pages.
     mapped = mapped_arrays(directory, manifest, verify=verify)
     arrays = {name: listed(mapped, f"arrays/{name}") for name in _ARRAYS}
     documents = saved_table(mapped, manifest, "documents")
@@ -135,12 +137,14 @@ def _check_arrays(
         "postings": arrays["postings_documents"].size,
     }
     for name, array in arrays.items():
+        # Other types would make the kernels read beyond an array.
         kind = "i" if name.endswith(_INTEGERS) else "f"
         if array.dtype.str not in (f"<{kind}4", f"<{kind}8"):
             raise DamageError(f"{name} has the type {array.dtype.str}")
         shape = tuple(sizes[axis] for axis in _ARRAYS[name])
         if array.shape != shape:
             raise DamageError(f"{name} must have shape {shape}, not {array.shape}")
+    # Indices of entries are used without checks in the kernels.
     check_rows(
         "counts_indptr", arrays["counts_indptr"], arrays["counts_indices"], n_terms
     )

@@ -111,6 +111,7 @@ class Index:
         ModelFileError
             If there is no saved index at `path`, or it is damaged or too new.
         """
+        # polars hangs in a process that was forked after it was used.
         check_process()
         saved = load_index(path, verify=verify)
         arrays = saved.arrays
@@ -121,11 +122,13 @@ class Index:
             )
             language = saved.training["language"]
             check_language(language)
+            # The words of the fit, since those of a library may change.
             encoder.language = Language(language, frozenset(saved.stop_words))
             encoder.terms = Ids(saved.terms, "term", sort=False)
             index.documents_ = Collection.from_arrays(
                 arrays, saved.documents, len(saved.terms), index.weighting != "count"
             )
+        # Checksums pass for a file that was made with other parameters.
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ModelFileError(
@@ -136,6 +139,7 @@ class Index:
         index._set_space(Space(arrays["components"], arrays["singular_values"]))
         index.n_features_in_ = len(encoder.terms)
         index.training_ = saved.training
+        # Otherwise the first search would read all vectors twice.
         index._totals = arrays["totals"]
         return index
 
@@ -194,6 +198,7 @@ class Index:
         checked.check(self.terms_)
         rows, ranking = self._rankings(checked, n, method)
         ids, *others = self.documents_.columns_of(ranking.documents)
+        # Rows are sorted, so the first place of each begins its ranks.
         ranks = np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)
         ranks = ranks.astype(np.int32)
         columns = [ids, pl.Series("rank", ranks), pl.Series("score", ranking.scores)]
@@ -254,6 +259,7 @@ class Index:
         directed = queries.queries[0].towards(self.components_)
         row = int(self.documents_.rows_of([document])[0])
         terms = self.terms_.values.gather(directed.terms).alias("term")
+        # The other methods need counts, which an index may lack.
         if method == "lsi":
             cosines, through = self._cosine_shares(directed, row)
             return _sorted([terms, pl.Series("contribution", cosines), through])
@@ -280,6 +286,7 @@ class Index:
 
     def _fusion_shares(self, fusion: Fusion, row: int) -> pl.DataFrame:
         """Return the contributions of the best documents, if any, and of the average document."""
+        # The same sums as in `Search.fusion`, in double precision.
         unit = self.documents_.unit_vectors(np.array([row]))[0].astype(np.float64)
         of_best = fusion.meaning * float(unit @ fusion.direction)
         best_ids = self.documents_.columns_of(fusion.best)[0]
@@ -320,6 +327,7 @@ class Index:
         for row in self.documents_.rows_of(listed(documents)).tolist():
             unit = self.documents_.unit_vectors(np.array([row]))[0]
             query = _NO_WORDS._replace(direction=unit)
+            # The document itself is the most similar one.
             ranking = self._search.by_meaning(query, n + 1)
             # Without coordinates, a document is similar to none.
             others = np.flatnonzero((ranking.documents != row) & unit.any())[:n]
@@ -347,6 +355,7 @@ class Index:
             Columns term, similar, rank, score.
         """
         self._check_fitted()
+        # The kernels for cosines need single precision.
         vectors = np.asarray(self.term_vectors(), dtype=np.float32)
         return similar_rows(self.terms_, vectors, terms, n)
 
@@ -376,6 +385,7 @@ class Index:
         self.components_ = space.components
         self.singular_values_ = space.singular_values
         self.n_components_ = len(space.singular_values)
+        # The search has sums over the old coordinates.
         self.__dict__.pop("_search", None)
 
     @property
@@ -386,6 +396,7 @@ class Index:
     @cached_property
     def _search(self) -> Search:
         training = self.training_
+        # Empty documents would make the others look long.
         n_with_words = training["documents"] - training["empty_documents"]
         mean_length = training["words"] / max(1, n_with_words)
         return Search(self.documents_, mean_length, self._totals)
@@ -405,6 +416,7 @@ class Index:
             if not len(query.terms):
                 continue
             directed = query.towards(self.components_)
+            # A cosine with zero would rank the documents by their position.
             if method == "lsi" and not directed.direction.any():
                 n_without_direction += 1
                 continue
@@ -433,6 +445,7 @@ class Index:
         document = self._encoder.weigh(self.documents_.counts[[row]])
         target = self.documents_.unit_vectors(np.array([row]))[0].astype(np.float64)
         weights = query.weights.astype(np.float64)
+        # cos = sum over words t of w_t (u_t' v) / (|q'U| |v|), one share for each t.
         basis = self.components_[:, query.terms].T.astype(np.float64)
         scale = np.linalg.norm(weights @ basis) * np.linalg.norm(target)
         shares = np.zeros(len(weights))
@@ -444,6 +457,7 @@ class Index:
         # The document is d'U_k, so each share splits again over the terms of the document.
         of_terms = self.components_[:, document.indices].astype(np.float64)
         products = (weights[:, None] * basis) @ (of_terms * document.data)
+        # Of a negative share, the most negative part explains most.
         products *= np.where(shares < 0, -1, 1)[:, None]
         through = names.gather(document.indices[np.argmax(products, axis=1)])
         has_share = pl.Series(products.max(axis=1) > 0)

@@ -152,6 +152,7 @@ class LSI(
         """
         start = time.perf_counter()
         check_choice("method", self.method, METHODS)
+        # A new one for each fit, since it learns terms and weights.
         encoder = make_encoder(
             self.weighting,
             min_df=self.min_df,
@@ -159,6 +160,7 @@ class LSI(
             token_pattern=self.token_pattern,
             language=self.language,
         )
+        # scikit-learn remembers the number of columns of a fit.
         matrix = partial(self._matrix, reset=True)
         table, counts = learned_counts(
             encoder, documents, (ids, titles), vocabulary, matrix
@@ -181,6 +183,7 @@ class LSI(
             "language": encoder.language.name,
             "dimensions": self.n_components_,
             "dimensions_by": dimensions_by,
+            # Rounding may give slightly more than everything.
             "share_kept": min(1.0, energy(self.singular_values_) / energy(rows.data)),
             "added": 0,
             "removed": 0,
@@ -208,6 +211,7 @@ class LSI(
         batches = text_batches(documents)
         if batches is None:
             return self._space.project(self._encoder.weigh(self._matrix(documents)))
+        # One batch at a time, so that a stream of texts needs little memory.
         rows = (self._encoder.encode(texts).rows for texts in Texts(batches))
         return np.concatenate(list(map(self._space.project, rows)))
 
@@ -215,6 +219,7 @@ class LSI(
         self, documents: DocumentsLike, y: object = None, **fit_params: Any
     ) -> Floats:
         """Index documents and return their coordinates, as `transform` would."""
+        # A copy, because the caller may write into it.
         return np.array(self.fit(documents, y, **fit_params).documents_.embedding)
 
     def add_documents(
@@ -272,8 +277,10 @@ class LSI(
         counts = self._with_new_terms(counts, unknown)
         rows = self._encoder.weigh(counts)
         added = self._collection(table, counts, rows)
+        # Measured before an update, which turns the dimensions.
         outside = outside_share(rows, added.embedding)
         documents_left = self._without(replaced)
+        # Sums over all documents are updated, which is faster than a new pass.
         self._totals = self._totals + added.totals()
         self.documents_ = documents_left.extended(added)
         if method == "update":
@@ -307,12 +314,14 @@ class LSI(
             return counts
         self._encoder = encoder.extended(names)
         self.n_features_in_ = len(self._encoder.terms)
+        # Zeros: without a direction, a word has no meaning.
         components = np.pad(self.components_, ((0, 0), (0, len(names))))
         self._set_space(Space(components, self.singular_values_))
         training = dict(self.training_)
         training["terms"] = self.n_features_in_
         training["terms_outside_dimensions"] += len(names)
         self.training_ = training
+        # New terms come last, so that the stored counts stay valid.
         return sparse.hstack([counts, further.astype(counts.dtype)], format="csr")
 
     def remove_documents(self, documents: IdsLike | int | str) -> int:
@@ -380,6 +389,7 @@ class LSI(
                 "An index with a vectorizer cannot be saved without pickle; index the matrix that "
                 "the vectorizer returns, or choose a weighting by name."
             )
+        # JSON has no sets, and the file should not depend on their order.
         if not isinstance(parameters["stop_words"], str | None):
             parameters["stop_words"] = sorted(parameters["stop_words"])
         arrays = {
@@ -411,6 +421,7 @@ class LSI(
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = self.weighting != "count"
+        # Otherwise check_estimator requires that everything becomes float64.
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -419,6 +430,7 @@ class LSI(
 
     def _matrix(self, matrix: Any, *, reset: bool = False) -> Any:
         """Return a checked matrix as CSR, documents in rows."""
+        # Lists have no transpose.
         array = np.asarray(matrix) if isinstance(matrix, list | tuple) else matrix
         checked = validate_data(
             self,

@@ -47,6 +47,7 @@ class Query(NamedTuple):
 
     def towards(self, components: Floats) -> Query:
         """Return the query with its direction q' U_k, of length 1, or 0 if it has none."""
+        # In double precision, since the sum may cancel to zero (see `ROUNDING`).
         direction = components[:, self.terms].astype(np.float64) @ self.weights
         length = float(np.sqrt(direction @ direction))
         is_rounding = length <= ROUNDING * float(np.sqrt(self.weights @ self.weights))
@@ -66,6 +67,7 @@ class Queries(NamedTuple):
         cls, rows: Any, weigh: Callable[[Int64s, Floats], Floats], is_single: bool
     ) -> Queries:
         """Return the rows of a CSR matrix as queries; `weigh` takes terms and counts."""
+        # np.split takes the inner borders.
         starts = rows.indptr[1:-1]
         terms = np.split(rows.indices.astype(np.int64), starts)
         pairs = zip(terms, np.split(rows.data, starts), strict=True)
@@ -143,6 +145,7 @@ def _with_similar(word: str, terms: pl.Series) -> str:
     """Return a word, with the most similar term that begins with the same letter."""
     texts = terms.cast(pl.String)
     differences = (texts.str.len_chars().cast(pl.Int64) - len(word)).abs()
+    # Comparing with all of a million words would take seconds.
     similar = texts.filter(texts.str.starts_with(word[:1]) & (differences <= _LONGER))
     matches = close_matches(word, similar.head(_COMPARED), 1)
     if not matches:

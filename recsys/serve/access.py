@@ -52,6 +52,7 @@ class Access:
         """Return the extent of a request by its key, None if a key is missing or wrong."""
         if not (self._api_keys or self._list_keys):
             return "open"
+        # All headers count, since a request may have a key of each kind.
         level: Level | None = None
         for name, value in headers:
             key = value if name == b"x-api-key" else b""
@@ -71,6 +72,7 @@ class Access:
         if level == "lists":
             hint = "send the API key" if self._api_keys else start
             return f"This key is for lists of items only; for data of users, {hint}."
+        # The address of the connection, which a client cannot choose.
         server = scope.get("server") or ("", None)
         headers = scope["headers"]
         if not is_loopback(self._address or str(server[0])):

@@ -100,6 +100,7 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         yield
         await service.stop()
 
+    # A function for each page, because FastAPI calls it for each request.
     def shown(page: str) -> Callable[[], FileResponse]:
         return lambda: FileResponse(PAGE / page, headers=_PAGE_HEADERS)
 
@@ -113,9 +114,11 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
+    # FastAPI's own has answers that this service never gives.
     app.openapi = partial(_described, app)  # type: ignore[method-assign]
     app.state.service = service
     app.entry = Middleware(super(_Application, app).__call__, service)
+    # Outside of everything, since rejections need its headers, too.
     if chosen.cors:
         app.entry = CORSMiddleware(
             app.entry,
@@ -189,6 +192,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
 async def _problem(request: Request, error: Exception) -> Answer:
     """Answer an error with its problem document."""
     if isinstance(error, RequestValidationError):
+        # FastAPI would answer with a list of all faults, as JSON.
         problem = ProblemError("invalid-request", _sentence(error))
     elif isinstance(error, HTTPException):
         kind = _STATUS.get(error.status_code, "invalid-request")
@@ -198,6 +202,7 @@ async def _problem(request: Request, error: Exception) -> Answer:
     else:
         problem = problem_of(error)
     service = request.app.state.service
+    # Monitoring compares their share with that of other days.
     if names_user(problem):
         service.counters.unknown_users.inc()
     unhinted = without_hint(problem)  # hints name ids and values of other users

@@ -90,6 +90,7 @@ def _ridge_of_ratings(
     """Return a ridge regression on vectors whose last entry is the bias of the item."""
     columns = model._posterior("item", items)
     prior = model._prior("user")
+    # The page solves the normal equations of one user at a time.
     form: Form = {
         "kind": "ridge",
         "vectors": columns.mean,
@@ -126,6 +127,7 @@ def _ridge_of_interactions(
 ) -> Form:
     """Return a weighted ridge regression, in which all other items have the target 0."""
     _, gram, n_observed = model._pairs("item")
+    # P = penalty times the identity; the Gram matrix is of all items.
     penalty = np.eye(len(gram), dtype=np.float32)
     penalty *= np.float32(model.penalty)
     form: Form = {

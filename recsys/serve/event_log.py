@@ -63,6 +63,7 @@ def _locked(path: Path) -> Iterator[int]:
     """Yield a descriptor of the file at the path, locked against other writers."""
     while True:
         is_new = not path.exists()
+        # O_APPEND: also without locks, no write overwrites another.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
         try:
             if fcntl is not None:
@@ -90,6 +91,7 @@ def _end_last_line(descriptor: int, path: Path) -> int:
         os.write(descriptor, b"\n")
         return size + 1
     torn = path.with_name(f"{path.name}.torn")
+    # It may have been acknowledged on a disk that lost its end.
     with torn.open("ab") as stream:
         stream.write(last + b"\n")
         stream.flush()
@@ -169,6 +171,7 @@ class LineLog:
         with self._lock:
             self._waiting.append(lines)
             self._size += len(lines)
+            # One write takes all lines that arrive until it begins.
             if len(self._waiting) == 1:
                 self._written = self._writer.submit(self._write)
             return self._written
@@ -196,6 +199,7 @@ class LineLog:
     def _write(self) -> None:
         time.sleep(self._delay)
         with self._lock:
+            # Lines that arrive from here on have a write of their own.
             waiting = self._waiting
             self._waiting = []
             self._size = 0

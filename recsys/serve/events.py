@@ -39,6 +39,7 @@ def event_records(bodies: Sequence[EventBody]) -> list[Json]:
     now = datetime.now(UTC)
     events = []
     for number, body in enumerate(bodies, start=1):
+        # A time without a zone is one of UTC, as in files.
         time = body.timestamp or now
         if time.tzinfo is None:
             time = time.replace(tzinfo=UTC)
@@ -103,6 +104,7 @@ def checked_events(events: Sequence[Json], recommender: Recommender) -> list[Jso
 
 def _typed(ids: Ids, values: list[Id]) -> list[Id]:
     """Return ids in the type of the ids of a model."""
+    # Otherwise "1" and 1 would become two users in the file.
     typed: list[Id | None] = ids.like(values).to_list()
     converted: list[Id] = []
     for number, (value, id) in enumerate(zip(values, typed, strict=True), start=1):
@@ -134,6 +136,7 @@ def _value_problem(
     A rating between the `ends` is plausible.
     """
     ratings, reading = recommender.ratings, recommender.provenance.reading
+    # With a column of quantities, an update multiplies by the value.
     if value is None and reading.get("weight") is not None:
         return "the model needs a quantity, as the value."
     if value is None:

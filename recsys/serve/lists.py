@@ -78,6 +78,7 @@ class Lists:
         index = responses.ratings.users.place(user)
         if index < 0:  # the routes name similar ids
             return None
+        # By the name, since a replaced model has other times.
         text = self._batches.ask(responses.best, f"best {responses.name}", index, n)
         pending = PendingList("/v1/recommend/{user}", text)
         if variant is None and self._service.log is None:

@@ -38,6 +38,7 @@ def load_responses(path: Path) -> Responses:
     )
     name = f"{recommender.model.name}@{manifest['checksum'][:8]}"
     responses = Responses(recommender, name, manifest)
+    # Caches are filled before the model gets its first request.
     responses.warm()
     return responses
 
@@ -73,6 +74,7 @@ class IndexResponses:
 
     def search(self, query: str, n: int) -> Json:
         """Return the n documents that match a query best."""
+        # The command prints them, and a client gets them as notes.
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             frame = self.index.query(query, n)

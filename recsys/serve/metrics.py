@@ -37,6 +37,7 @@ class Counters:
             buckets=_SECONDS,
             registry=self._registry,
         )
+        # Finding a child by its labels would take as long as counting.
         self._children: dict[tuple[str, int], Any] = {}
         self.unknown_users = self._counter(
             "unknown_users", "Requests for users without ratings."
@@ -75,6 +76,7 @@ class Counters:
             if created is not None:
                 age = time.time() - datetime.fromisoformat(created).timestamp()
                 self._age.labels(name).set(age)
+        # Workers write their counters to files, which are summed here.
         if SHARED not in os.environ:
             return generate_latest(self._registry)
         all_workers = CollectorRegistry()

@@ -106,6 +106,7 @@ def without_hint(problem: ProblemError) -> ProblemError:
     >>> print(without_hint(ProblemError("invalid-request", "job: 'x' is unknown; known are a, b.")))
     job: 'x' is unknown.
     """
+    # Values of features are those of other users.
     value = _UNKNOWN_VALUE.match(str(problem))
     if value is not None:
         return ProblemError(problem.kind, f"{value[1]}.")
@@ -121,6 +122,7 @@ def problem_of(error: Exception) -> ProblemError:
     """Return the problem that describes an error."""
     if isinstance(error, ProblemError):
         return error
+    # Before its base class, which is a fault of the request.
     if isinstance(error, UnknownIdError):
         return ProblemError("unknown-id", str(error))
     # A damaged model is a fault of the service, not of the request.

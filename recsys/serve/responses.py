@@ -89,6 +89,7 @@ class Responses:
     def best(self, users: Sequence[int], n: int) -> list[Json]:
         """Return the n best unrated items of known users, given by index."""
         indices = np.asarray(users, np.int64)
+        # No frames: they would take longer than the search.
         lists = self._search(self.recommender.model, indices, n, self._seen)
         labels = id_texts(self.ratings.users, indices)
         pairs = zip(labels, lists, strict=True)
@@ -99,6 +100,7 @@ class Responses:
 
         The last rating of a repeated item is used. A rating of None means a liked item.
         """
+        # Other models have popular items for new users.
         if not isinstance(self.recommender.model, abilities.FoldsInUsers):
             return None
         values: dict[int, float] = {}
@@ -135,6 +137,7 @@ class Responses:
             columns["value"] = [1.0 if value is None else value for value in values]
         if reading.get("event_weights") is not None:
             columns["event"] = [event.event for event in history]
+        # Ages count only if all are known.
         times = [event.timestamp for event in history]
         if all(time is not None for time in times):
             columns["timestamp"] = [time.timestamp() for time in times]
@@ -183,6 +186,7 @@ class Responses:
         """
         policy = "history"
         ratings: Any = history
+        # A frame has values and weights already.
         if isinstance(history, Mapping):
             ratings = {
                 item: self._liked_value if value is None else value
@@ -191,6 +195,7 @@ class Responses:
             if not ratings:
                 policy = "popular" if features is None else "features"
                 ratings = ratings if features is None else None
+        # Checks the history as a reader would, with the same messages.
         folded = self.recommender.fold_in(ratings, user_features=features)
         new_users = folded.ratings.users.values.to_list()
         answer = self._choose(folded, new_users, n, options, explain, policy)[0]
@@ -323,6 +328,7 @@ class Responses:
     def describe(self) -> Json:
         """Return facts about the model: parameters, data, metrics, abilities."""
         model = self.recommender.model
+        # What a saved model has, without the list of its files.
         facts: Json = {name: self.manifest.get(name) for name in _DESCRIBED}
         facts["parameters"] = model.get_params()
         facts["training"] = self.recommender.training

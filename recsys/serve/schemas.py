@@ -59,6 +59,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
+# Made by `ProblemError.document`; declared here for the OpenAPI document.
 class ProblemBody(_Body):
     """Problem document (RFC 9457)."""
 
@@ -93,6 +94,7 @@ class RankedItem(NamedItem):
     rank: Place
     score: Finite
     new: bool | None = Field(None, description="True if the item has no ratings.")
+    # Absent, not null, unless the request has `explain`.
     because: list[ReasonBody] | None = Field(
         None, description="Largest contributions to the score."
     )
@@ -115,6 +117,7 @@ class ListBody(_Body):
     variant: Literal["a", "b"] | None = Field(None, description="Model of an A/B test.")
 
 
+# An object, so that fields can be added without a new version.
 class ListsBody(_Body):
     """Recommendations to several users."""
 
@@ -177,9 +180,11 @@ class ItemsBody(_Body):
 class ItemBody(CountedItem):
     """Catalogue about an item."""
 
+    # Interactions have no mean.
     mean: Finite | None = Field(
         None, description="Mean of the ratings; null without ratings."
     )
+    # Columns of the user's own table, of any name.
     features: dict[str, Any] = Field(examples=[{"year": 1922, "genres": ["Horror"]}])
     model: str
 
@@ -265,6 +270,7 @@ class ModelBody(_Body):
 
     model: str
     name: str = Field(examples=["als"])
+    # Text, since an answer repeats what model.json has.
     created: str = Field(examples=["2026-01-31T12:00:00+00:00"])
     parameters: dict[str, Any]
     training: dict[str, Any]
@@ -319,6 +325,7 @@ class RatingBody(_Body):
 
 def _list_fields() -> dict[str, Any]:
     """Return the fields of a body for the options of lists that the service has."""
+    # From the declarations, so that an option is added in one place.
     declared: dict[str, Any] = {}
     for name, option in declarations().items():
         if not option.service:
@@ -383,6 +390,7 @@ class _RecommendRequest(_Body):
     def _in_unicode(cls, features: dict[str, Any] | None) -> dict[str, Any] | None:
         """Check texts of any depth, as Pydantic checks all other texts."""
         try:
+            # JSON can have single surrogates, which no text can.
             json.dumps(features, ensure_ascii=False).encode()
         except (UnicodeEncodeError, RecursionError):
             raise ValueError(
@@ -420,6 +428,7 @@ def service_options(values: Mapping[str, Any]) -> ListOptions:
     DataError
         If a condition would be expensive.
     """
+    # GET has fewer of the options than POST.
     chosen: dict[str, Any] = {}
     for name, option in declarations().items():
         if option.service not in values:

@@ -78,6 +78,7 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
         os.environ[SHARED] = tempfile.mkdtemp(prefix="recsys-")
         atexit.register(shutil.rmtree, os.environ[SHARED], ignore_errors=True)
         logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # workers that end
+    # Workers are new processes, which share nothing but this.
     os.environ[_SETTINGS] = msgspec.json.encode(settings).decode()
     for number in (
         signal.SIGTERM,
@@ -86,6 +87,7 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
         signal.signal(number, _end)
     import uvicorn
 
+    # uvicorn is imported late, since the help needs none of it.
     options = _options(settings)
     if workers == 1:
         uvicorn.Server(uvicorn.Config(**options)).run([listener])

@@ -61,6 +61,7 @@ class Service:
             self.slots["index"] = self.index
         self.counters = Counters(self.slots)
         self.events: LineLog | None = None
+        # Acknowledged events must survive a loss of power, lists need not.
         if settings.events is not None:
             self.events = LineLog(settings.events, durable=True)
         self.log: LineLog | None = None
@@ -72,6 +73,7 @@ class Service:
                 on_loss=self.counters.lost.inc,
             )
         self._pool = ThreadPoolExecutor(_THREADS, "recsys-answer")
+        # One thread, since only one may call `Slot.check`.
         self._loader = ThreadPoolExecutor(1, "recsys-load")
         self._n_pending = 0
         self._watch: asyncio.Task[None] | None = None
@@ -89,6 +91,7 @@ class Service:
 
     async def stop(self) -> None:
         """Stop all work, and write the remaining lines of the logs."""
+        # A trial load in progress would delay the end by minutes.
         for slot in self.slots.values():
             slot.stop()
         if self._watch is not None:
@@ -112,6 +115,7 @@ class Service:
         for name, slot in self.slots.items():
             try:
                 is_new = slot.check()
+                # None means that nothing has changed at the path.
                 if is_new:
                     self.counters.reloads.labels(name).inc()
                     _log.info(
@@ -171,6 +175,7 @@ class Service:
         ProblemError
             If too many requests are waiting, or the time limit is exceeded.
         """
+        # Better a quick rejection than an answer after its time limit.
         if self._n_pending >= self.limits.waiting:
             sentence = f"{self._n_pending} requests wait for an answer; try again."
             raise ProblemError("busy", sentence)
@@ -181,6 +186,7 @@ class Service:
             with kernels.at_most(1):  # requests already run in parallel
                 return call_until(deadline, function, *args)
 
+        # Work counts until it ends, also when its answer has timed out.
         def on_end(work: asyncio.Future[T]) -> None:
             self._n_pending -= 1
             if not work.cancelled():
@@ -199,6 +205,7 @@ class Service:
     def recorded(self, answers: list[Json], variant: Variant | None) -> list[Json]:
         """Log lists of recommendations, and return them with the variant of an A/B test."""
         for answer in answers:
+            # Clicks are compared by the variant in the log.
             if "b" in self.models:
                 answer["variant"] = variant or self.variant(answer["user"]) or "a"
             if answer["policy"] == "popular":

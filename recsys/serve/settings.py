@@ -49,6 +49,7 @@ class Limits:
     connections_of_client: int = 200
 
     def __post_init__(self) -> None:
+        # Zero would switch the whole service off.
         for name in self.__slots__:
             if (value := getattr(self, name)) <= 0:
                 raise DataError(f"The limit {name} must be above 0; got {value}.")
@@ -118,6 +119,7 @@ class Settings:
         if not 0 <= self.share <= 1:
             raise DataError(f"share must be between 0 and 1; got {self.share}.")
         for name in ("api_key", "list_key"):
+            # A frozen class sets its own fields this way only.
             object.__setattr__(self, name, _checked_keys(name, getattr(self, name)))
         if set(self.api_key or ()) & set(self.list_key or ()):
             raise DataError("api_key and list_key must differ; one of them is in both.")

@@ -97,7 +97,9 @@ def static_page(
     items = catalogue.most_rated(n)
     if not recommender.model.uses_features:  # items without ratings have no scores
         items = items[catalogue.counts[items] > 0]
+    # In the order of the ratings, in which their rows are stored.
     items = np.sort(items)
+    # A user without ratings has nothing to show.
     rated = np.flatnonzero(recommender.ratings.counts("user"))
     users = rated[: max(n_users, 0)]
     remark = None
@@ -177,6 +179,7 @@ def _items(catalogue: Catalogue, items: Indices) -> Form:
 
 def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
     """Return the users' ratings of items in the page, as rows of a CSR matrix."""
+    # Ratings of items outside of the page are left out.
     rows = recommender.ratings.matrix[users][:, items]
     return {
         "ids": id_texts(recommender.ratings.users, users),
@@ -191,6 +194,7 @@ def _model(
 ) -> Form:
     """Return the data of a model; `items` and `users` are indices of the first model."""
     if recommender is not first:
+        # The models may number users and items differently.
         items = recommender.ratings.items.index(first.ratings.items.take(items))
         users = recommender.ratings.users.find(first.ratings.users.take(users))
     model = recommender.model
@@ -310,6 +314,7 @@ def _assembled(data: Form) -> str:
         f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+    # A file has no headers for the policy.
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     html = html.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}')
     html = _STYLE.sub(lambda _: f"<style>{style}</style>", html)
