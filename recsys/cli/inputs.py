@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -340,19 +341,18 @@ def parameters_for(
     from recsys.models.registry import parameters
 
     declared = {
-        model: {each.name: each for each in parameters(model)} for model in models
+        model: {entry.name: entry for entry in parameters(model)} for model in models
     }
-    everywhere = (
-        {"random_state": fitting.seed, "threads": fitting.threads} if shared else {}
-    )
-    values_by_model = {
-        model: {
-            name: value for name, value in everywhere.items() if name in declared_names
-        }
-        for model, declared_names in declared.items()
+    everywhere = {"random_state": fitting.seed, "threads": fitting.threads}
+    values_by_model: dict[str, dict[str, Any]] = {
+        model: {name: everywhere[name] for name in everywhere.keys() & names}
+        if shared
+        else {}
+        for model, names in declared.items()
     }
     context = click.get_current_context(silent=True)
-    for prefix, name, value in sorted(fitting.given, key=lambda each: bool(each[0])):
+    # Parameters of one model come last, since they override those of all models.
+    for prefix, name, value in sorted(fitting.given, key=lambda given: given[0]):
         if prefix and prefix not in declared:
             listed = ", ".join(declared)
             raise click.UsageError(
@@ -360,47 +360,37 @@ def parameters_for(
             )
         if name in _SHARED:
             raise click.UsageError(f"-p {name}: use {_SHARED[name]}.")
-        owners = [
-            model
-            for model in ([prefix] if prefix else declared)
-            if name in declared[model]
-        ]
+        addressed = [prefix] if prefix else [*declared]
+        owners = [model for model in addressed if name in declared[model]]
         option = name if name in NAMED else "parameter"
         source = None if context is None else context.get_parameter_source(option)
         # Parameters on the command line must apply to these models; other settings need not.
         if not owners and (prefix or source in (None, ParameterSource.COMMANDLINE)):
-            raise _not_a_parameter(
-                name, {prefix: declared[prefix]} if prefix else declared
-            )
+            raise _not_a_parameter(name, addressed)
         for model in owners:
             values_by_model[model][name] = _converted(declared[model][name], str(value))
     return values_by_model
 
 
-def _not_a_parameter(
-    name: str, declared: Mapping[str, Mapping[str, Parameter]]
-) -> click.UsageError:
+def _not_a_parameter(name: str, models: Sequence[str]) -> click.UsageError:
     """Return the error for a parameter that none of the models has."""
     from recsys.models.registry import MODELS, parameters
 
-    models = " or ".join(declared)
-    if owners := [
-        entry for entry in MODELS if name in {p.name for p in parameters(entry)}
-    ]:
+    names = {model: [entry.name for entry in parameters(model)] for model in MODELS}
+    owners = [model for model in names if name in names[model]]
+    if owners:
         flag = f"--{name}" if name in NAMED else f"-p {name}"
         return click.UsageError(
-            f"{flag} does not apply to {models}; leave it out. It is for {', '.join(owners)}."
+            f"{flag} does not apply to {' or '.join(models)}; leave it out. "
+            f"It is for {', '.join(owners)}."
         )
-    all_names = {
-        p: None for entry in declared.values() for p in entry if p not in _SHARED
-    }
-    close = close_matches(name, all_names, 1)
-    hint = f"; did you mean {close[0]}?" if close else "."
-    listed = ", ".join(all_names) or "none"
-    listed += f"; `recsys models {next(iter(declared))}` describes them."
-    have = "has no" if len(declared) == 1 else "have no"
-    models = models.replace(" or ", " and ")
-    return click.UsageError(f"{models} {have} parameter {name!r}{hint} It has {listed}")
+    available = dict.fromkeys(itertools.chain(*(names[model] for model in models)))
+    hint = did_you_mean(close_matches(name, available, 1))
+    listed = ", ".join(entry for entry in available if entry not in _SHARED) or "none"
+    return click.UsageError(
+        f"There is no parameter {name!r} of {' or '.join(models)}.{hint} The parameters are "
+        f"{listed}; `recsys models {models[0]}` describes them."
+    )
 
 
 def _converted(parameter: Parameter, text: str) -> Any:
@@ -413,9 +403,8 @@ def _converted(parameter: Parameter, text: str) -> Any:
         parameter.check(value)
     except (click.BadParameter, DataError) as error:
         reason = error.message if isinstance(error, click.BadParameter) else str(error)
-        reason = reason.partition(" Recognized values: ")[
-            0
-        ]  # omit the long list of values of a flag
+        # Click lists all ways to write true and false.
+        reason = reason.partition(" Recognized values: ")[0]
         raise click.UsageError(f"-p {parameter.name}={text}: {reason}") from error
     return value
 
@@ -558,50 +547,49 @@ def find_title(ratings: Ratings, text: str) -> Any:
         without_year = texts.str.to_lowercase().str.replace(r"\s*\(\d{4}\)\s*$", "")
         return without_year.str.replace(r"^(.+), (the|a|an)$", "$2 $1")
 
-    lower, simplified = titles.str.to_lowercase(), plain(titles)
-    lower_text, simple_text = text.lower(), plain(pl.Series([text]))[0]
+    lower = titles.str.to_lowercase()
+    simple = plain(titles)
+    lower_text = text.lower()
+    simple_text = plain(pl.Series([text]))[0]
     for matches in (
         titles == text,
         lower == lower_text,
-        simplified == simple_text,
-        lower.str.starts_with(lower_text) | simplified.str.starts_with(simple_text),
+        simple == simple_text,
+        lower.str.starts_with(lower_text) | simple.str.starts_with(simple_text),
         lower.str.contains(lower_text, literal=True)
-        | simplified.str.contains(simple_text, literal=True),
+        | simple.str.contains(simple_text, literal=True),
     ):
-        if len(indices := matches.fill_null(False).arg_true().to_list()):
+        indices = matches.fill_null(False).arg_true().to_list()
+        if indices:
             return _only(text, ratings, indices)
-    n_words, titles_of_starts = simple_text.count(" ") + 1, dict[str, str]()
-    for name, title in zip(simplified.to_list(), titles.to_list(), strict=True):
-        words = (name or "").split()
-        for start in range(
-            len(words) - n_words + 1
-        ):  # all phrases with as many words as the text
-            titles_of_starts.setdefault(
-                " ".join(words[start : start + n_words]).strip(",:!?."), title
-            )
-    titles_of_starts |= {
-        name: title for name, title in zip(simplified, titles, strict=True) if name
-    }
-    suggestions = dict.fromkeys(
-        titles_of_starts[match]
-        for match in close_matches(simple_text, titles_of_starts, _NAMED)
-    )
+    # A text with a typing error may be near a whole title, or a phrase of as many words.
+    n_words = simple_text.count(" ") + 1
+    titles_by_phrase: dict[str, str] = {}
+    for name, title in zip(simple.fill_null(""), titles, strict=True):
+        words = name.split()
+        for start in range(len(words) - n_words + 1):
+            phrase = " ".join(words[start : start + n_words]).strip(",:!?.")
+            titles_by_phrase.setdefault(phrase, title)
+        titles_by_phrase[name] = title
+    phrases = close_matches(simple_text, titles_by_phrase, _NAMED)
+    suggestions = dict.fromkeys(titles_by_phrase[phrase] for phrase in phrases)
     raise CommandError(f"No title is or contains {text!r}.{did_you_mean(suggestions)}")
 
 
-def _only(text: str, ratings: Ratings, found: list[int]) -> Any:
-    """Return the id of the only item found, or raise with a list of several."""
+def _only(text: str, ratings: Ratings, indices: list[int]) -> Any:
+    """Return the id of the only item, or raise with a list of several."""
     import numpy as np
 
-    items = ratings.items.take(np.array(found))
-    if len(found) == 1:
+    items = ratings.items.take(np.array(indices))
+    if len(indices) == 1:
         return items[0]
-    assert ratings.titles is not None  # of several items, some were found by title
-    pairs = zip(items, ratings.titles.gather(found), strict=True)
+    assert ratings.titles is not None  # of several items, some match by title
+    pairs = zip(items, ratings.titles.gather(indices), strict=True)
     lines = [f"  {item}  {title}" for item, title in pairs]
-    n_hidden = len(lines) - _CANDIDATES
-    lines[_CANDIDATES:] = [f"  and {n_hidden:,} more"] if n_hidden > 0 else []
-    head = f"{len(found):,} titles match {text!r}; use one of their ids instead:"
+    if len(lines) > _CANDIDATES:
+        n_hidden = len(lines) - _CANDIDATES
+        lines[_CANDIDATES:] = [f"  and {n_hidden:,} more"]
+    head = f"{len(indices):,} titles match {text!r}; use one of their ids instead:"
     raise CommandError("\n".join([head, *lines]))
 
 

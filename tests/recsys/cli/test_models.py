@@ -66,13 +66,14 @@ def test_parameters_reach_the_model(run, ratings):
     [
         (
             "count_pwer=1",
-            "no parameter 'count_pwer'; did you mean count_power? It has factors, ",
+            "There is no parameter 'count_pwer' of als. Did you mean count_power? The "
+            "parameters are factors, ",
         ),
         (
             "user_damping=3",
             "-p user_damping does not apply to als; leave it out. It is for b",
         ),
-        ("xyzzy=3", "als has no parameter 'xyzzy'. It has factors, "),
+        ("xyzzy=3", "no parameter 'xyzzy' of als. The parameters are factors, "),
         ("factors=0", "factors must be at least 1; got 0."),
         ("factors=2.5", "-p factors=2.5: '2.5' is not a valid integer."),
         ("linked=maybe", "-p linked=maybe: 'maybe' is not a valid boolean."),
