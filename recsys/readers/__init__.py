@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
 from urllib.parse import unquote
@@ -52,7 +51,7 @@ from recsys.readers.delimited import (
     read_delimited,
     stripped,
 )
-from recsys.readers.formats import joined, read_table_rows
+from recsys.readers.formats import joined, read_table_rows, text_lines
 from recsys.readers.sources import (
     DataFile,
     NoRowsError,
@@ -512,24 +511,20 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
 
 def read_frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
     """Return all columns of a file, and whether they are strings without types."""
-    if (name := plain_name(data.name)) in _MOVIELENS:
+    name = plain_name(data.name)
+    if name in _MOVIELENS:
         names, separator, change = _MOVIELENS[name]
-        table_rows: list[list[str | None]] = []
-        for number, line in enumerate(data.lines()):
-            has_names = number == 0 and is_known_name(line.split(separator)[0].strip())
-            if line.strip() and not has_names:
-                cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))[
-                    : len(names)
-                ]
-                if not table_rows and len(cells) < len(names):
-                    raise DataError(
-                        f"{data.name} has no header; its columns need names."
-                    )
-                filled = [series.strip() or None for series in cells]
-                table_rows.append(filled + [None] * (len(names) - len(filled)))
-        return pl.DataFrame(
-            table_rows, dict.fromkeys(names, pl.String), orient="row"
-        ), True
+        lines = text_lines(data, "a table")["line"]
+        fields = lines.str.splitn(separator, len(names)).struct.rename_fields(names)
+        frame = fields.struct.unnest()
+        if len(frame) and frame.item(0, -1) is None:
+            raise DataError(f"{data.name} has no header; its columns need names.")
+        if len(frame) and is_known_name(frame.item(0, 0).strip()):
+            frame = frame.tail(-1)  # some copies have a header
+        frame = pl.DataFrame([stripped(column) for column in frame])
+        if change is not None:
+            frame = change(frame)
+        return frame, True
     layout = detect(data, Request({"item": column}))
     if not isinstance(layout, Layout) and layout.frame is not None:
         return layout.frame(data), False
@@ -537,13 +532,11 @@ def read_frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
         raise DataError(f"{data.name} has no header; its columns need names.")
     frame = _texts(data, layout)
     if layout.separator == ";":
-        with_commas = [
-            series for series in frame if series.str.contains(",", literal=True).any()
-        ]
         decimals = [
             series.name
-            for series in with_commas
+            for series in frame
             if series.str.contains(_COMMA_NUMBER).all()
+            and series.str.contains(",").any()
         ]
         without_points = pl.col(decimals).str.replace_all(".", "", literal=True)
         frame = frame.with_columns(without_points.str.replace(",", ".", literal=True))
@@ -651,31 +644,35 @@ def _forms(ids: pl.Series) -> set[str]:
     return set(forms.unique())
 
 
-_MovieLens: TypeAlias = tuple[Sequence[str], str, Callable[[list[str]], list[str]]]
-_MOVIELENS: dict[str, _MovieLens] = {
+def _with_genres(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of u.item with a list of genres in place of their flags."""
+    genres = [pl.when(pl.col(genre) == "1").then(pl.lit(genre)) for genre in _GENRES]
+    listed = pl.concat_str(genres, separator="|", ignore_nulls=True)
+    listed = listed.replace("", None)
+    return frame.select("item", "title", "released", genres=listed)
+
+
+def _with_occupations(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of users.dat with names in place of the codes of occupations."""
+    return frame.with_columns(pl.col("occupation").replace(_OCCUPATIONS))
+
+
+_MOVIELENS: dict[
+    str, tuple[list[str], str, Callable[[pl.DataFrame], pl.DataFrame] | None]
+] = {
     "u.item": (
-        ("item", "title", "released", "genres"),
-        "|",  # the last 19 fields are genre flags
-        lambda row: [
-            *row[:3],
-            "|".join(compress(_GENRES, (flag == "1" for flag in row[-len(_GENRES) :]))),
-        ],
+        ["item", "title", "released", "video", "url", *_GENRES],
+        "|",
+        _with_genres,
     ),
-    "movies.dat": (("item", "title", "genres"), "::", list),
-    "movie_titles.csv": (  # Netflix Prize: titles may have commas without quotes
-        ("item", "year", "title"),
-        ",",
-        lambda row: [*row[:2], ",".join(row[2:])],
-    ),
-    "u.user": (("user", "age", "gender", "occupation", "zip"), "|", list),
+    "movies.dat": (["item", "title", "genres"], "::", None),
+    # Netflix Prize: titles may have commas without quotes.
+    "movie_titles.csv": (["item", "year", "title"], ",", None),
+    "u.user": (["user", "age", "gender", "occupation", "zip"], "|", None),
     "users.dat": (
-        ("user", "gender", "age", "occupation", "zip"),
+        ["user", "gender", "age", "occupation", "zip"],
         "::",
-        lambda row: [
-            *row[:3],
-            *(_OCCUPATIONS.get(each, each) for each in row[3:4]),
-            *row[4:],
-        ],
+        _with_occupations,
     ),
 }
-"""Columns, separator and conversion of rows of files without header, by name."""
+"""Columns, separator and conversion of tables without header, by the name of the file."""

@@ -497,7 +497,7 @@ def read_lightgcn(
 
     With `counted`, each line begins with the number of items, and users are numbered from 0.
     """
-    lines = _lines(data, "LightGCN lines")
+    lines = text_lines(data, "LightGCN lines")
     bad = BadRows(request.rules.bad_rows)
     tokens = lines["line"].str.replace_all(r"\s+", " ").str.split(" ")
     numbers = tokens.cast(pl.List(pl.Int64), strict=False)
@@ -544,7 +544,7 @@ def read_netflix(
     fields = pl.col("line").str.extract_groups(
         r"^(?<user>\d+),(?<rating>[\d.]+),(?<timestamp>[\d-]+)$"
     )
-    lines = _lines(data, "ratings of the Netflix Prize")
+    lines = text_lines(data, "ratings of the Netflix Prize")
     frame = lines.with_columns(item=item, fields=fields).unnest("fields")
     frame = frame.filter(~pl.col("line").str.ends_with(":"))
     is_bad = frame["user"].is_null()
@@ -567,7 +567,7 @@ def read_netflix(
     return Rows(columns, layout, place, bad=bad)
 
 
-def _lines(data: DataFile, form: str) -> pl.DataFrame:
+def text_lines(data: DataFile, form: str) -> pl.DataFrame:
     """Return stripped lines that are not blank, and their numbers: line and row."""
     try:
         frame = pl.read_csv(
