@@ -13,7 +13,7 @@ import polars as pl
 
 from recsys.data.age import DAY, FADED, check_reach, present, reference_time
 from recsys.data.axis import Axis
-from recsys.data.csr import CSR, Entries, Events, Values
+from recsys.data.csr import Entries, Events, Values, first_repeat
 from recsys.data.events import (
     EventRule,
     collect,
@@ -303,7 +303,8 @@ def change_of(
     collected = collect(
         entries, before.shape, rule, implicit=old.implicit, known_order=order
     )
-    _check_unrepeated(collected.csr, before)
+    if rule.policy == "error" and collected.csr.n_duplicates:
+        raise _repeated_error(collected.log, before)
     # Events that came twice count once.
     n_added = n_staying - collected.n_same - (n_old - n_removed)
     after = before
@@ -345,20 +346,12 @@ def _without_events(
     return lost
 
 
-def _check_unrepeated(csr: CSR, ratings: Ratings) -> None:
-    """Check that no pair has several events, if these are an error.
-
-    Raises
-    ------
-    DataError
-    """
-    if csr.repeat is None:
-        return
-    entry = csr.repeat[2]
-    row = int(np.searchsorted(csr.indptr, entry, side="right")) - 1
-    user = ratings.users.values[row]
-    item = ratings.items.values[int(csr.indices[entry])]
-    raise DataError(
+def _repeated_error(log: Events, ratings: Ratings) -> DataError:
+    """Return the error on a pair that has several events, if these are an error."""
+    event, _ = first_repeat(log.users, log.items) or (0, 0)
+    user = ratings.users.values[int(log.users[event])]
+    item = ratings.items.values[int(log.items[event])]
+    return DataError(
         f"User {user!r} has rated item {item!r} already, and the model was fitted with "
         "--duplicates error; give --duplicates last, first, mean or sum to add such ratings."
     )

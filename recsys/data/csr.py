@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from lowrank.kernels import N_CODES, backends, default_threads, level_counts
 from recsys.data.arrays import (
@@ -22,14 +21,13 @@ from recsys.data.arrays import (
     Mask,
     Times,
 )
-from recsys.data.ids import MISSING_IDS, Ids, id_problem, is_bad_id
+from recsys.data.ids import MISSING_IDS, Ids, id_hashes, id_problem, is_bad_id
 from recsys.data.kinds import Policy
 from recsys.data.rows import Rows
 from recsys.data.times import epoch_seconds
 from recsys.errors import DataError
 
 _CHUNK = 1 << 20  # number of entries processed at once, to limit temporary memory
-_KEY_BITS = 63  # an int64 key must stay non-negative
 _INT32 = np.iinfo(np.int32)
 _FEWEST = 1 << 16  # minimum number of rows to allocate
 _IDS = ("user", "item")
@@ -47,7 +45,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 _MOVED_TOGETHER = (
     ("items", "data"),
     ("seconds", "kinds"),
-    ("keys", "positions"),
+    ("keys",),
 )
 _ROUNDING = 1e-6  # share of the sum of absolute weights that is a rounding error
 
@@ -362,7 +360,6 @@ class Entries:
     seconds: Times | None = None
     kinds: Codes | None = None
     keys: Hashes | None = None  # hashes of the ids of events; 0 if missing
-    positions: NDArray[np.integer[Any]] | None = None  # in the data that were read
 
     def take(self, selected: Mask) -> Entries:
         """Return the events selected by a mask."""
@@ -391,8 +388,6 @@ class Events:
         Codes of the kinds in `EventRule.kinds`.
     keys : uint64 ndarray of shape (n_events,), or None
         Hashes of the ids of events; 0 where an event has none.
-    positions : int ndarray of shape (n_events,), or None
-        Positions before sorting, while events are made into ratings.
     """
 
     indptr: Longs
@@ -401,7 +396,6 @@ class Events:
     seconds: Times | None = None
     kinds: Codes | None = None
     keys: Hashes | None = None
-    positions: NDArray[np.integer[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -474,7 +468,6 @@ def arrays_of(events: Entries | Events) -> dict[str, Array]:
         "seconds": events.seconds,
         "kinds": events.kinds,
         "keys": events.keys,
-        "positions": events.positions,
     }
     return {name: array for name, array in arrays.items() if array is not None}
 
@@ -554,22 +547,12 @@ def event_keys(ids: pl.Series) -> Hashes:
     """
     keys = np.empty(len(ids), np.uint64)
     for start in range(0, len(ids), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        keys[part] = _hashes_of_events(ids[part])
+        texts = _texts_of_events(ids.slice(start, _CHUNK))
+        is_missing = texts.is_null() | texts.is_in(MISSING_IDS)
+        hashes = np.maximum(id_hashes(texts.fill_null("")), 1)
+        hashes[is_missing.fill_null(True).to_numpy()] = 0
+        keys[start : start + _CHUNK] = hashes
     return keys
-
-
-def _hashes_of_events(ids: pl.Series) -> Hashes:
-    """Return a hash of the text of each id of an event, 0 where the id is missing."""
-    # These hashes are the same on every machine, and in every version.
-    from pandas.util import hash_array
-
-    texts = _texts_of_events(ids)
-    is_missing = texts.is_null() | texts.is_in(MISSING_IDS)
-    objects = texts.fill_null("").to_numpy().astype(object)
-    hashes = np.maximum(hash_array(objects, categorize=False), 1)
-    hashes[is_missing.to_numpy()] = 0
-    return np.asarray(hashes, np.uint64)
 
 
 def first_rounded(ids: pl.Series) -> int | None:
@@ -683,8 +666,7 @@ def _coded(keys: Array) -> tuple[Ints, Longs, Longs]:
 class CSR:
     """Canonical CSR arrays, as in `Ratings`, and repeated (user, item) pairs.
 
-    `n_duplicates` entries were merged or dropped. `repeat` has the two positions of the first
-    repeated pair among the given entries, and its position in the arrays.
+    `n_duplicates` entries were merged or dropped.
     """
 
     shape: tuple[int, int]
@@ -693,7 +675,6 @@ class CSR:
     values: Values
     seconds: Times | None = None
     n_duplicates: int = 0
-    repeat: tuple[int, int, int] | None = None
 
 
 def to_csr(
@@ -704,11 +685,8 @@ def to_csr(
     """Return entries in canonical CSR form; the arrays of the entries are reused.
 
     First and last of a repeated pair refer to the times; ties, and data without times, are resolved
-    by the order of the entries. "mean" and "sum" keep the latest time. With "error" nothing is
-    merged, and the caller checks `repeat`.
+    by the order of the entries. "mean" and "sum" keep the latest time, and "error" is as "last".
     """
-    if policy == "error":
-        entries.positions = np.arange(len(entries.rows), dtype=np.int64)
     events = group_rows(entries, shape[0])
     sort_rows(events)
     return merged(events, shape, policy)
@@ -727,7 +705,6 @@ def group_rows(entries: Entries, n_rows: int) -> Events:
     entries.seconds = None
     entries.kinds = None
     entries.keys = None
-    entries.positions = None
     if is_grouped:
         for name, array in arrays.items():
             if not array.flags.writeable:
@@ -744,11 +721,14 @@ def group_rows(entries: Entries, n_rows: int) -> Events:
     return Events(indptr, **_fields(arrays, levels))
 
 
-def sort_rows(events: Events) -> None:
-    """Sort the events of each user by item in place; repeats keep their order."""
+def sort_rows(events: Events, *others: Array) -> None:
+    """Sort the events of each user by item in place, and other arrays with them.
+
+    Repeats keep their order.
+    """
     arrays = arrays_of(events)
     items: Ints = arrays.pop("items")
-    _sort_by(items, events.indptr, [*arrays.values()])
+    _sort_by(items, events.indptr, [*arrays.values(), *others])
 
 
 def sort_rows_by(events: Events, keys: Array) -> Events:
@@ -783,6 +763,19 @@ def _sort_by(
     backends.active.sort_rows(indptr, keys, arrays, default_threads.get())
 
 
+def first_repeat(users: Ints, items: Ints) -> tuple[int, int] | None:
+    """Return the position of the first event of a pair that has another one before it.
+
+    The second number is the position of the earlier one.
+    """
+    pairs = pl.Series(users.astype(np.int64) << 32 | items)
+    is_first = pairs.is_first_distinct()
+    if is_first.all():
+        return None
+    position = is_first.arg_min() or 0
+    return position, (pairs == pairs[position]).arg_max() or 0
+
+
 def are_repeats(events: Events) -> Mask:
     """Return which events of sorted rows have the item of the next event."""
     items = events.items
@@ -800,9 +793,6 @@ def merged(events: Events, shape: tuple[int, int], policy: Policy) -> CSR:
     n_repeats = int(np.count_nonzero(repeats))
     if not n_repeats:
         return _as_csr(events, shape)
-    if policy == "error":
-        repeat = _first_repeat(events, repeats)
-        return replace(_as_csr(events, shape), n_duplicates=n_repeats, repeat=repeat)
     is_first = np.append(True, ~repeats)
     is_last = np.append(~repeats, True)
     arrays = arrays_of(events)
@@ -830,8 +820,7 @@ def _sort_pairs_by_time(
     """Sort the entries of each repeated pair by time in place."""
     members = np.flatnonzero(~(is_first & is_last))
     pairs = np.cumsum(is_first[members], dtype=np.int64)
-    times = arrays["seconds"][members]
-    order = members[_by_time(pairs, times)]
+    order = members[np.lexsort((arrays["seconds"][members], pairs))]
     for array in arrays.values():
         array[members] = array[order]
 
@@ -843,15 +832,6 @@ def _as_csr(events: Events, shape: tuple[int, int]) -> CSR:
         values = events.values.compact()
     seconds = None if events.seconds is None else compact_times(events.seconds)
     return CSR(shape, events.indptr, events.items, values, seconds)
-
-
-def _first_repeat(events: Events, repeats: Mask) -> tuple[int, int, int]:
-    """Return the first repeated pair in the order of the data, as in `CSR.repeat`."""
-    positions = events.positions
-    assert positions is not None
-    candidates = np.flatnonzero(repeats)
-    entry = int(candidates[np.argmin(positions[candidates + 1])])
-    return int(positions[entry]), int(positions[entry + 1]), entry
 
 
 def _totals(events: Events, firsts: Longs, policy: Policy) -> Floats:
@@ -914,17 +894,3 @@ def _moved_to_front(array: Array, mask: Mask) -> Array:
         array[end : end + len(selected)] = selected
         end += len(selected)
     return array[:end]
-
-
-def _by_time(groups: Longs, seconds: Times) -> Longs:
-    """Return the order that sorts each group by time, for entries sorted by group."""
-    first = int(seconds.min())
-    span = _span(seconds) + 1
-    largest_key = (int(groups[-1]) + 1) * span
-    if seconds.dtype.kind == "f" or largest_key >= 2**_KEY_BITS:
-        return np.lexsort((seconds, groups))
-    # The keys are nearly sorted, which makes a stable sort fast.
-    keys = groups * np.int64(span)
-    keys += cast(Longs, seconds)
-    keys -= first
-    return np.argsort(keys, kind="stable")

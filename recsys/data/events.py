@@ -155,7 +155,8 @@ def ratings_tell(
     if rule.above is not None and events.values is not None:
         return False
     has_several = len(events) != len(csr.indices)
-    if has_several and (events.seconds is not None or rule.policy in ("mean", "sum")):
+    are_merged = rule.policy in ("last", "first") and events.seconds is None
+    if has_several and not are_merged:
         return False
     return not _order_of_time(events, in_time_order).has_ties
 
@@ -334,23 +335,21 @@ def _if_plain(
     events: Events, shape: tuple[int, int], rule: EventRule, *, implicit: bool
 ) -> tuple[CSR | None, Events]:
     """Return the ratings if they tell everything; else None, and the events as they were."""
-    needs_events = events.seconds is not None or rule.policy in ("mean", "sum")
-    if needs_events:
-        fits = len(events) < np.iinfo(np.int32).max
-        dtype = np.int32 if fits else np.int64
-        events = replace(events, positions=np.arange(len(events), dtype=dtype))
-    sort_rows(events)
-    has_several = needs_events and bool(are_repeats(events).any())
-    positions = events.positions
-    events = replace(events, positions=None)
-    if not has_several and not (implicit and _has_returns(events.values)):
-        del positions  # to free its memory
+    needs_events = events.seconds is not None or rule.policy not in ("last", "first")
+    if not needs_events:
+        sort_rows(events)
+        if implicit and _has_returns(events.values):
+            return None, events
         return merged(events, shape, rule.policy), events
-    if positions is None:
-        return None, events
-    before = np.empty_like(positions)
-    before[positions] = np.arange(len(positions), dtype=positions.dtype)
-    return None, events.reordered(before)
+    fits = len(events) < np.iinfo(np.int32).max
+    positions = np.arange(len(events), dtype=np.int32 if fits else np.int64)
+    sort_rows(events, positions)
+    if are_repeats(events).any() or (implicit and _has_returns(events.values)):
+        before = np.empty_like(positions)
+        before[positions] = np.arange(len(positions), dtype=positions.dtype)
+        return None, events.reordered(before)
+    del positions  # to free its memory
+    return merged(events, shape, rule.policy), events
 
 
 def _has_returns(values: Values | None) -> bool:

@@ -23,6 +23,7 @@ from recsys.data.csr import (
     Values,
     compact_times,
     encoded,
+    first_repeat,
     to_csr,
 )
 from recsys.data.events import (
@@ -829,13 +830,12 @@ def _repeated_rows(collected: Collected) -> str:
 
 def _check_unrepeated(users: Ids, items: Ids, entries: Entries, place: Place) -> None:
     """Check that no pair of user and item is repeated."""
-    pairs = Entries(entries.rows.copy(), entries.items.copy())
-    csr = to_csr(pairs, (len(users), len(items)), "error")
-    if csr.repeat is None:
+    repeat = first_repeat(entries.rows, entries.items)
+    if repeat is None:
         return
-    first, second, at = csr.repeat
-    user = users.values[int(np.searchsorted(csr.indptr, at, side="right")) - 1]
-    item = items.values[int(csr.indices[at])]
+    second, first = repeat
+    user = users.values[int(entries.rows[second])]
+    item = items.values[int(entries.items[second])]
     raise DataError(
         f"{place(second)}: user {user!r} has rated item {item!r} already "
         f"(first: {place(first)}); set duplicates to last, first, mean or sum."

@@ -148,15 +148,6 @@ def test_duplicates_in_sorted_rows_as_an_error() -> None:
         Ratings.from_frame(frame, duplicates="error")
 
 
-def test_times_too_far_apart_to_pack_are_sorted_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = [(u % 7, (u * 13) % 11, float(u), u % 5) for u in range(200)]
-    packed = Ratings.from_frame(frame_of(rows)).to_frame()
-    monkeypatch.setattr("recsys.data.csr._KEY_BITS", 8)
-    assert Ratings.from_frame(frame_of(rows)).to_frame().equals(packed)
-
-
 def test_without_rating_column_feedback_is_implicit() -> None:
     ratings = Ratings.from_frame(FRAME.select("user", "item"))
     assert ratings.implicit
