@@ -28,6 +28,7 @@ from lowrank.samples import (
     times_square,
     validated_array,
 )
+from lowrank.sums import inner, row_dots
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
 _DEFAULT = 2  # components by default
 _NO_NOISE = 1e-10  # replaces a noise variance of 0 in posteriors, relative to the largest variance
 _CHUNK = 1 << 21  # maximum size of a temporary array of a block, in numbers
-_LEAST_NOISE = (
-    1e-10  # minimum, relative to the mean variance; less makes k x k systems singular
-)
+# Minimum, relative to the mean variance; less makes k x k systems singular.
+_LEAST_NOISE = 1e-10
 
 
 @dataclass(eq=False, repr=False)
@@ -160,14 +160,14 @@ class ProbabilisticPCA(
         """
         data = self._checked(X, reset=True)
         count, features = data.shape
-        limits = (
-            min(count, features - 1),
+        largest = min(count, features - 1)
+        wanted = self.n_components
+        self.n_components_ = checked_rank(
+            min(_DEFAULT, largest) if wanted is None else wanted,
+            largest,
             f"n_samples={count}, below n_features={features}",
+            name="n_components",
         )
-        wanted = (
-            min(_DEFAULT, limits[0]) if self.n_components is None else self.n_components
-        )
-        self.n_components_ = checked_rank(wanted, *limits, name="n_components")
         self.n_samples_ = count
         check_positive(self.tol, "tol")
         checked_count(self.max_iter, "max_iter")
@@ -179,9 +179,8 @@ class ProbabilisticPCA(
             self._keep(pca._location, pca._axes, pca._variances, noise, data.dtype)
             self._negligible_variance = pca._negligible_variance
             self.n_iter_ = 1
-            self.log_likelihood_ = float(
-                self._log_densities(data).sum(dtype=np.float64)
-            )
+            densities = self._log_densities(data)
+            self.log_likelihood_ = float(densities.sum(dtype=np.float64))
         return self
 
     def transform(self, X: MatrixLike) -> FloatArray:
@@ -193,15 +192,12 @@ class ProbabilisticPCA(
         check_is_fitted(self)
         data = self._checked(X)
         if _has_missing(data):
-            return np.vstack([each.mean for each in self._posteriors(data)]).astype(
-                data.dtype
-            )
+            return self._posterior_means(data).astype(data.dtype)
         scores = project(samples_of(data), self._location, self.components_)
         variances, noise = self._density_variances()
         lengths = np.sqrt(variances - noise)
-        factors = np.divide(
-            lengths, variances, out=np.zeros_like(lengths), where=lengths > 0
-        )
+        factors = np.zeros_like(lengths)
+        np.divide(lengths, variances, out=factors, where=lengths > 0)
         scores *= factors / self._unit
         return scores
 
@@ -224,7 +220,7 @@ class ProbabilisticPCA(
         incomplete = missing.any(axis=1)
         if incomplete.any():
             rows = filled[incomplete]
-            hidden = np.vstack([each.mean for each in self._posteriors(rows)])
+            hidden = self._posterior_means(rows)
             expected = self._location + hidden @ self.loadings_.T.astype(np.float64)
             filled[incomplete] = np.where(missing[incomplete], expected, rows)
         return np.asarray(filled)
@@ -279,11 +275,12 @@ class ProbabilisticPCA(
         )
         steps = em_steps(rows, start)
         model, likelihood = next(steps)
-        gain, self.n_iter_ = math.inf, 0
+        gain = math.inf
+        self.n_iter_ = 0
         while gain > self.tol and self.n_iter_ < self.max_iter:
-            before = likelihood
+            previous = likelihood
             model, likelihood = next(steps)
-            gain = (likelihood - before) / rows.count
+            gain = (likelihood - previous) / rows.count
             self.n_iter_ += 1
         self._negligible_variance = np.zeros(self.n_components_)
         svd = truncated_svd(model.loadings.T, self.n_components_, method="dense")
@@ -311,10 +308,12 @@ class ProbabilisticPCA(
         dtype: np.dtype[Any],
     ) -> None:
         """Set the fitted attributes; variances and noise are in units."""
-        self._location, self._axes = location, components
+        self._location = location
+        self._axes = components
         self.mean_ = location.astype(dtype)
         self.components_ = components.astype(dtype, copy=False)
-        self._variances, self._noise = variances, float(noise)
+        self._variances = variances
+        self._noise = float(noise)
         self.explained_variance_ = times_square(self._variances, self._unit, dtype)
         self.noise_variance_ = self._noise * self._unit * self._unit
         lengths = np.sqrt(np.maximum(self._variances - noise, 0)) * self._unit
@@ -329,12 +328,13 @@ class ProbabilisticPCA(
         rows = IncompleteRows(X / X.dtype.type(self._unit), self._location / self._unit)
         return posteriors(rows, model)
 
+    def _posterior_means(self, X: FloatArray) -> Float64Array:
+        return np.vstack([posterior.mean for posterior in self._posteriors(X)])
+
     def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
         """Check samples; NaN is allowed in dense ones."""
-        options = {
-            "accept_sparse": "csr",
-            "ensure_min_samples": 2 if reset else 1,
-        } | options
+        options.setdefault("accept_sparse", "csr")
+        options["ensure_min_samples"] = 2 if reset else 1
         return validated_array(self, X, reset=reset, allow_nan=True, **options)
 
     def __sklearn_tags__(self) -> Any:
@@ -387,10 +387,11 @@ class IncompleteRows:
         if location is None:
             location = values.sum(axis=0) / known.sum(axis=0)
         np.subtract(values, location, out=values, where=known)
-        self.values, self.location = values, location
+        self.values = values
+        self.location = location
         self.known = known.astype(np.float64)
         self.count = int(known.sum())
-        self.squares = float(np.einsum("ij,ij->", values, values))
+        self.squares = inner(values, values)
 
     @property
     def least_noise(self) -> float:
@@ -400,27 +401,34 @@ class IncompleteRows:
 
 def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
     """Yield the posterior of all rows, block by block; the mean is relative to `rows.location`."""
-    W, mean, noise = model.loadings, model.mean, model.noise
+    W = model.loadings
+    noise = model.noise
     features, k = W.shape
     squares = (W[:, :, None] * W[:, None, :]).reshape(features, k * k)
     step = max(1, _CHUNK // max(1, features, (k + 1) ** 2))
     for part in pieces(len(rows.values), step):
-        values, known = rows.values[part], rows.known[part]
+        values = rows.values[part]
+        known = rows.known[part]
+        # W'W + noise I over the known entries of each row
         system = (known @ squares).reshape(len(known), k, k) + noise * np.eye(k)
         inverse: Float64Array = np.linalg.inv(system).astype(np.float64, copy=False)
-        right = (values @ W - known @ (mean[:, None] * W))[:, :, None]
+        right = values @ W - known @ (model.mean[:, None] * W)
+        right = right[:, :, None]
         # The rounding errors of the inverse are relative to its largest entries, 1 / noise, in all
         # directions. A step of iterative refinement removes them.
         first = inverse @ right
         hidden = (first + inverse @ (right - system @ first))[:, :, 0]
+        residual = (values - model.mean - hidden @ W.T) * known
         count = known.sum(axis=1)
-        constant = count * math.log(2 * math.pi) + (count - k) * math.log(noise)
-        constant += np.linalg.slogdet(system)[1]
-        residual = (values - mean - hidden @ W.T) * known
-        distance = np.einsum("ij,ij->i", residual, residual) / noise + (hidden**2).sum(
-            axis=1
+        logarithms = count * math.log(2 * math.pi) + (count - k) * math.log(noise)
+        logarithms += np.linalg.slogdet(system)[1]
+        distance = row_dots(residual, residual) / noise + row_dots(hidden, hidden)
+        yield Posterior(
+            rows=part,
+            mean=hidden,
+            covariance=noise * inverse,
+            log_likelihood=-0.5 * (logarithms + distance),
         )
-        yield Posterior(part, hidden, noise * inverse, -0.5 * (constant + distance))
 
 
 def em_steps(
@@ -443,8 +451,10 @@ def em_steps(
     while True:
         # With 1 (for the mean) appended to each z: sums of E[z z'] over the rows that know each
         # entry, of x_j E[z], and of E[z z'] over all rows with a known entry.
-        squares, likelihoods = np.zeros((features, (k + 1) ** 2)), []
-        products, hidden = np.zeros((features, k + 1)), np.zeros((k + 1, k + 1))
+        squares = np.zeros((features, (k + 1) ** 2))
+        products = np.zeros((features, k + 1))
+        hidden = np.zeros((k + 1, k + 1))
+        likelihoods = []
         for posterior in posteriors(rows, model):
             known = rows.known[posterior.rows]
             extended = np.column_stack([posterior.mean, np.ones(len(known))])
@@ -455,11 +465,15 @@ def em_steps(
             hidden += outer[known.any(axis=1)].sum(axis=0)
             likelihoods.append(float(posterior.log_likelihood.sum()))
         yield model, math.fsum(likelihoods)
+        # One regression for each feature
         systems = squares.reshape(features, k + 1, k + 1)
         solved = np.linalg.solve(systems, products[:, :, None])[:, :, 0]
-        noise = (rows.squares - float((solved * products).sum())) / rows.count
-        W, mean = solved[:, :-1], solved[:, -1]
-        centre = hidden[:-1, -1] / hidden[-1, -1]
-        spread = hidden[:-1, :-1] / hidden[-1, -1] - np.outer(centre, centre)
+        noise = (rows.squares - inner(solved, products)) / rows.count
+        W = solved[:, :-1]
+        mean = solved[:, -1]
+        # The distribution N(b, S) of z goes into W and the mean.
+        n_rows = hidden[-1, -1]
+        centre = hidden[:-1, -1] / n_rows
+        spread = hidden[:-1, :-1] / n_rows - np.outer(centre, centre)
         root: Float64Array = np.linalg.cholesky(spread).astype(np.float64, copy=False)
         model = FactorModel(mean + W @ centre, W @ root, max(noise, rows.least_noise))
