@@ -245,14 +245,13 @@ class ProbabilisticPCA(
 
     def _closed_form(self, X: Any) -> tuple[PCA, float]:
         """Return the PCA of complete data, and the maximum likelihood noise variance."""
-        k, (count, features) = self.n_components_, X.shape
-        pca = PCA(
-            k,
-            center="exact",
-            ddof=0,
-            random_state=self.random_state,
-        ).fit(X)
-        return pca, pca._noise * (min(count, features) - k) / (features - k)
+        k = self.n_components_
+        count, features = X.shape
+        pca = PCA(k, center="exact", ddof=0, random_state=self.random_state)
+        pca.fit(X)
+        # The noise of PCA is the mean over the directions that the samples span.
+        n_spanned = min(count, features) - k
+        return pca, pca._noise * n_spanned / (features - k)
 
     def _fit_incomplete(self, X: FloatArray) -> None:
         """Fit by EM, starting from the model of the data with missing entries at column means."""

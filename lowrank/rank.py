@@ -19,6 +19,7 @@ from lowrank.blocks import RowBlocks
 from lowrank.errors import ArgumentError, check_choice
 from lowrank.operators import safe_exponent
 from lowrank.samples import samples_of
+from lowrank.sums import column_dots
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
@@ -322,17 +323,11 @@ def parallel_analysis(
     entries = entries_of(matrix, _ELBOW)
     k = min(_MOST_RANKS, *matrix.shape)
     real = truncated_svd(matrix, k, center=center, random_state=0).s
-    permuted = (samples_of(_permuted(entries, rng)) for _ in range(_PERMUTATIONS))
-    chance = [
-        truncated_svd(
-            B,
-            k,
-            center=center,
-            tol=1e-3,
-            random_state=0,
-        ).s
-        for B in permuted
-    ]
+    chance = []
+    for _ in range(_PERMUTATIONS):
+        permuted = samples_of(_permuted(entries, rng))
+        svd = truncated_svd(permuted, k, center=center, tol=1e-3, random_state=0)
+        chance.append(svd.s)
     above = real > np.quantile(chance, _QUANTILE, axis=0)
     return int(np.argmin(np.append(above, False)))
 
@@ -342,11 +337,12 @@ def _permuted(entries: Any, rng: np.random.Generator) -> Any:
     if isinstance(entries, np.ndarray):
         return rng.permuted(entries, axis=0)
     csc = entries.tocsc()
-    rows = [
-        rng.choice(csc.shape[0], size=n, replace=False) for n in np.diff(csc.indptr)
-    ]
-    indices = np.concatenate(rows) if rows else csc.indices
-    return sparse.csc_array((csc.data, indices, csc.indptr), shape=csc.shape).tocsr()
+    n_rows = csc.shape[0]
+    counts = np.diff(csc.indptr)
+    rows = [csc.indices[:0]]
+    rows += [rng.choice(n_rows, size=count, replace=False) for count in counts]
+    arrays = csc.data, np.concatenate(rows), csc.indptr
+    return sparse.csc_array(arrays, shape=csc.shape).tocsr()
 
 
 def whole_spectrum(
@@ -375,9 +371,10 @@ def whole_spectrum(
             gram += wide.T @ wide
         return np.ldexp(_roots(gram, rows), exponent)
     entries = entries_of(matrix, hint)
+    mean = matrix.column_means() * center
     if isinstance(entries, np.ndarray):
-        centred = entries.astype(np.float64) - matrix.column_means() * center
-        return np.ldexp(np.asarray(np.linalg.svd(centred, compute_uv=False)), exponent)
+        s = np.linalg.svd(entries.astype(np.float64) - mean, compute_uv=False)
+        return np.ldexp(np.asarray(s), exponent)
     if min(matrix.shape) == 0:
         return np.zeros(0)
     if min(matrix.shape) > _LARGEST_GRAM:
@@ -385,13 +382,13 @@ def whole_spectrum(
             f"A is sparse of shape {matrix.shape}, and this rule needs its whole spectrum, for "
             f"which min(A.shape) must be at most {_LARGEST_GRAM}; use 'elbow' or 'parallel'."
         )
-    # Y'Y or Y Y', whichever is smaller, for Y = S - L R' with a sparse S
+    # Y'Y or Y Y', whichever is smaller, for Y = S - 1 mean'
     S = entries.astype(np.float64)
-    L, R = np.ones((S.shape[0], 1)), (matrix.column_means() * center)[:, None]
-    if S.shape[1] > S.shape[0]:
-        S, L, R = S.T.tocsr(), R, L
-    cross = (S.T @ L) @ R.T
-    gram = (S.T @ S).toarray() - cross - cross.T + R @ (L.T @ L) @ R.T
+    if columns <= rows:
+        gram = (S.T @ S).toarray() - rows * np.outer(mean, mean)
+    else:
+        along = (S @ mean)[:, None]
+        gram = (S @ S.T).toarray() - along - along.T + mean @ mean
     return np.ldexp(_roots(gram, max(matrix.shape)), exponent)
 
 
@@ -405,7 +402,9 @@ def _roots(gram: Float64Array, larger: int) -> Float64Array:
 def _rescaled(matrix: MatrixOperator) -> tuple[MatrixOperator, int]:
     """Return A * 2**-x and x, which is nonzero if powers of the entries may overflow or vanish."""
     exponent = safe_exponent(matrix.peak, matrix.dtype)
-    return (matrix.scaled(2.0**-exponent) if exponent else matrix), exponent
+    if exponent:
+        matrix = matrix.scaled(2.0**-exponent)
+    return matrix, exponent
 
 
 def bi_cross_validation(
@@ -453,7 +452,8 @@ def bi_cross_validation(
         raise ArgumentError(f"max_rank must not be negative; got {max_rank}.")
     mean = matrix.column_means() if center else np.zeros(shape[1])
     rng = checked_generator(random_state)
-    rows, columns = (np.array_split(rng.permutation(size), _FOLDS) for size in shape)
+    rows = np.array_split(rng.permutation(shape[0]), _FOLDS)
+    columns = np.array_split(rng.permutation(shape[1]), _FOLDS)
     k = min(max_rank, shape[0] - len(rows[0]), shape[1] - len(columns[0]))
     errors = np.zeros(k + 1)
     for row_fold, column_fold in product(rows, columns):
@@ -494,11 +494,12 @@ def _block_errors(
     left_factor = (right @ Vt.T - far @ Vt.T) * inverse
     right_factor = below.T @ U - np.outer(near, U.sum(axis=0))
     centred = held_out @ right_factor - near @ right_factor
-    overlap = np.einsum("ij,ij->j", left_factor, centred)
+    # |A11 - L R'|^2 = |A11|^2 - 2 <A11 R, L> + <L'L, R'R>, for the first j columns of L and R
+    overlap = np.cumsum(column_dots(left_factor, centred))
     gram = (left_factor.T @ left_factor) * (right_factor.T @ right_factor)
     squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
     total = float(samples_of(held_out).column_squares(near).sum())
-    errors: Float64Array = total - 2 * np.append(0, np.cumsum(overlap)) + squares
+    errors: Float64Array = total - 2 * np.append(0, overlap) + squares
     return errors
 
 

@@ -59,16 +59,12 @@ def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
     w = rows.mean.copy()
     z = columns.mean.copy()
     w[:, -1] = z[:, -1] = 1
-    variance: Floats = np.einsum(
-        "np,np->n", rows.covariance, z[:, i] * z[:, j] * multiplicity
-    )
-    variance += np.einsum(
-        "np,np->n", columns.covariance, w[:, i] * w[:, j] * multiplicity
-    )
+    of_columns = z[:, i] * z[:, j] * multiplicity
+    of_rows = w[:, i] * w[:, j] * multiplicity
     multiplicity[j == d - 1] = 0  # biases are not multiplied
-    variance += np.einsum(
-        "np,np,p->n", rows.covariance, columns.covariance, multiplicity
-    )
+    of_both = columns.covariance * multiplicity
+    variance: Floats = np.einsum("np,np->n", rows.covariance, of_columns + of_both)
+    variance += np.einsum("np,np->n", columns.covariance, of_rows)
     return variance
 
 
@@ -83,11 +79,12 @@ def leverages(
     (MacKay 1992). `covariances` are packed, shape (n, d (d + 1) / 2).
     """
     d = len(prior.mean)
+    # Covariances store each entry off the diagonal once.
     packed_precision = 2 * prior.precision - np.diag(np.diag(prior.precision))
     traces = covariances @ packed_precision[np.triu_indices(d)]
     parameters = np.clip(d - prior.weights(counts) * traces, 0, d)
-    mean_leverages = np.where(counts > 0, parameters / np.maximum(counts, 1), 0)
-    return np.minimum(mean_leverages, 1).astype(np.float32)
+    parameters[counts == 0] = 0
+    return np.minimum(parameters / np.maximum(counts, 1), 1).astype(np.float32)
 
 
 def calibrated_noise(
@@ -107,6 +104,7 @@ def calibrated_noise(
         return float((np.log(variance) + (values - scores) ** 2 / variance).mean())
 
     low, high = math.log(noise) + np.log(_NOISES)
+    # The loss has one minimum: narrow the range to the neighbours of the best point.
     while high - low > _NOISE_ERROR:
         grid = np.linspace(low, high, _GRID)
         best = int(np.argmin([loss(log_noise) for log_noise in grid]))

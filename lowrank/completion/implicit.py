@@ -26,9 +26,8 @@ _BLOCK = 64  # number of factors solved for at once, if there are more
 # Minimum ratio of multiplications, exact to blocks, for blocks: they run at a lower rate, and need
 # more sweeps.
 _BLOCK_GAIN = 3.6
-_ROUNDING = (
-    10  # entries of a Gram matrix below this many epsilons of the largest are zero
-)
+# Entries of a Gram matrix below this many epsilons of the largest are zero.
+_ROUNDING = 10
 
 FEATURE_PENALTY = 30.0
 """Ridge penalty of a feature's coefficients: with this many rows, they are shrunk by half."""
@@ -263,10 +262,8 @@ class _Side:
             self.factors[:, block] = factors
         # The minimum of the last block includes the errors of all blocks, but only its penalties.
         fixed = self.factors[:, _BLOCK:]
-        of_pairs = np.einsum(
-            "ij,ij,j->", fixed, fixed, values[_BLOCK:], dtype=np.float64
-        )
-        return math.fsum(objective) + _penalty(fixed, self.penalty) + float(of_pairs)
+        total = math.fsum(objective) + _penalty(fixed, self.penalty)
+        return total + float(column_dots(fixed, fixed) @ values[_BLOCK:])
 
     def learn(self) -> None:
         """Fit the map from features to the factors, zero for rows without interactions."""
@@ -321,10 +318,12 @@ def solve_interactions(
     subset, `whole` has the Gram matrix of the factors of all columns, and their number. With
     `nonnegative`, no row factor is negative.
     """
-    (m, k), used = column_factors.shape, np.ascontiguousarray(column_factors)
+    m, k = column_factors.shape
+    used = np.ascontiguousarray(column_factors)
     n_others = m
     if known is not None:
-        used, n_others = used * known[:, None], int(np.count_nonzero(known))
+        used = used * known[:, None]
+        n_others = int(np.count_nonzero(known))
     with kernels.at_most(threads):
         if whole is None:
             gram = _gram(used, unobserved_weight)
@@ -332,10 +331,8 @@ def solve_interactions(
             gram = used.dtype.type(unobserved_weight) * whole[0].astype(used.dtype)
             n_others = whole[1]
         diagonal = np.diag(np.diag(gram))
-        if (
-            np.abs(gram - diagonal).max()
-            <= _ROUNDING * np.finfo(gram.dtype).eps * diagonal.max()
-        ):
+        rounding = _ROUNDING * np.finfo(gram.dtype).eps * diagonal.max()
+        if np.abs(gram - diagonal).max() <= rounding:
             gram = diagonal
         penalty = _penalties(
             weights, m, n_others, regularization, unobserved_weight, count_power

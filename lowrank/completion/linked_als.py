@@ -31,7 +31,7 @@ from lowrank.completion.links import (
 )
 from lowrank.kernels import transposed
 from lowrank.kernels.arrays import Float64s, Floats
-from lowrank.sums import inner
+from lowrank.sums import column_dots, inner
 
 _LEARNING_SWEEPS = 5  # sweeps in which the penalties of features are learned
 # Sweeps in which the charge on features is updated; it changes slowly.
@@ -218,9 +218,7 @@ class _LinkedSide(Side):
         if self.features is None or other is None:
             return
         residual -= centre
-        squares = np.einsum(
-            "i,ij,ij->j", self.weight, residual, residual, dtype=np.float64
-        )
+        squares = column_dots(self.weight[:, None] * residual, residual)
         squares += np.diag(self.features.scatter())
         squares += noise * self.uncertainty(other, previous_means, mean)
         # Equal entries are fitted exactly.
@@ -254,13 +252,13 @@ class _LinkedSide(Side):
         """Return the penalties of B and C, with the charge on features."""
         link = self.prior.link
         weighted = kernels.multiply(link, self.prior.precision)
-        total = self.penalty * float(inner(link, weighted))
+        total = self.penalty * inner(link, weighted)
         if self.features is not None:
             total += float(np.sum(self.features.scatter() * self.prior.precision))
             predicted = self.features.design.forward(self.features.coefficients)
             charge = (1 - self.features.shrinkage) * self.features.weight[:, None]
             pull = kernels.multiply(predicted, self.prior.precision)
-            total += float(inner(charge * predicted, pull))
+            total += inner(charge * predicted, pull)
         return total
 
     def penalties(self) -> float:

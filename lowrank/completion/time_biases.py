@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from lowrank.kernels import posteriors
-from lowrank.kernels.arrays import Floats, Floats32, Int64s, Ints
+from lowrank.kernels.arrays import Float64s, Floats, Floats32, Int64s, Ints
 from lowrank.sums import sum_of_squares
 
 if TYPE_CHECKING:
@@ -79,25 +79,21 @@ class Knots(NamedTuple):
         before = np.maximum(after - 1, 0)
         after = np.minimum(after, len(self.times) - 1)
         # Correlations with the knots before and after, 0 where there is none.
-        before_weight = (
-            np.exp(-np.abs(times - self.times[before]) / self.scale) * has_before
-        )
-        after_weight = (
-            np.exp(-np.abs(times - self.times[after]) / self.scale) * has_after
-        )
-        uncorrelated = np.maximum(1 - (before_weight * after_weight) ** 2, 1e-12)
-        a = before_weight * (1 - after_weight**2) / uncorrelated
-        b = after_weight * (1 - before_weight**2) / uncorrelated
+        p = self._correlation(times, before) * has_before
+        q = self._correlation(times, after) * has_after
+        # 1 - p^2 q^2, as p q is the correlation of the two knots
+        uncorrelated = np.maximum(1 - (p * q) ** 2, 1e-12)
+        a = p * (1 - q**2) / uncorrelated
+        b = q * (1 - p**2) / uncorrelated
         means = a * self.means[before] + b * self.means[after]
         spread = a * np.sqrt(self.variances[before])
         spread += b * np.sqrt(self.variances[after])
-        bridge = (
-            self.variance
-            * (1 - before_weight**2)
-            * (1 - after_weight**2)
-            / uncorrelated
-        )
+        bridge = self.variance * (1 - p**2) * (1 - q**2) / uncorrelated
         return means.astype(np.float32), (bridge + spread**2).astype(np.float32)
+
+    def _correlation(self, times: Int64s, knots: Int64s) -> Float64s:
+        correlation: Float64s = np.exp(-np.abs(times - self.times[knots]) / self.scale)
+        return correlation
 
     def take(self, rows: Ints) -> Self:
         """Return the drifts of some rows, in the given order; a row of -1 has no knots."""
@@ -139,8 +135,8 @@ class Knots(NamedTuple):
         """Return the first position in each low:high whose knot is later than a time."""
         for _ in range(int(self.counts.max(initial=0)).bit_length()):
             middle = np.minimum((low + high) // 2, len(self.times) - 1)
-            is_later = self.times[middle] > times
             is_open = low < high
+            is_later = self.times[middle] > times
             high = np.where(is_open & is_later, middle, high)
             low = np.where(is_open & ~is_later, middle + 1, low)
         return low
@@ -218,13 +214,12 @@ class Drift:
             trials = [(_FIRST_VARIANCE * total, scale) for scale in scales]
         best = max((evidence(*trial), trial) for trial in trials)
         variance, scale = best[1]
-        for factor in factors:
-            trial = variance * factor, scale
-            best = max(best, (evidence(*trial), trial))
+        # One step along each axis: later rounds go on from here.
+        trials = [(variance * factor, scale) for factor in factors]
+        best = max(best, *((evidence(*trial), trial) for trial in trials))
         variance, scale = best[1]
-        for factor in factors:
-            trial = variance, scale * factor
-            best = max(best, (evidence(*trial), trial))
+        trials = [(variance, scale * factor) for factor in factors]
+        best = max(best, *((evidence(*trial), trial) for trial in trials))
         height, (self.variance, self.scale) = best
         # A drift has two more parameters, variance and scale: see Schwarz (1978).
         least = -0.5 * len(data) + math.log(max(1, len(data)))
