@@ -19,7 +19,7 @@ packages=ca-certificates,g++,git,make,python3-dev,python3-venv
 if [ ! -e "$root/.laid" ]; then
   echo "== Laying Debian's $suite into $root"
   mkdir -p "$root"
-  debootstrap --variant=minbase --include="$packages" "$suite" "$root" > "$root.log" \
+  debootstrap --variant=minbase --include="$packages" "$suite" "$root" "" /usr/share/debootstrap/scripts/sid > "$root.log" \
     || { tail "$root.log"; exit 1; }
   chroot "$root" useradd --create-home tester
   touch "$root/.laid"

@@ -51,7 +51,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -258,9 +258,9 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
         with load(service) as count:
             eventually(lambda: count[200, b"als"] > 50)
             os.kill(before[0], signal.SIGKILL)
-            eventually(lambda: len(set(service.workers()) - set(before)) == 1, 60)
+            eventually(lambda: len(set(service.workers()) - set(before)) == 1)
             loaded = b'recsys_reloads_total{slot="model_a"} 3.0'
-            eventually(lambda: loaded in service.get("/metrics").body, 60)
+            eventually(lambda: loaded in service.get("/metrics").body)
         failed = sum(n for kind, n in count.items() if kind != (200, b"als"))
         assert failed <= 3  # those that the worker was answering
         assert before[1] in service.workers()
