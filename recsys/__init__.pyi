@@ -42,6 +42,7 @@ from .models.implicit_models import ImplicitBPR as ImplicitBPR
 from .models.implicit_models import ImplicitKNN as ImplicitKNN
 from .models.implicit_models import ImplicitLMF as ImplicitLMF
 from .models.linear_filter import Spectral as Spectral
+from .models.next import Next as Next
 from .models.parameters import Range as Range
 from .models.registry import MODELS as MODELS
 from .models.registry import make_model as make_model

@@ -67,10 +67,9 @@ def folded_users(
     rated = {} if histories is None else histories
     weighted = None if reading is None else _weighted_like(rated, known, reading)
     # Weighted interactions have the kinds and the ages of events, which a frame of ratings lacks.
-    needs_values = model._needs_values
     if weighted is None:
-        frame = _history_frame(rated, needs_values=needs_values)
-        new = _new_ratings(frame, known, "user", user_table, needs_values=needs_values)
+        frame = _history_frame(rated, needs_values=model._needs_values)
+        new = _new_ratings(model, frame, known, "user", user_table)
     else:
         items = known.items.index(weighted.items.values)[weighted.indices]
         entries = Entries(
@@ -105,8 +104,7 @@ def folded_items(
     if not isinstance(model, abilities.FoldsInItems):
         raise unsupported(model, abilities.FoldsInItems, "fold in new items")
     frame = of_roles(histories, ("item", "user"), ("rating", "timestamp"))
-    needs_values = model._needs_values
-    new = _new_ratings(frame, known, "item", item_table, needs_values=needs_values)
+    new = _new_ratings(model, frame, known, "item", item_table)
     rows = Histories.of_items(new, np.arange(new.n_items))
     return abilities.folded_in(model, "item", rows, new.item_features), new
 
@@ -186,16 +184,16 @@ def _history_frame(source: HistoryLike, *, needs_values: bool) -> pl.DataFrame:
 
 
 def _new_ratings(
+    model: Model,
     frame: pl.DataFrame,
     known: Ratings,
     side: str,
     table: TableLike | None,
-    *,
-    needs_values: bool,
 ) -> Ratings:
     """Return the ratings in a frame by new users of known items, or of new items.
 
-    They have the values and times that a model of `known` uses.
+    They have the values and times that the model uses. Where the order counts, rows without
+    times came one after the other.
 
     Raises
     ------
@@ -212,18 +210,20 @@ def _new_ratings(
     entries = Entries(indices["user"], indices["item"])
     if "rating" in frame.columns:
         values = rating_values(frame["rating"]).to_numpy()
-        if needs_values:
+        if model._needs_values:
             check_range(values, known)
         # Plain interactions are ones, without an array of values.
         if not known.implicit or known.weighted:
             entries.values = Values.of(values)
-    elif needs_values:
+    elif model._needs_values:
         raise DataError(
             "The model needs ratings with values, but the history has no column 'rating'."
         )
     if known.seconds is not None and "timestamp" in frame.columns:
         seconds = unix_seconds(frame["timestamp"], exact=True)
         entries.seconds = compact_times(seconds.to_numpy())
+    elif model.uses_order:
+        entries.seconds = np.arange(len(frame))
     return _with_new(known, ids, entries, table)
 
 

@@ -288,7 +288,8 @@ def user_contributions(
     positions = slice(ratings.indptr[user], ratings.indptr[user + 1])
     rated, values = ratings.indices[positions], ratings.values_at(positions)
     starts = np.array([0, len(rated)], dtype=np.int64)
-    history = Histories(starts, rated, values)
+    times = None if ratings.seconds is None else ratings.seconds[positions]
+    history = Histories(starts, rated, values, times)
     of_user, of_items = ratings.user_features, ratings.item_features
     if not model.uses_features or (of_user is None and of_items is None):
         return history, model.contributions(history, items, None)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
 
+_SCORED = 2**22  # scores computed at a time for pairs
 _COUNTED = 2**20  # ratings per block when counting, which copies them
 _PAIRS = 2**16  # pairs scored at a time
 _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
@@ -130,6 +131,22 @@ def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     return model.predict(users, held_out.indices, **times)
 
 
+def scores_of_pairs(model: Model, users: ArrayLike, items: ArrayLike) -> Floats:
+    """Return scores of pairs, shape (n_pairs,), taken from the scores of all items."""
+    u, i = model._checked_pairs(users, items)
+    distinct, rows = np.unique(u, return_inverse=True)
+    order = np.argsort(rows, kind="stable")
+    taken = np.empty(len(u), dtype=np.float32)
+    for block in kernels.pieces(
+        len(distinct), max(1, _SCORED // max(1, model.n_items))
+    ):
+        first, last = np.searchsorted(rows[order], (block.start, block.stop))
+        pairs = order[first:last]
+        scores = model.scores(distinct[block])
+        taken[pairs] = scores[rows[pairs] - block.start, i[pairs]]
+    return taken
+
+
 def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
     """Return the RMSE of a model on held-out ratings, or None without such ratings."""
     if held_out is None:
@@ -189,6 +206,8 @@ class Model:
         Whether the model uses features of items and users.
     uses_times : bool
         Whether the fitted model can predict a rating at a given time.
+    uses_order : bool
+        Whether the order of a history counts.
     remarks : tuple of str
         Choices made by the fit, one line each.
     """
@@ -199,6 +218,7 @@ class Model:
     uses_weights: ClassVar[bool] = True
     uses_features: ClassVar[bool] = False
     uses_times = False
+    uses_order: ClassVar[bool] = False
     remarks: ClassVar[tuple[str, ...]] = ()
     _parameters: ClassVar[tuple[Parameter, ...]] = ()
     _needs_values: ClassVar[bool] = False  # whether `fit` rejects implicit feedback

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import backends
 from recsys.errors import DataError
-from recsys.models.base import Progress, check_indices
+from recsys.models.base import Progress, check_indices, scores_of_pairs
 from recsys.models.histories import Histories
 from recsys.models.item_item import (
     ItemItemModel,
@@ -157,18 +157,9 @@ class EASE(ProfileModel, ItemItemModel):
             return self.weights
         return np.ascontiguousarray(self.weights.T)
 
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return scores of pairs, shape (n_pairs,), taken from `scores` of all items."""
-        u, i = self._checked_pairs(users, items)
-        distinct, rows = np.unique(u, return_inverse=True)
-        order = np.argsort(rows, kind="stable")
-        predicted = np.empty(len(u), dtype=np.float32)
-        for block in _row_blocks(len(distinct), self.n_items):
-            first, last = np.searchsorted(rows[order], (block.start, block.stop))
-            pairs = order[first:last]
-            scores = self.scores(distinct[block])
-            predicted[pairs] = scores[rows[pairs] - block.start, i[pairs]]
-        return predicted
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Return ranking scores of pairs, shape (n_pairs,); equal to those of all items."""
+        return scores_of_pairs(self, users, items)
 
     def scores(self, users: ArrayLike) -> Floats:
         """Return scores of all items, shape (n_block, n_items); independent of the other users."""

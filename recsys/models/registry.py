@@ -30,6 +30,7 @@ MODELS: dict[str, str] = {
     "implicit-bpr": "recsys.models.implicit_models:ImplicitBPR",
     "implicit-knn": "recsys.models.implicit_models:ImplicitKNN",
     "implicit-lmf": "recsys.models.implicit_models:ImplicitLMF",
+    "next": "recsys.models.next:Next",
     "popular": "recsys.models.baselines:Popular",
     "random": "recsys.models.baselines:Random",
     "softimpute": "recsys.models.softimpute:SoftImpute",

@@ -100,8 +100,9 @@ class Responses:
 
         The last rating of a repeated item is used. A rating of None means a liked item.
         """
-        # Other models have popular items for new users.
-        if not isinstance(self.recommender.model, abilities.FoldsInUsers):
+        # Other models have popular items for new users, and arrays have no order.
+        model = self.recommender.model
+        if not isinstance(model, abilities.FoldsInUsers) or model.uses_order:
             return None
         values: dict[int, float] = {}
         for item, value in rated:

@@ -1,5 +1,6 @@
 """Abilities of some models beyond scoring; each test runs for the models that have it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,14 @@ def make_ratings():
     return Ratings.from_matrix(table)
 
 
+def suited(name, ratings):
+    """The ratings, with times if the order of a history counts for the model."""
+    if not model_class(name).uses_order:
+        return ratings
+    times = np.random.default_rng(2).permutation(ratings.n_ratings)
+    return replace(ratings, seconds=times)
+
+
 @pytest.fixture(scope="module")
 def ratings():
     return make_ratings()
@@ -48,7 +57,7 @@ def ratings():
 
 @pytest.fixture(scope="module")
 def fitted(ratings):
-    models = {name: make_model(name).fit(ratings) for name in MODELS}
+    models = {name: make_model(name).fit(suited(name, ratings)) for name in MODELS}
     return models.__getitem__
 
 
@@ -62,7 +71,8 @@ def item_rows(ratings):
 def history_of(ratings, user):
     part = slice(ratings.indptr[user], ratings.indptr[user + 1])
     indptr = np.array([0, part.stop - part.start])
-    return Histories(indptr, ratings.indices[part], ratings.values[part])
+    times = None if ratings.seconds is None else ratings.seconds[part]
+    return Histories(indptr, ratings.indices[part], ratings.values[part], times)
 
 
 def assert_same_scores(found, expected):
@@ -73,7 +83,7 @@ def assert_same_scores(found, expected):
 def test_training_users_folded_in_get_what_the_fit_gave_them(name, ratings, fitted):
     model = fitted(name)
     before = {key: value.copy() for key, value in model._arrays().items()}
-    folded = model.with_users(Histories.of(ratings))
+    folded = model.with_users(Histories.of(suited(name, ratings)))
     users = np.arange(N_USERS)
     assert_same_scores(folded.scores(users), model.scores(users))
     for key, value in model._arrays().items():
@@ -83,19 +93,19 @@ def test_training_users_folded_in_get_what_the_fit_gave_them(name, ratings, fitt
 @those_with(FoldsInUsers)
 def test_users_folded_in_do_not_depend_on_one_another(name, ratings, fitted):
     model = fitted(name)
-    everyone = model.with_users(Histories.of(ratings))
+    everyone = model.with_users(Histories.of(suited(name, ratings)))
     for user in (0, 13, N_USERS - 1):
-        alone = model.with_users(history_of(ratings, user))
+        alone = model.with_users(history_of(suited(name, ratings), user))
         assert (alone.n_users, alone.n_items) == (1, N_ITEMS)
         assert_same_scores(alone.scores([0]), everyone.scores([user]))
 
 
 @those_with(FoldsInUsers)
 def test_a_loaded_model_folds_in(name, ratings, fitted, tmp_path):
-    recommender = Recommender(name).fit(ratings)
+    recommender = Recommender(name).fit(suited(name, ratings))
     recommender.save(tmp_path / "model")
     loaded = Recommender.load(tmp_path / "model")
-    history = ratings.to_frame().filter(pl.col("user") == 7)
+    history = suited(name, ratings).to_frame().filter(pl.col("user") == 7)
     again = loaded.recommend(history=history, n=5)
     assert_same_scores(again["score"], recommender.recommend(7, n=5)["score"])
     if len(set(again["score"])) == 5:
@@ -127,7 +137,7 @@ def test_items_folded_in_can_be_scored(name, ratings, fitted):
 
 @those_with(FoldsInItems)
 def test_new_items_are_recommended_next_to_the_old_ones(name, ratings):
-    recommender = Recommender(name).fit(ratings)
+    recommender = Recommender(name).fit(suited(name, ratings))
     before = recommender.recommend(3, n=5)
     rows = {
         "user": [3, 5, 8, 8],
@@ -152,7 +162,7 @@ def test_contributions_add_up_to_the_score(name, ratings, fitted):
     model = fitted(name)
     items = np.arange(N_ITEMS)
     for user in (0, 21, N_USERS - 1):
-        history = history_of(ratings, user)
+        history = history_of(suited(name, ratings), user)
         found = model.contributions(history, items)
         assert found.base.shape == (N_ITEMS,)
         assert found.terms.shape == (N_ITEMS, len(history.indices))
@@ -165,7 +175,7 @@ def test_contributions_add_up_to_the_score(name, ratings, fitted):
 
 @those_with(Explains)
 def test_explanations_through_the_facade_add_up(name, ratings):
-    recommender = Recommender(name).fit(ratings)
+    recommender = Recommender(name).fit(suited(name, ratings))
     for n in (None, 1, 3):
         frame = recommender.explain(8, 4, n=n)
         assert_same_scores(

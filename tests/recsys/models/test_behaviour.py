@@ -29,10 +29,15 @@ def make_ratings(*, implicit=False):
     table = rng.integers(1, 11, (N_USERS, N_ITEMS)) / 2
     table[rng.random(table.shape) > 0.25] = np.nan
     table[-1] = table[:, -1] = np.nan
-    ratings = Ratings.from_matrix(table)
-    if not implicit:
-        return ratings
-    return Ratings.from_matrix(np.where(np.isnan(table), np.nan, 1.0), implicit=True)
+    if implicit:
+        table = np.where(np.isnan(table), np.nan, 1.0)
+    return timed(Ratings.from_matrix(table, implicit=implicit))
+
+
+def timed(ratings):
+    """The ratings with random times, which some models need."""
+    times = np.random.default_rng(1).integers(1.5e9, 1.6e9, ratings.n_ratings)
+    return dataclasses.replace(ratings, seconds=times)
 
 
 def fit(name, **params):
@@ -315,7 +320,7 @@ def test_implicit_feedback_is_taken_or_rejected_with_an_alternative(name):
     "table", [[[4.0]], [[3.0, 3.0], [3.0, 3.0]], [[1.0, np.nan], [np.nan, 5.0]]]
 )
 def test_tiny_and_constant_tables_can_be_fitted(name, table):
-    model = make_model(name).fit(Ratings.from_matrix(np.array(table)))
+    model = make_model(name).fit(timed(Ratings.from_matrix(np.array(table))))
     scores = model.scores(np.arange(len(table)))
     assert np.isfinite(scores).all()
     if model.predicts_ratings:
@@ -402,7 +407,7 @@ def test_a_user_without_ratings_is_recommended_something(name):
 def test_a_user_who_has_seen_everything_gets_nothing(name):
     table = np.tile(np.arange(1.0, 6.0), (4, 1))
     table[1:, 0] = table[2, 3] = np.nan
-    recommender = Recommender(name).fit(Ratings.from_matrix(table))
+    recommender = Recommender(name).fit(timed(Ratings.from_matrix(table)))
     assert recommender.recommend(0).is_empty()
     assert len(recommender.recommend()) == 4
 
@@ -411,7 +416,7 @@ def test_a_user_who_has_seen_everything_gets_nothing(name):
 @pytest.mark.parametrize("shape", [(1, 6), (3, 1), (1, 1), (1, 2)])
 def test_one_user_or_one_item(name, shape):
     table = np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
-    recommender = Recommender(name).fit(Ratings.from_matrix(table))
+    recommender = Recommender(name).fit(timed(Ratings.from_matrix(table)))
     frame = recommender.recommend(exclude_seen=False)
     assert len(frame) == table.size
     assert frame["score"].is_finite().all()
@@ -421,7 +426,7 @@ def test_one_user_or_one_item(name, shape):
 def test_constant_ratings_are_predicted_constant(name):
     table = np.full((6, 5), 3.0)
     table[np.arange(5), np.arange(5)] = np.nan
-    recommender = Recommender(name).fit(Ratings.from_matrix(table))
+    recommender = Recommender(name).fit(timed(Ratings.from_matrix(table)))
     assert recommender.recommend()["score"].is_finite().all()
     if recommender.model.predicts_ratings:
         predicted = recommender.model.predict(np.arange(6), [0, 1, 2, 3, 4, 0])

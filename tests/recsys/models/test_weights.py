@@ -18,6 +18,7 @@ def events(seed=0, n=600):
     rng = np.random.default_rng(seed)
     pairs = rng.choice(40 * 30, n, replace=False)
     frame = pl.DataFrame({"user": pairs // 30, "item": pairs % 30})
+    frame = frame.with_row_index("timestamp", 1_500_000_000)
     ones = Ratings.from_frame(frame)
     weights = rng.choice([0.5, 1, 3, 8], ones.nnz).astype(np.float32)
     return ones.with_values(weights), ones
@@ -44,6 +45,7 @@ def test_a_heavy_interaction_lifts_what_goes_with_it(name):
         rows += [(user, 0, weight), (user, liked, weight), (user, 3 + user % 7, 1.0)]
     rows += [(30, 0, 1.0), (30, 9, 1.0)]
     frame = pl.DataFrame(rows, schema=["user", "item", "kind"], orient="row")
+    frame = frame.with_row_index("timestamp", 1_500_000_000)
     kinds = frame.with_columns(pl.col("kind").cast(pl.String))
     weights = {"6.0": 6, "0.5": 0.5, "1.0": 1}
     data = Ratings.from_frame(kinds, event="kind", event_weights=weights)

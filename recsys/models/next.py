@@ -1,0 +1,580 @@
+r"""Next: ridge regressions from the latest items of a history to the item after them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lowrank import kernels
+from recsys.errors import DataError
+from recsys.models.base import Model, Progress, check_indices, scores_of_pairs
+from recsys.models.histories import Explanation, Histories
+from recsys.models.parameters import fitted, model, parameter
+from recsys.models.parts import Floats
+from recsys.models.sequences import (
+    Sequences,
+    order_of_time,
+    recency,
+    sequences_of_events,
+    sources,
+    transitions,
+)
+from recsys.saved_arrays import check_rows
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from recsys.data.ratings import Ratings
+
+_DECAYS = (1.0, 3.0, 8.0)  # items: the last one, a sitting, a phase of a user
+_DENSE = 4096  # items with an exact Gram matrix; of the others, only its diagonal
+_MOST_SOLVED = 2**28  # entries of the solution of a regression: 1 GB
+_MOST_WEIGHTS = 2**26  # stored weights of all regressions: 512 MB
+_NEIGHBOR_GAMMA = math.exp(-1)  # neighbours share the latest items, not any
+_ROUNDING = 1e-5  # of sums of weights
+_CANDIDATES = 500  # newest users of an item that may be neighbours
+_LONG = (
+    50  # mean length of histories above which all users share some of the latest items
+)
+_BACKOFF = 0.1  # of an item's chance in any history, next to its chance in this one
+_CHANGES = (0.0, 0.25, 0.5, 2.0, 4.0)  # of a part's share, tried in turn
+_ROUNDS = 2
+_JUDGES = 2000  # users whose last items choose the shares
+_JUDGED_SCORES = 2**25  # scores of a part while shares are chosen: 128 MB
+
+
+@model
+class Next(Model):
+    r"""Score the items that may come next after the latest items of a user.
+
+    Before position p of a sequence, the source s_p is the sum of the items so far, in which
+    the item j places back has the weight :math:`\gamma^j` with :math:`\gamma = e^{-1/d}`;
+    the target t_p is the item at p. The weights of a decay d minimise
+    :math:`\sum_p |t_p - s_p B|^2 + \lambda |B|^2`:
+
+    .. math:: B_d = (S'S + \lambda I)^{-1} S'T.
+
+    Sources follow :math:`s_{p+1} = \gamma (s_p + t_p)`. Therefore their Gram matrix needs
+    no source but the one after the last item of each user, z_u:
+
+    .. math:: (1 - \gamma^2) S'S = \gamma^2 (S'T + T'S + T'T) - \sum_u z_u' z_u.
+
+    Neighbours are training users with the same latest items. They add the mean of their
+    histories, weighted by the square of what they share. Users with the same items are left
+    out, as they tell nothing new. All parts estimate the chance that
+    an item is next. Their shares in a score are chosen by fits without the last item of each
+    user: those that rank these items best.
+
+    Attributes
+    ----------
+    weighted : bool
+        Whether interactions have weights other than 1.
+    unit : float
+        The mean weight, which counts as 1 in a history.
+    decays, shares : float32 ndarrays of shape (n_decays,)
+        Decay of each regression in items, and its share in the scores.
+    neighbor_share : float
+        Share of the neighbours in the scores.
+    item_chances : float32 ndarray of shape (n_items,)
+        Share of each item in all interactions, times a small constant: the score for a user
+        without a history.
+    weight_indptr, weight_items, weight_values : int64, int32 and float32 ndarrays
+        The matrices B_d below one another as CSR arrays: their largest weights, as many of
+        each item as fit in 512 MB.
+    history_indptr, history_items, history_weights : int64, int32 and float32 ndarrays
+        Items of each user in the order of their latest times.
+    history_ranks : int64 ndarray of shape (n_users,)
+        Place of each user in the order of the latest times.
+
+    Notes
+    -----
+    The Gram matrix of the 4,096 items with the most interactions is exact. Of the others
+    only its diagonal is used, so that time and memory are linear in the interactions.
+
+    References
+    ----------
+    Choi et al. (2021), "Session-aware linear item-item models for session-based
+    recommendation", for regressions on items in order. Ludewig and Jannach (2018),
+    "Evaluation of session-based recommendation algorithms", for neighbours.
+    """
+
+    name = "next"
+    summary = "What comes next: the order of the latest items counts."
+    predicts_ratings: ClassVar[bool] = False
+    uses_order: ClassVar[bool] = True
+
+    decay: float | None = parameter(
+        None,
+        "Places after which an earlier item counts a third; by default 1, 3 and 8 together.",
+    )
+    regularization: float = parameter(
+        20.0,
+        "Ridge penalty of the weights, in interactions.",
+        low=1.0,
+        high=200.0,
+        log=True,
+    )
+    item_power: float = parameter(
+        0.25,
+        "Exponent by which frequent items are weighted down as sources.",
+        low=0.0,
+        high=1.0,
+    )
+    neighbors: int = parameter(
+        100,
+        "Number of training users with the same latest items in a score; 0 for none.",
+        minimum=0,
+    )
+
+    n_items: int = fitted()
+    weighted: bool = fitted()
+    unit: float = fitted()
+    item_chances: Floats = fitted("n_items")
+    decays: Floats = fitted("n_decays")
+    shares: Floats = fitted("n_decays")
+    neighbor_share: float = fitted()
+    weight_indptr: NDArray[np.int64] = fitted("n_sources + 1")
+    weight_items: NDArray[np.int32] = fitted("n_weights")
+    weight_values: Floats = fitted("n_weights")
+    history_indptr: NDArray[np.int64] = fitted("n_users + 1")
+    history_items: NDArray[np.int32] = fitted("n_interactions")
+    history_weights: Floats = fitted("n_interactions")
+    history_ranks: NDArray[np.int64] = fitted("n_users")
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return len(self.history_indptr) - 1
+
+    @classmethod
+    def _from_arrays(
+        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> Self:
+        result = super()._from_arrays(params, arrays)
+        n_items = result.n_items
+        check_rows("history", result.history_indptr, result.history_items, n_items)
+        check_rows(
+            "weights",
+            result.weight_indptr,
+            result.weight_items,
+            n_items,
+            n_items * len(result.decays),
+        )
+        return result
+
+    def _fit(self, ratings: Ratings, progress: Progress) -> None:
+        if ratings.seconds is None:
+            raise DataError(
+                "The next model needs the order of the interactions, but these have no "
+                "timestamps; name their column (--timestamp-col), or use a model that needs "
+                "none, such as ease."
+            )
+        self.n_items = ratings.n_items
+        decays = _DECAYS if self.decay is None else (self.decay,)
+        self.decays = np.array(decays, np.float32)
+        self.weighted = ratings.implicit and ratings.weighted
+        self.unit = float(ratings.values.mean(dtype=np.float64)) if self.weighted else 1
+        self._take_histories(Histories.of(ratings))
+        sequences = sequences_of_events(ratings)
+        counts = np.bincount(sequences.items, sequences.weights, self.n_items)
+        chances = _BACKOFF * counts / max(counts.sum(), 1)
+        self.item_chances = chances.astype(np.float32)
+        self._choose_shares(sequences)
+        self._set_weights(sequences)
+
+    def _set_weights(self, sequences: Sequences) -> None:
+        """Solve the regression of each decay, and store the largest weights of each item."""
+        from scipy.sparse import vstack
+
+        gammas = self._gammas
+        regressions = []
+        for gamma, pairs in zip(
+            gammas, transitions(sequences, self.n_items, gammas), strict=True
+        ):
+            regression = _Regression(sequences, pairs, gamma, self.item_power)
+            regressions.append(regression.weights(self.regularization, self._n_kept))
+        stacked = vstack(regressions, format="csr")
+        self.weight_indptr = stacked.indptr.astype(np.int64)
+        self.weight_items = stacked.indices.astype(np.int32)
+        self.weight_values = stacked.data
+
+    @property
+    def _gammas(self) -> NDArray[np.float64]:
+        """Weight of an item one place back, of each decay."""
+        gammas: NDArray[np.float64] = np.exp(-1 / self.decays.astype(np.float64))
+        return gammas
+
+    @property
+    def _n_kept(self) -> int:
+        """Number of weights of each item that fit in memory."""
+        return max(1, _MOST_WEIGHTS // max(1, len(self.decays) * self.n_items))
+
+    def _choose_shares(self, sequences: Sequences) -> None:
+        """Choose the shares by a fit to all but the last item of each user."""
+        self.shares = np.ones(len(self.decays), np.float32)
+        self.neighbor_share = 0.0
+        has_several = sequences.lengths > 1
+        if not has_several.any():
+            return
+        trial = copy.copy(self)
+        earlier = sequences.without_last(has_several)
+        trial._set_histories(_latest_of_each(earlier))
+        trial._set_weights(earlier)
+        judges = np.flatnonzero(has_several)
+        most = min(_JUDGES, _JUDGED_SCORES // self.n_items + 1)
+        judges = judges[:: -(-len(judges) // most)]
+        parts = [
+            trial._regression_scores(judges, np.eye(len(self.decays))[at])
+            for at in range(len(self.decays))
+        ]
+        if self.neighbors and sequences.lengths.mean() <= _LONG:
+            parts.append(trial._neighborhood(judges).scores())
+        is_seen = trial._binary_histories[judges].toarray() > 0
+        last_items = sequences.items[sequences.indptr[judges + 1] - 1]
+        shares = _best_shares(parts, is_seen, last_items)
+        self.shares = np.array(shares[: len(self.decays)], np.float32)
+        if len(parts) > len(self.decays):
+            self.neighbor_share = shares[-1]
+
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model with these users instead of its own.
+
+        The order of a history is that of its times; without times, of its items as they are.
+        """
+        check_indices(histories.indices, self.n_items, "item")
+        result = copy.copy(self)
+        vars(result)["_source_model"] = self._source
+        result._take_histories(histories)
+        return result
+
+    def _take_histories(self, histories: Histories) -> None:
+        order = order_of_time(histories)
+        weights = np.ones(len(order), np.float32)
+        if self.weighted:
+            weights = histories.values[order] / np.float32(self.unit)
+        self._set_histories(
+            Sequences(histories.indptr, histories.indices[order], weights)
+        )
+        times = np.arange(len(order)) if histories.times is None else histories.times
+        self.history_ranks = _ranks(histories.indptr, times[order])
+
+    def _set_histories(self, sequences: Sequences) -> None:
+        self.history_indptr, self.history_items, self.history_weights = sequences
+        vars(self).pop("_cached_histories", None)
+
+    def _histories(self, users: NDArray[np.int64]) -> Sequences:
+        """Return the histories of some users."""
+        places, indptr = kernels.row_places(self.history_indptr, users)
+        return Sequences(
+            indptr, self.history_items[places], self.history_weights[places]
+        )
+
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Return ranking scores of pairs, shape (n_pairs,); equal to those of all items."""
+        return scores_of_pairs(self, users, items)
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Return scores of all items, shape (n_block, n_items)."""
+        u = check_indices(users, self.n_users, "user")
+        scores = self._regression_scores(u, self.shares) + self.item_chances
+        if self.neighbor_share:
+            scores += np.float32(self.neighbor_share) * self._neighborhood(u).scores()
+        return scores
+
+    def _regression_scores(
+        self, users: NDArray[np.int64], shares: NDArray[np.floating]
+    ) -> Floats:
+        """Return the sum of the regressions times their shares."""
+        from scipy.sparse import hstack
+
+        histories = self._histories(users)
+        latest = [
+            sources(histories, self.n_items, gamma) * np.float32(share)
+            for gamma, share in zip(self._gammas, shares, strict=True)
+        ]
+        scores: Floats = (hstack(latest, format="csr") @ self._weights).toarray()
+        return scores
+
+    @property
+    def _weights(self) -> csr_array[np.float32]:
+        """The weights of all regressions, shape (n_decays * n_items, n_items)."""
+        from scipy.sparse import csr_array
+
+        arrays = (self.weight_values, self.weight_items, self.weight_indptr)
+        shape = (len(self.weight_indptr) - 1, self.n_items)
+        return csr_array(arrays, shape=shape)
+
+    @property
+    def _binary_histories(self) -> csr_array[np.float32]:
+        """The histories as a matrix of ones."""
+        from scipy.sparse import csr_array
+
+        ones = np.ones(len(self.history_items), np.float32)
+        shape = (self.n_users, self.n_items)
+        return csr_array((ones, self.history_items, self.history_indptr), shape=shape)
+
+    def _neighborhood(self, users: NDArray[np.int64]) -> _Neighborhood:
+        """Return the neighbours of some users among the training users."""
+        source = self._source
+        if "_cached_histories" not in vars(source):
+            histories = source._binary_histories
+            vars(source)["_cached_histories"] = (
+                histories,
+                _newest_users(histories, source.history_ranks),
+            )
+        histories, newest = vars(source)["_cached_histories"]
+        latest = sources(self._histories(users), self.n_items, _NEIGHBOR_GAMMA)
+        common = (latest @ newest).tocsr()
+        # Who has the same items, such as the user in the training data, tells nothing new.
+        rows = np.repeat(np.arange(len(users)), np.diff(common.indptr))
+        lengths = np.diff(self.history_indptr)[users]
+        is_same = np.diff(histories.indptr)[common.indices] == lengths[rows]
+        is_same &= common.data > (1 - _ROUNDING) * latest.sum(axis=1)[rows]
+        common.data[is_same] = 0
+        return _Neighborhood(latest, _largest(common, self.neighbors), histories)
+
+    def contributions(
+        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+    ) -> Explanation:
+        """Return the scores of `items` as sums over the items of the history."""
+        columns = check_indices(items, self.n_items, "item")
+        order = order_of_time(history)
+        user = self.with_users(history)
+        one = np.zeros(1, np.int64)
+        rated = user._histories(one)
+        terms = np.zeros((len(order), len(columns)), np.float32)
+        for at, gamma in enumerate(self._gammas):
+            rows = self._weights[at * self.n_items + rated.items][:, columns].toarray()
+            terms += rows * (self.shares[at] * recency(rated, gamma))[:, None]
+        if self.neighbor_share:
+            neighborhood = user._neighborhood(one)
+            terms += np.float32(self.neighbor_share) * neighborhood.terms(
+                rated.items, columns
+            )
+        in_given_order = np.empty_like(terms)
+        in_given_order[order] = terms
+        base = self.item_chances[columns]
+        return Explanation(base, np.ascontiguousarray(in_given_order.T))
+
+
+class _Regression(NamedTuple):
+    """The ridge regression of one decay.
+
+    Attributes
+    ----------
+    sequences : Sequences
+    pairs : csr_array of shape (n_items, n_items)
+        S'T, the sums over pairs of an item and a later one.
+    gamma : float
+        Weight of an item one place back.
+    item_power : float
+        Exponent by which frequent items are weighted down as sources.
+    """
+
+    sequences: Sequences
+    pairs: csr_array[np.float32]
+    gamma: float
+    item_power: float
+
+    def weights(self, penalty: float, n_kept: int) -> csr_array[np.float32]:
+        """Return the n_kept largest weights of each item with the items after it."""
+        from scipy.sparse import csr_array, vstack
+
+        n_items = self.pairs.shape[0]
+        counts = np.bincount(self.sequences.items, minlength=n_items)
+        scale = np.maximum(counts, 1).astype(np.float32) ** np.float32(-self.item_power)
+        n_dense = min(_DENSE, _MOST_SOLVED // max(1, n_items) + 1)
+        by_count = np.argsort(-counts, kind="stable")
+        frequent = np.sort(by_count[:n_dense])
+        rare = np.sort(by_count[n_dense:])
+        scaled = self.pairs.multiply(scale[:, None]).tocsr()
+        solved = self._solved(frequent, scaled[frequent], scale[frequent], penalty)
+        diagonal = self._diagonal(rare) * scale[rare] ** 2 + np.float32(penalty)
+        quotients = scaled[rare].multiply((scale[rare] / diagonal)[:, None]).tocsr()
+        quotients = quotients.astype(np.float32)
+        stacked = vstack(
+            [_largest(csr_array(solved), n_kept), _largest(quotients, n_kept)]
+        )
+        order = np.argsort(np.concatenate([frequent, rare]))
+        return stacked.tocsr()[order]
+
+    def _solved(
+        self,
+        items: NDArray[np.int64],
+        targets: csr_array[np.float32],
+        scale: Floats,
+        penalty: float,
+    ) -> Floats:
+        """Solve (D S'S D + penalty I) X = D S'T for the sources `items`; return D X."""
+        from scipy.linalg import lapack
+
+        square = self.gamma**2
+        pairs = self.pairs[items][:, items].toarray()
+        latest = sources(self.sequences, self.pairs.shape[0], self.gamma)[:, items]
+        gram = square * (pairs + pairs.T) - (latest.T @ latest).toarray()
+        gram[np.diag_indices_from(gram)] += square * self._target_squares()[items]
+        gram *= scale[:, None] * scale / (1 - square)
+        gram[np.diag_indices_from(gram)] += penalty
+        factor, failed = lapack.spotrf(
+            gram.astype(np.float32, copy=False).T, overwrite_a=True, clean=False
+        )
+        if failed:
+            raise DataError(
+                "The Gram matrix of the items is singular in single precision; try a larger "
+                "regularization."
+            )
+        solution, _ = lapack.spotrs(
+            factor, targets.toarray(order="F"), overwrite_b=True
+        )
+        solved: Floats = solution * scale[:, None]
+        return solved
+
+    def _diagonal(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the diagonal of the Gram matrix S'S at some items."""
+        square = self.gamma**2
+        latest = sources(self.sequences, self.pairs.shape[0], self.gamma)
+        ends = np.bincount(latest.indices, latest.data**2, minlength=latest.shape[1])
+        sums = square * (2 * self.pairs.diagonal() + self._target_squares()) - ends
+        diagonal: NDArray[np.float64] = sums[items] / (1 - square)
+        return diagonal
+
+    def _target_squares(self) -> NDArray[np.float64]:
+        """Return the diagonal of T'T."""
+        squares = self.sequences.weights**2
+        n_items = self.pairs.shape[0]
+        return np.bincount(self.sequences.items, squares, n_items).astype(np.float64)
+
+
+class _Neighborhood(NamedTuple):
+    """Training users that share the latest items of some users.
+
+    Attributes
+    ----------
+    latest : csr_array of shape (n_users, n_items)
+        The latest items of the users, by which neighbours are sought.
+    common : csr_array of shape (n_users, n_training_users)
+        Sums of the weights in `latest` over the items that neighbours have, too.
+    histories : csr_array of shape (n_training_users, n_items)
+    """
+
+    latest: csr_array[np.float32]
+    common: csr_array[np.float32]
+    histories: csr_array[np.float32]
+
+    def scores(self) -> Floats:
+        """Return the mean of the histories of the neighbours, weighted by squares."""
+        squares = self.common.copy()
+        squares.data **= 2
+        scores: Floats = (squares @ self.histories).toarray()
+        scores /= self._totals()[:, None]
+        return scores
+
+    def terms(self, rated: NDArray[np.int32], items: NDArray[np.int64]) -> Floats:
+        """Return the contributions of rated items of a single user to the scores of items.
+
+        A square is the common sum times the weights of the rated items in it.
+        """
+        common = self.common.toarray()[0]
+        neighbors = np.flatnonzero(common)
+        have = self.histories[neighbors]
+        shared = have[:, rated].toarray() * common[neighbors][:, None]
+        terms: Floats = shared.T @ have[:, items].toarray()
+        terms *= self.latest.toarray()[0, rated][:, None] / self._totals()
+        return terms
+
+    def _totals(self) -> Floats:
+        """Return the total weight of the neighbours of each user, or 1 without any."""
+        squares = np.square(self.common.data, dtype=np.float64)
+        rows = np.repeat(np.arange(self.common.shape[0]), np.diff(self.common.indptr))
+        totals = np.bincount(rows, squares, self.common.shape[0])
+        return np.where(totals > 0, totals, 1).astype(np.float32)
+
+
+def _newest_users(
+    histories: csr_array[np.float32], ranks: NDArray[np.int64]
+) -> csr_array[np.float32]:
+    """Return the newest users of each item, as a matrix of shape (n_items, n_users)."""
+    by_item = histories.T.tocsr()
+    newness = by_item.copy()
+    newness.data = (ranks[by_item.indices] + 1).astype(np.float32)
+    newest = _largest(newness, _CANDIDATES)
+    newest.data[:] = 1
+    return newest
+
+
+def _largest(matrix: csr_array[np.float32], n: int) -> csr_array[np.float32]:
+    """Return the n entries of each row that are largest in size, as they are sorted."""
+    from scipy.sparse import csr_array
+
+    lengths = np.diff(matrix.indptr)
+    if lengths.max(initial=0) <= n:
+        return matrix
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    order = np.lexsort((-np.abs(matrix.data), rows))
+    places = np.arange(len(order)) - np.repeat(matrix.indptr[:-1], lengths)
+    kept = np.sort(order[places < n])
+    indptr = np.append(0, np.cumsum(np.minimum(lengths, n)))
+    return csr_array(
+        (matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape
+    )
+
+
+def _ranks(indptr: NDArray[np.int64], times: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the place of each user in the order of the last times."""
+    has_items = np.diff(indptr) > 0
+    latest = np.full(len(indptr) - 1, -np.inf)
+    latest[has_items] = times[indptr[1:][has_items] - 1]
+    ranks = np.empty(len(latest), np.int64)
+    ranks[np.argsort(latest, kind="stable")] = np.arange(len(latest))
+    return ranks
+
+
+def _latest_of_each(sequences: Sequences) -> Sequences:
+    """Return the latest occurrence of each item of a user."""
+    n_items = int(sequences.items.max(initial=0)) + 1
+    keys = sequences.users.astype(np.int64) * n_items + sequences.items
+    _, from_end = np.unique(keys[::-1], return_index=True)
+    latest = np.sort(len(keys) - 1 - from_end)
+    lengths = np.bincount(sequences.users[latest], minlength=sequences.n_users)
+    indptr = np.append(0, np.cumsum(lengths))
+    return Sequences(indptr, sequences.items[latest], sequences.weights[latest])
+
+
+def _best_shares(
+    parts: Sequence[Floats], is_seen: NDArray[np.bool_], targets: NDArray[np.int32]
+) -> list[float]:
+    """Return the shares of parts that rank the targets best, changed one at a time.
+
+    A target competes with the items that are not in the history, and with all items if it
+    is in the history itself.
+    """
+    users = np.arange(len(targets))
+    is_seen = is_seen & ~is_seen[users, targets][:, None]
+
+    def gain(shares: Sequence[float]) -> float:
+        """Return the mean discounted gain of the targets, at any rank."""
+        scores = np.float32(shares[0]) * parts[0]
+        for share, part in zip(shares[1:], parts[1:], strict=True):
+            scores += np.float32(share) * part
+        scores[is_seen] = -np.inf
+        of_targets = scores[users, targets][:, None]
+        n_better = np.count_nonzero(scores > of_targets, axis=1)
+        n_equal = np.count_nonzero(scores == of_targets, axis=1) - 1
+        return float(np.mean(1 / np.log2(2 + n_better + n_equal / 2)))
+
+    best = [1.0] * len(parts)
+    best_gain = gain(best)
+    for _ in range(_ROUNDS):
+        for at in range(len(parts)):
+            present = best[at]
+            for change in _CHANGES:
+                tried = [*best[:at], present * change, *best[at + 1 :]]
+                tried_gain = gain(tried) if any(tried) else 0.0
+                if tried_gain > best_gain:
+                    best, best_gain = tried, tried_gain
+    return best

@@ -1,0 +1,149 @@
+"""Sequences: the items of users in the order of time, and sums over their pairs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.data.events import Events, event_weights
+from recsys.models.histories import Histories
+from recsys.models.parts import Floats, Indices
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from recsys.data.ratings import Ratings
+
+LEAST_WEIGHT = 0.01  # items further back count less than this, and are left out
+
+
+class Sequences(NamedTuple):
+    """Items of users in the order of time, the oldest first, with their weights."""
+
+    indptr: NDArray[np.int64]
+    items: NDArray[np.int32]
+    weights: Floats
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return len(self.indptr) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of items of each user."""
+        return np.diff(self.indptr)
+
+    @property
+    def users(self) -> NDArray[np.int32]:
+        """User of each item."""
+        return np.repeat(np.arange(self.n_users, dtype=np.int32), self.lengths)
+
+    @property
+    def lags(self) -> NDArray[np.int64]:
+        """Place of each item from the end of its sequence; the latest item has 1."""
+        ends = np.repeat(self.indptr[1:], self.lengths)
+        return ends - np.arange(len(self.items))
+
+    def without_last(self, which: NDArray[np.bool_]) -> Sequences:
+        """Return the sequences without the last item of some users."""
+        remaining = (self.lags > 1) | ~which[self.users]
+        indptr = self.indptr - np.append(0, np.cumsum(which))
+        return Sequences(indptr, self.items[remaining], self.weights[remaining])
+
+
+def sequences_of_events(ratings: Ratings) -> Sequences:
+    """Return the events of the users in the order of time; an item may come again later.
+
+    The mean weight is 1. Grades do not count as weights: disliked items come next, too.
+    """
+    events = ratings.log
+    events = events.take(~_come_twice(events))
+    weights = np.ones(len(events), np.float32)
+    if ratings.implicit and len(events):
+        weights = event_weights(events, ratings.rule)
+        weights /= weights.mean(dtype=np.float64) or 1
+    return Sequences(events.indptr, events.items, weights)
+
+
+def _come_twice(events: Events) -> NDArray[np.bool_]:
+    """Return which events repeat another one of the same user, item and second."""
+    repeat = np.zeros(len(events), np.bool_)
+    if events.seconds is None:
+        return repeat
+    is_tied = (np.diff(events.users) == 0) & (np.diff(events.seconds) == 0)
+    tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
+    keys = (events.items[tied], events.seconds[tied], events.users[tied])
+    order = np.lexsort(keys)
+    is_same = np.ones(max(0, len(tied) - 1), np.bool_)
+    for key in keys:
+        is_same &= np.diff(key[order]) == 0
+    repeat[tied[order[1:]][is_same]] = True
+    return repeat
+
+
+def order_of_time(histories: Histories) -> Indices:
+    """Return the order in which the items of each user came; as they are without times."""
+    if histories.times is None:
+        return np.arange(len(histories.indices))
+    return np.lexsort((histories.times, histories.rows))
+
+
+def reach(gamma: float) -> int:
+    """Return how many places back an item still counts, if its weight is ``gamma**lag``.
+
+    Examples
+    --------
+    >>> reach(math.exp(-1)), reach(math.exp(-1 / 3))
+    (4, 13)
+    """
+    return max(1, int(math.log(LEAST_WEIGHT) / math.log(gamma)))
+
+
+def sources(sequences: Sequences, n_items: int, gamma: float) -> csr_array[np.float32]:
+    """Return a row for each user, in which an item j places back adds gamma^j times its weight."""
+    from scipy.sparse import coo_array
+
+    values = recency(sequences, gamma)
+    recent = np.flatnonzero(values)
+    entries = (sequences.users[recent], sequences.items[recent])
+    shape = (sequences.n_users, n_items)
+    return coo_array((values[recent], entries), shape=shape).tocsr()
+
+
+def recency(sequences: Sequences, gamma: float) -> Floats:
+    """Return the weight of each item times ``gamma**lag``, or 0 far back."""
+    lags = sequences.lags
+    decayed = np.float32(gamma) ** lags.astype(np.float32)
+    return np.where(lags <= reach(gamma), decayed * sequences.weights, np.float32(0))
+
+
+def transitions(
+    sequences: Sequences, n_items: int, gammas: NDArray[np.float64]
+) -> list[csr_array[np.float32]]:
+    """Return for each gamma the sums of ``gamma**lag`` over pairs of an item and a later one.
+
+    The entry (i, j) sums the pairs in which j comes `lag` places after i.
+    """
+    from scipy.sparse import coo_array
+
+    shape = (n_items, n_items)
+    nothing = np.zeros(0, np.int32)
+    none = coo_array((np.zeros(0, np.float32), (nothing, nothing)), shape=shape)
+    sums = [none.tocsr() for _ in gammas]
+    lags = sequences.lags
+    longest = [reach(gamma) for gamma in gammas]
+    for lag in range(1, max(longest) + 1):
+        # An item has another one `lag` places after it if more than `lag` are left.
+        earlier = np.flatnonzero(lags > lag)
+        later = earlier + lag
+        values = sequences.weights[earlier] * sequences.weights[later]
+        pairs = (sequences.items[earlier], sequences.items[later])
+        counts = coo_array((values, pairs), shape=shape).tocsr()
+        for at, gamma in enumerate(gammas):
+            if lag <= longest[at]:
+                sums[at] = sums[at] + counts * np.float32(gamma**lag)
+    return sums

@@ -1,0 +1,208 @@
+"""The model of the next item: its regressions, neighbours, order of histories, and explanations."""
+
+import dataclasses
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.models.histories import Histories
+from recsys.models.next import Next
+from recsys.models.registry import make_model
+from recsys.models.sequences import (
+    Sequences,
+    reach,
+    sequences_of_events,
+    sources,
+    transitions,
+)
+from recsys.recommender import Recommender
+
+
+def make_events(n_users=40, n_items=12, seed=0, length=9):
+    """Random sequences in which an item comes again now and then."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, length, n_users)
+    users = np.repeat(np.arange(n_users), lengths)
+    return pl.DataFrame(
+        {
+            "user": users,
+            "item": rng.integers(0, n_items, len(users)),
+            "timestamp": 1.5e9 + np.arange(len(users)),
+        }
+    )
+
+
+def make_ratings(**options):
+    return Ratings.from_frame(make_events(**options), implicit=True)
+
+
+def pairs_by_hand(sequences, n_items, gamma):
+    """Source and target of each position, as dense rows."""
+    all_sources, targets = [], []
+    for start, stop in zip(sequences.indptr, sequences.indptr[1:], strict=False):
+        source = np.zeros(n_items)
+        for position in range(start, stop):
+            target = np.zeros(n_items)
+            target[sequences.items[position]] = sequences.weights[position]
+            all_sources.append(source)
+            targets.append(target)
+            source = gamma * (source + target)
+    return np.array(all_sources), np.array(targets)
+
+
+def weights_by_hand(sequences, n_items, gamma, penalty, item_power):
+    S, T = pairs_by_hand(sequences, n_items, gamma)
+    counts = np.bincount(sequences.items, minlength=n_items)
+    D = np.diag(np.maximum(counts, 1.0) ** -item_power)
+    gram = D @ S.T @ S @ D + penalty * np.eye(n_items)
+    return D @ np.linalg.solve(gram, D @ S.T @ T)
+
+
+@pytest.mark.parametrize("decay", [0.5, 1.0])
+def test_weights_are_the_ridge_regression_of_targets_on_sources(decay):
+    # Shorter sequences than the reach of a decay: nothing is left out.
+    ratings = make_ratings(length=reach(np.exp(-1 / decay)) + 1)
+    model = Next(decay=decay, regularization=2.0).fit(ratings)
+    sequences = sequences_of_events(ratings)
+    gamma = np.exp(-1 / decay)
+    expected = weights_by_hand(sequences, ratings.n_items, gamma, 2.0, 0.25)
+    weights = model._weights.toarray()
+    np.testing.assert_allclose(weights, expected, rtol=0, atol=2e-6)
+
+
+def test_weights_of_interactions_count_as_sources_and_targets():
+    frame = make_events(length=4)
+    weights = np.random.default_rng(1).uniform(0.5, 3, len(frame))
+    frame = frame.with_columns(weight=pl.Series(weights))
+    ratings = Ratings.from_frame(frame, weight="weight", implicit=True)
+    model = Next(decay=1.0, regularization=2.0).fit(ratings)
+    sequences = sequences_of_events(ratings)
+    assert sequences.weights.mean() == pytest.approx(1, abs=1e-6)
+    assert sequences.weights.std() > 0.1
+    expected = weights_by_hand(sequences, ratings.n_items, np.exp(-1), 2.0, 0.25)
+    np.testing.assert_allclose(model._weights.toarray(), expected, rtol=0, atol=2e-6)
+
+
+def test_items_beyond_the_dense_ones_have_the_diagonal_of_the_gram_matrix(monkeypatch):
+    monkeypatch.setattr("recsys.models.next._DENSE", 5)
+    ratings = make_ratings(length=4)
+    model = Next(decay=1.0, regularization=2.0, item_power=0.0).fit(ratings)
+    sequences = sequences_of_events(ratings)
+    S, T = pairs_by_hand(sequences, ratings.n_items, np.exp(-1))
+    counts = np.bincount(sequences.items, minlength=ratings.n_items)
+    rare = np.argsort(-counts, kind="stable")[5:]
+    expected = (S.T @ T)[rare] / (np.square(S).sum(axis=0)[rare, None] + 2.0)
+    weights = model._weights.toarray()[rare]
+    np.testing.assert_allclose(weights, expected, rtol=0, atol=2e-6)
+
+
+def test_sums_over_pairs_leave_out_only_what_is_far_back():
+    sequences = Sequences(
+        np.array([0, 3, 4]), np.array([0, 1, 0, 2], np.int32), np.ones(4, np.float32)
+    )
+    (pairs,) = transitions(sequences, 3, np.array([0.5]))
+    np.testing.assert_allclose(
+        pairs.toarray(), [[0.25, 0.5, 0], [0.5, 0, 0], [0, 0, 0]]
+    )
+    latest = sources(sequences, 3, 0.5).toarray()
+    np.testing.assert_allclose(latest, [[0.5 + 0.125, 0.25, 0], [0, 0, 0.5]])
+
+
+def test_planted_transitions_are_recovered():
+    rng = np.random.default_rng(0)
+    cycle = rng.permutation(50)
+    after = dict(zip(cycle, np.roll(cycle, -1), strict=True))
+    rows = []
+    for user in range(400):
+        item = rng.integers(50)
+        for position in range(6):
+            rows.append((user, item, 1.5e9 + position))
+            item = after[item] if rng.random() < 0.8 else rng.integers(50)
+    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    recommender = Recommender("next").fit(frame)
+    for item in range(50):
+        top = recommender.recommend(history=[item], n=1)
+        assert top["item"].to_list() == [after[item]]
+
+
+def test_the_order_of_a_new_history_counts():
+    recommender = Recommender("next").fit(make_events(seed=3))
+    one = recommender.recommend(history=[1, 5], n=5)
+    other = recommender.recommend(history=[5, 1], n=5)
+    assert one["score"].to_list() != other["score"].to_list()
+    timed = pl.DataFrame({"item": [5, 1], "timestamp": [1.5e9 + 9, 1.5e9]})
+    assert recommender.recommend(history=timed, n=5).equals(one)
+
+
+def test_new_users_with_the_history_of_a_known_one_have_its_scores():
+    ratings = make_ratings(seed=4)
+    model = Next().fit(ratings)
+    folded = model.with_users(Histories.of(ratings))
+    users = np.arange(ratings.n_users)
+    np.testing.assert_array_equal(folded.scores(users), model.scores(users))
+
+
+def test_nobody_is_their_own_neighbour():
+    frame = pl.DataFrame(
+        {
+            "user": ["a", "a", "b", "b", "c", "c", "c"],
+            "item": [0, 1, 0, 2, 0, 1, 3],
+            "timestamp": 1.5e9 + np.arange(7),
+        }
+    )
+    ratings = Ratings.from_frame(frame, implicit=True)
+    model = Next().fit(ratings)
+    scores = model._neighborhood(np.array([0])).scores()[0]
+    # b shares the first item of a, c shares both, and the last counts most.
+    of_b, of_c = np.exp(-2.0) ** 2, (np.exp(-1.0) + np.exp(-2.0)) ** 2
+    expected = np.array([of_b + of_c, of_c, of_b, of_c]) / (of_b + of_c)
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_explanations_add_up_to_the_scores(seed):
+    ratings = make_ratings(seed=seed)
+    model = Next().fit(ratings)
+    assert model.neighbor_share >= 0
+    model.neighbor_share = 0.7
+    histories = Histories.of(ratings)
+    items = np.arange(ratings.n_items)
+    for user in range(10):
+        history = histories.take(np.array([user]))
+        folded = model.with_users(history)
+        explanation = model.contributions(history, items)
+        assert explanation.terms.shape == (len(items), len(history.indices))
+        total = explanation.base + explanation.terms.sum(axis=1)
+        np.testing.assert_allclose(total, folded.scores([0])[0], atol=1e-6)
+
+
+def test_two_events_of_one_item_in_the_same_second_are_one():
+    frame = make_events()
+    twice = pl.concat([frame, frame[::2]]).sort("timestamp")
+    ratings = [Ratings.from_frame(f, implicit=True) for f in (frame, twice)]
+    one, other = (sequences_of_events(r) for r in ratings)
+    np.testing.assert_array_equal(one.items, other.items)
+
+
+def test_without_times_the_error_names_the_option_and_another_model():
+    frame = make_events().drop("timestamp")
+    with pytest.raises(DataError, match=r"no timestamps; name their column .*ease"):
+        Recommender("next").fit(frame)
+
+
+def test_one_decay_replaces_the_three():
+    ratings = make_ratings()
+    assert Next().fit(ratings).decays.tolist() == [1, 3, 8]
+    assert Next(decay=2.5).fit(ratings).decays.tolist() == [2.5]
+
+
+def test_shares_rank_the_last_items_at_least_as_well_as_equal_shares():
+    ratings = make_ratings(n_users=200, n_items=30, seed=7)
+    model = make_model("next").fit(ratings)
+    assert (model.shares >= 0).all()
+    assert model.shares.max() > 0
+    again = dataclasses.replace(ratings)
+    np.testing.assert_array_equal(make_model("next").fit(again).shares, model.shares)
