@@ -91,7 +91,10 @@ class Option(click.Option):
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value in the environment for this verb, or for all verbs."""
-        return next(filter(None, map(os.environ.get, variables(self, ctx))), None)
+        for name in variables(self, ctx):
+            if value := os.environ.get(name):
+                return value
+        return None
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
         """Return the value in the environment; a secret may contain spaces."""
@@ -212,7 +215,9 @@ class Command(_WithExamples):
     def _surplus(self, words: Sequence[str], ctx: click.Context) -> click.UsageError:
         """Return the error for superfluous words."""
         arguments = [
-            p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)
+            param.make_metavar(ctx)
+            for param in self.params
+            if isinstance(param, click.Argument)
         ]
         expected = " and ".join(arguments) or "no arguments"
         hint = self.hints.get("", "Quote values that contain spaces.")
@@ -224,15 +229,17 @@ class Command(_WithExamples):
     def _choose_one(self, ctx: click.Context) -> None:
         """Keep the given group of options; the command line overrides settings."""
         groups = self.one_of.values()
-        used = {n for n in chain(*groups) if ctx.params[n] not in (None, (), False)}
+        unset: tuple[Any, ...] = (None, (), False)
+        used = {name for name in chain(*groups) if ctx.params[name] not in unset}
         typed = {
-            n
-            for n in used
-            if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE
+            name
+            for name in used
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         }
         chosen = [group for group in groups if not (typed or used).isdisjoint(group)]
         for name in used.difference(*chosen):
-            ctx.params[name] = () if isinstance(ctx.params[name], tuple) else None
+            is_tuple = isinstance(ctx.params[name], tuple)
+            ctx.params[name] = () if is_tuple else None
         *first_choices, last = self.one_of
         choices = f"{', '.join(first_choices)} or {last}"
         if len(chosen) > 1:
@@ -317,7 +324,9 @@ def settings(ctx: click.Context) -> dict[str, str]:
         resolved[flag] = f"{text} ({origin})"
     for name in sorted(os.environ):
         if name.startswith(f"{PREFIX}_") and name not in variable_names:
-            value = _HIDDEN if _SECRETS.search(name) else shown(os.environ[name])
+            value = shown(os.environ[name])
+            if _SECRETS.search(name):
+                value = _HIDDEN
             resolved[name] = f"{value} (sets no option)"
     return resolved
 
@@ -412,21 +421,24 @@ def _normalised(value: Any) -> Any:
     """Return a table with underscores in its keys."""
     if not isinstance(value, dict):
         return value
-    return {key.replace("-", "_"): _normalised(entry) for key, entry in value.items()}
+    table = {}
+    for key, entry in value.items():
+        table[key.replace("-", "_")] = _normalised(entry)
+    return table
 
 
 def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
     """Raise for unknown keys, with a suggestion."""
     group = ctx.command
     names = group.list_commands(ctx) if isinstance(group, click.Group) else []
-    options = {
-        _setting(option) for verb in _verbs(ctx) for option in _options(verb.command)
-    }
+    options: set[str] = set()
+    for verb in _verbs(ctx):
+        options |= {_setting(option) for option in _options(verb.command)}
     for key, value in table.items():
         if isinstance(value, dict) and key in names:
             command = cast(click.Group, group).get_command(ctx, key)
-            verb = click.Context(cast(Any, command), parent=ctx, info_name=key)
-            _check(value, verb, f"{where}{key}.")
+            context = click.Context(cast(Any, command), parent=ctx, info_name=key)
+            _check(value, context, f"{where}{key}.")
         elif isinstance(value, dict) or key not in options:
             close = close_matches(key, sorted({*names, *options}), 1)
             hint = f"; did you mean {close[0].replace('_', '-')!r}?" if close else "."

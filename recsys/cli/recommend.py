@@ -47,11 +47,9 @@ class Source:
     def is_alone(self) -> bool:
         """True if the command line has no other options than users, a number and an output."""
         context = click.get_current_context()
-        others = {str(each.name) for each in context.command.params} - _ALONE
-        return {*map(context.get_parameter_source, others)} <= {
-            None,
-            ParameterSource.DEFAULT,
-        }
+        names = {str(param.name) for param in context.command.params}
+        sources = {context.get_parameter_source(name) for name in names - _ALONE}
+        return sources <= {None, ParameterSource.DEFAULT}
 
     def open(self, roles: Collection[str] = ()) -> Recommender:
         """Load the model, or fit one to the ratings.
@@ -167,11 +165,9 @@ def recommend(
         return
     both = (options.at_most is None) == (options.per is None)
     require(both, "--at-most and --per go together: --at-most 2 --per genres.")
-    if (
-        user
-        and source.is_alone
-        and output.resolved_format not in ("database", "parquet")
-    ):
+    needs_frame = output.resolved_format in ("database", "parquet")
+    # The import of polars would take longer than everything else together.
+    if user and source.is_alone and not needs_frame:
         from recsys.ranking.known_users import lists_of_known_users
 
         lists = lists_of_known_users(source.path, user, n)
@@ -306,9 +302,8 @@ def similar(
     elif text:
         frame = recommender.similar_items(text=text, n=n)
     else:
-        items = inputs.listed_ids(item, ratings.items) + [
-            inputs.find_title(ratings, each) for each in title
-        ]
+        items = inputs.listed_ids(item, ratings.items)
+        items += [inputs.find_title(ratings, text) for text in title]
         try:
             frame = recommender.similar_items(items, n)
         except UnknownIdError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,7 @@ from recsys import evaluation  # which imports nothing yet
 from recsys.addresses import shown
 from recsys.cli import inputs
 from recsys.cli import options as cli
-from recsys.cli.errors import CommandError, State, require
+from recsys.cli.errors import CommandError, State
 from recsys.cli.group import Group
 from recsys.cli.output import (
     Activity,
@@ -35,21 +35,17 @@ _SHOWN = ("version", "model", "created", "ratings")
 _METRICS = ("rmse", "ndcg")  # metrics in the table on a terminal
 _MARK = "*"
 _NAMES = (
-    *(
-        "new_ratings",
-        "unknown_users",
-        "unknown_items",
-        "unknown_ratings",
-        "repeated_ratings",
-    ),
-    *(
-        "ratings_drift",
-        "popularity_drift",
-        "mean_rating",
-        "catalogue_used",
-        "rmse",
-        "mae",
-    ),
+    "new_ratings",
+    "unknown_users",
+    "unknown_items",
+    "unknown_ratings",
+    "repeated_ratings",
+    "ratings_drift",
+    "popularity_drift",
+    "mean_rating",
+    "catalogue_used",
+    "rmse",
+    "mae",
 )
 _OF_LISTS = ("recall", "ndcg", "coverage")
 _TESTS = "randomization test: random groups of users of the same sizes"
@@ -88,17 +84,14 @@ def list_(directory: str, output: Output) -> None:
 
     versions = list_versions(directory)
     rows = versions.to_dicts()
-    kinds = {name: name.partition("@")[0] for name in versions.columns}
-    columns = [*_SHOWN, *(name for name in versions.columns if kinds[name] in _METRICS)]
-    columns += [name for name in ("tag",) if versions[name].count()]
-    table = versions.select(columns).with_columns(
-        pl.Series(
-            "version", [row["version"] + f" {_MARK}" * row["latest"] for row in rows]
-        ),
-        pl.Series(
-            "created", [str(row["created"])[:16].replace("T", " ") for row in rows]
-        ),
-    )
+    names = versions.columns
+    metrics = [name for name in names if name.partition("@")[0] in _METRICS]
+    columns = [*_SHOWN, *metrics]
+    if versions["tag"].count():
+        columns.append("tag")
+    mark = pl.when("latest").then(pl.lit(f" {_MARK}")).otherwise(pl.lit(""))
+    minute = pl.col("created").str.slice(0, 16).str.replace("T", " ")
+    table = versions.with_columns(pl.col("version") + mark, minute).select(columns)
     legend = f"{_MARK} latest" if versions["latest"].any() else ""
     output.write_document({"versions": rows}, versions, table, legend)
 
@@ -186,20 +179,19 @@ def monitor(
     new = inputs.load_ratings(ratings, reader, like).as_interactions()
     # The last measurement is the reference.
     before = next(reversed(measured(model)), None)
-    reference = (
-        {name: value for name, (value, *_) in before.metrics.items()} if before else {}
-    )
+    reference = {}
+    if before is not None:
+        reference = {name: value for name, (value, *_) in before.metrics.items()}
     with Activity("Measuring"):
         result = evaluation.monitor(
             loaded, new, n, reference=reference, random_state=seed
         )
     if report is not None:
-        sentence = "No report: no new rating has a known user and a known item."
-        require(result.evaluation is not None, sentence, CommandError)
+        if result.evaluation is None:
+            sentence = "No report: no new rating has a known user and a known item."
+            raise CommandError(sentence)
         models = {loaded.model.name: loaded.model}
-        write_report(
-            cast("Evaluation", result.evaluation), models, report, monitoring=result
-        )
+        write_report(result.evaluation, models, report, monitoring=result)
     rows = result.table.to_dicts()
     document: dict[str, Any] = {
         "command": "monitor",
@@ -215,15 +207,17 @@ def monitor(
 def _shown_words() -> list[str]:
     """Return the words of the command line without users and passwords of addresses."""
     words = click.get_current_context().ensure_object(State).words
-    pairs = (
-        word.partition("=") if word.startswith("-") else ("", "", word)
-        for word in words
-    )
-    return [f"{name}{equals}{shown(value)}" for name, equals, value in pairs]
+    shown_words = []
+    for word in words:
+        name, equals, value = "", "", word
+        if word.startswith("-"):
+            name, equals, value = word.partition("=")
+        shown_words.append(f"{name}{equals}{shown(value)}")
+    return shown_words
 
 
 def write_report(
-    found: Evaluation,
+    result: Evaluation,
     models: dict[str, Model],
     path: str,
     monitoring: Monitoring | None = None,
@@ -236,7 +230,7 @@ def write_report(
     from recsys.cli.info import library_versions
 
     page = evaluation.html_report(
-        found,
+        result,
         parameters={label: model.get_params() for label, model in models.items()},
         monitoring=monitoring,
         command=shlex.join(["recsys", *_shown_words()]),
@@ -249,37 +243,35 @@ def write_report(
         },
     )
     with atomic_file(Path(path)) as stream:
-        stream.write(
-            page.encode(errors="backslashreplace")
-        )  # a file name need not be text
+        # A file name need not be text.
+        stream.write(page.encode(errors="backslashreplace"))
     note(f"the report is in {path}")
 
 
-def _shown(found: Monitoring) -> Any:
+def _shown(result: Monitoring) -> Any:
     """Return the table with formatted numbers."""
     import polars as pl
 
     def number(value: float | None) -> str:
         if value is None:
             return ""
-        return (
-            f"{value:,.0f}"
-            if value == round(value) and abs(value) > 1
-            else f"{value:.4f}"
-        )
+        is_count = value == round(value) and abs(value) > 1
+        return f"{value:,.0f}" if is_count else f"{value:.4f}"
 
-    rows = [
-        {
-            "name": row["name"],
-            "value": number(row["value"]),
-            "95% interval": ""
-            if row["low"] is None
-            else f"[{number(row['low'])}, {number(row['high'])}]",
-            "reference": number(row["reference"]),
-            "description": row["description"],
-        }
-        for row in found.table.to_dicts()
-    ]
+    rows = []
+    for row in result.table.to_dicts():
+        interval = ""
+        if row["low"] is not None:
+            interval = f"[{number(row['low'])}, {number(row['high'])}]"
+        rows.append(
+            {
+                "name": row["name"],
+                "value": number(row["value"]),
+                "95% interval": interval,
+                "reference": number(row["reference"]),
+                "description": row["description"],
+            }
+        )
     return pl.DataFrame(rows)
 
 
@@ -337,27 +329,24 @@ def compare_online(
     output.write_document(document, result.metrics, *_table(result))
 
 
-def _table(found: OnlineTest) -> tuple[Any, str]:
+def _table(result: OnlineTest) -> tuple[Any, str]:
     """Return the table for a terminal, and its legend."""
     import polars as pl
 
-    level = 1 - found.confidence
-    rows = found.metrics.to_dicts()
-    table = pl.DataFrame(
-        {
-            "metric": [row["metric"] for row in rows],
-            "a": [f"{row['a']:.4f}" for row in rows],
-            "b": [f"{row['b']:.4f}" for row in rows],
-            "b - a": [f"{row['difference']:+.4f}" for row in rows],
-            f"{found.confidence:.0%} interval": [
-                f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows
-            ],
-            "p": [
-                f"{row['p_value']:.4f} *"
-                if row["p_value"] < level
-                else f"{row['p_value']:.4f}"
-                for row in rows
-            ],
-        }
-    )
-    return table, f"p: {_TESTS}; * below {level:.2g}"
+    level = 1 - result.confidence
+    rows = []
+    for row in result.metrics.to_dicts():
+        mark = " *" if row["p_value"] < level else ""
+        rows.append(
+            {
+                "metric": row["metric"],
+                "a": f"{row['a']:.4f}",
+                "b": f"{row['b']:.4f}",
+                "b - a": f"{row['difference']:+.4f}",
+                f"{result.confidence:.0%} interval": (
+                    f"[{row['low']:+.4f}, {row['high']:+.4f}]"
+                ),
+                "p": f"{row['p_value']:.4f}{mark}",
+            }
+        )
+    return pl.DataFrame(rows), f"p: {_TESTS}; * below {level:.2g}"
