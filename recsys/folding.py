@@ -25,7 +25,6 @@ from recsys.models import abilities
 from recsys.models.base import Model
 from recsys.models.histories import Histories
 from recsys.models.parts import Mask
-from recsys.predictions import unsupported
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float] | Sequence[Any]"
 
@@ -52,12 +51,14 @@ def folded_users(
     DataError
     """
     if not isinstance(model, abilities.FoldsInUsers):
-        raise unsupported(model, abilities.FoldsInUsers, "fold in new users")
+        raise abilities.unsupported(model, abilities.FoldsInUsers, "fold in new users")
     if histories is user_features is None:
         raise DataError("New users need histories or user_features; got neither.")
     encoder = known.axis("user").encoder
     if user_features is not None and not model.uses_features:
-        raise unsupported(model, abilities.KnowsFeatures, "use features of users")
+        raise abilities.unsupported(
+            model, abilities.KnowsFeatures, "use features of users"
+        )
     if user_features is not None and encoder is None:
         raise DataError(
             f"The {model.name} model was fitted without features of users; fit it to ratings with "
@@ -102,7 +103,7 @@ def folded_items(
     DataError
     """
     if not isinstance(model, abilities.FoldsInItems):
-        raise unsupported(model, abilities.FoldsInItems, "fold in new items")
+        raise abilities.unsupported(model, abilities.FoldsInItems, "fold in new items")
     frame = of_roles(histories, ("item", "user"), ("rating", "timestamp"))
     new = _new_ratings(model, frame, known, "item", item_table)
     rows = Histories.of_items(new, np.arange(new.n_items))

@@ -22,7 +22,6 @@ from recsys.models.base import FactorModel, Model
 from recsys.models.baselines import Bias, Popular
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parts import Floats, Indices, Mask
-from recsys.models.registry import MODELS, model_class
 from recsys.ranking.topn import Cosine, CsrPairs, Scorer, TopN, check_n
 from recsys.storage import Saved
 
@@ -83,7 +82,7 @@ def predicted_pairs(
     if std:
         if not isinstance(model, abilities.HasUncertainty):
             action = "estimate its uncertainty"
-            raise unsupported(model, abilities.HasUncertainty, action)
+            raise abilities.unsupported(model, abilities.HasUncertainty, action)
         deviations = np.full(len(users), np.nan, dtype=np.float32)
         deviations[is_known] = model.predict_std(*known, **context)
         columns.append(pl.Series("std", deviations, nan_to_null=True))
@@ -284,7 +283,7 @@ def user_contributions(
         If the scores of the model are not such sums.
     """
     if not isinstance(model, abilities.Explains):
-        raise unsupported(model, abilities.Explains, "explain its scores")
+        raise abilities.unsupported(model, abilities.Explains, "explain its scores")
     positions = slice(ratings.indptr[user], ratings.indptr[user + 1])
     rated, values = ratings.indices[positions], ratings.values_at(positions)
     starts = np.array([0, len(rated)], dtype=np.int64)
@@ -353,7 +352,7 @@ def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
         ability: Any = abilities.HasUserVectors
         if side == "item":
             ability = abilities.HasItemVectors | abilities.HasItemSimilarity
-        raise unsupported(model, ability, f"find similar {side}s")
+        raise abilities.unsupported(model, ability, f"find similar {side}s")
     reliability: Floats = np.zeros(len(counts), np.float32)
     if isinstance(model, abilities.KnowsFeatures) and model.knows(side):
         vectors, reliability = model.comparable(side)
@@ -399,13 +398,3 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     vectors = np.hstack([space.vectors for space in spaces])
     of_texts = np.hstack(queries)
     return Cosine(vectors.astype(np.float32), of_texts.astype(np.float32))
-
-
-def unsupported(model: Model, ability: Any, action: str) -> DataError:
-    """Return the error for a model that lacks an ability; it names the models that have it."""
-    names = ", ".join(
-        name for name in sorted(MODELS) if issubclass(model_class(name), ability)
-    )
-    return DataError(
-        f"The {model.name} model cannot {action}; these models can: {names or 'none'}."
-    )

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from recsys.database import Address
     from recsys.evaluation.results import Gate, Verdict
+    from recsys.known_users import ListColumns
     from recsys.models.base import Step
-    from recsys.ranking.known_users import ListColumns
     from recsys.table_writer import IfExists, TableWriter
 
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")

@@ -168,7 +168,7 @@ def recommend(
     needs_frame = output.resolved_format in ("database", "parquet")
     # The import of polars would take longer than everything else together.
     if user and source.is_alone and not needs_frame:
-        from recsys.ranking.known_users import lists_of_known_users
+        from recsys.known_users import lists_of_known_users
 
         lists = lists_of_known_users(source.path, user, n)
         if lists is not None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
+from recsys.errors import DataError
 from recsys.models.base import Model
 from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.parts import Floats, Indices
+from recsys.models.registry import MODELS, model_class
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
@@ -112,3 +114,13 @@ def fold(model: Any, side: str, histories: Histories) -> Model:
     method = model.with_users if side == "user" else model.with_items
     folded: Model = method(histories)
     return folded
+
+
+def unsupported(model: Model, ability: Any, action: str) -> DataError:
+    """Return the error for a model that lacks an ability; it names the models that have it."""
+    names = ", ".join(
+        name for name in sorted(MODELS) if issubclass(model_class(name), ability)
+    )
+    return DataError(
+        f"The {model.name} model cannot {action}; these models can: {names or 'none'}."
+    )

@@ -21,7 +21,6 @@ from recsys.models import abilities
 from recsys.models.base import Model
 from recsys.models.baselines import Popular
 from recsys.models.parts import Floats, Indices, Mask
-from recsys.predictions import unsupported
 from recsys.ranking.filters import (
     blocked_pairs,
     candidate_mask,
@@ -387,7 +386,9 @@ def best_items(
     vectors = np.zeros((0, 0), np.float32)
     if diversity:
         if not isinstance(model, abilities.HasItemVectors):
-            raise unsupported(model, abilities.HasItemVectors, "diversify lists")
+            raise abilities.unsupported(
+                model, abilities.HasItemVectors, "diversify lists"
+            )
         vectors = model.item_vectors()
         scale = np.nan_to_num(inverse_lengths(vectors))
         vectors = vectors * scale[:, None]

@@ -25,7 +25,6 @@ from lowrank.kernels.arrays import Hashes
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import SearchOrder, Ties, item_order, mixed
 from recsys.errors import DataError, check_whole
-from recsys.models.base import Model
 from recsys.models.factor_form import FactorForm
 from recsys.models.parts import Floats, Indices, Mask
 
@@ -487,7 +486,8 @@ def checked_scores(scorer: Scorer, users: Indices) -> NDArray[np.floating[Any]]:
         scores = scores.astype(np.float32 if is_short else np.float64)
     if not scores.flags.writeable:  # such as the result of np.broadcast_to
         scores = scores.copy()
-    if isinstance(scorer, Model) and np.isnan(scores).any():
+    # Similarities may be NaN, of vectors of zeros; only models have a name.
+    if hasattr(scorer, "name") and np.isnan(scores).any():
         row, item = np.argwhere(np.isnan(scores))[0].tolist()
         raise DataError(
             f"The scores of the {name} model must be numbers, or minus infinity for items to leave "

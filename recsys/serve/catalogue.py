@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from lowrank.kernels.arrays import Float64s, Floats, Int64s, Masks
 from recsys.changes import plausible_range
 from recsys.data.ids import Ids
-from recsys.models.abilities import HasItemVectors
+from recsys.models.abilities import HasItemVectors, unsupported
 from recsys.models.base import FactorModel
 from recsys.models.nonnegative import has_topics
-from recsys.predictions import unsupported
 from recsys.recommender import Recommender
 from recsys.serve.deadline import check_time
 from recsys.serve.problems import ProblemError

@@ -20,7 +20,7 @@ from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.histories import Explanation, Histories
-from recsys.predictions import clip_to_range, unsupported, user_contributions
+from recsys.predictions import clip_to_range, user_contributions
 from recsys.ranking.lists import ListOptions
 from recsys.ranking.rerank import prepare_lists
 from recsys.ranking.topn import CsrPairs, TopN, top_n
@@ -298,7 +298,9 @@ class Responses:
         model = self.recommender.model
         is_uncertain = isinstance(model, abilities.HasUncertainty)
         if confidence is not None and not is_uncertain:
-            raise unsupported(model, abilities.HasUncertainty, "give intervals")
+            raise abilities.unsupported(
+                model, abilities.HasUncertainty, "give intervals"
+            )
         # As texts, the ids are of one type.
         texts = [(str(user), str(item)) for user, item in pairs]
         frame = self.recommender.predict(texts, cold_start=unknown, std=is_uncertain)

@@ -29,11 +29,11 @@ from recsys.data.feature_selection import with_features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
+from recsys.known_users import lists_of_known_users
 from recsys.model_file import checksum, format_of, read_manifest
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.registry import MODELS
-from recsys.ranking.known_users import lists_of_known_users
 from recsys.recommender import Recommender
 from recsys.saved_arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
 from recsys.saved_tables import check_features

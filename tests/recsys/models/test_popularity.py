@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys import Ratings, Recommender, tune, with_features
+from recsys.known_users import lists_of_known_users
 from recsys.models.histories import Histories
 from recsys.models.registry import make_model
-from recsys.ranking.known_users import lists_of_known_users
 
 FITS = {
     "als": {"factors": 4, "iterations": 3},

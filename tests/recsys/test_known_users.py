@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from recsys import Ratings, Recommender, with_features
-from recsys.ranking.known_users import lists_of_known_users
+from recsys.known_users import lists_of_known_users
 
 TITLES = [
     "plain",
