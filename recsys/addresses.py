@@ -142,7 +142,8 @@ def split_table(source: str) -> tuple[str, str | None]:
     parts = _TABLE.fullmatch(source)
     if parts is None:
         return source, None
-    address, table = parts["place"], parts["table"]
+    address = parts["place"]
+    table = parts["table"]
     scheme = scheme_of(address)
     if scheme is not None and scheme not in _FILES:
         # Without a slash after the host, the text may be a user and a password.
@@ -208,8 +209,9 @@ def parse_server(source: str) -> Server | None:
         settings["user"] = _decoded(user)
         if has_password:
             settings["password"] = _decoded(password)
-    hosts = [_HOST.fullmatch(each) for each in parts["hosts"].split(",")]
-    names, ports = [], []
+    hosts = [_HOST.fullmatch(text) for text in parts["hosts"].split(",")]
+    names = []
+    ports = []
     for host in hosts:
         name = None if host is None else _decoded(host["name"])
         port = "" if host is None else host["port"] or ""
@@ -226,7 +228,8 @@ def parse_server(source: str) -> Server | None:
             return None
         decoded = _decoded(value)
         if (keyword, decoded) == ("ssl", "true"):  # of JDBC, which libpq knows as well
-            keyword, decoded = "sslmode", "require"
+            keyword = "sslmode"
+            decoded = "require"
         settings[keyword] = decoded
     values: dict[str, str] = {}
     for name, value in settings.items():
@@ -281,7 +284,9 @@ def _shown_url(url: str, scheme: str) -> str:
     parts = _URL.fullmatch(remainder)
     if parts is None:
         return f"{scheme}:..."
-    host, port, path = parts["host"], parts["port"] or "", parts["path"]
+    host = parts["host"]
+    port = parts["port"] or ""
+    path = parts["path"]
     is_valid = port in ("", ":") or int(port[1:]) <= _LARGEST_PORT
     if not is_valid or (path and not path.startswith("/")) or _looks_secret(path):
         return f"{scheme}:..."

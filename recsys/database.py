@@ -129,7 +129,9 @@ def parse_address(
     """
     source, label = whole(text), located(text)
     if Path(label).exists():
-        kind, address, named = _kind_of_file(Path(source)), source, None
+        kind = _kind_of_file(Path(source))
+        address = source
+        named = None
     else:
         kind, address, named = _parsed(source, label)
     if kind is None:
@@ -487,7 +489,8 @@ def _expression(field: pa.Field, role: str, address: Address) -> str:
     """Return the SQL for a column, with a type that Arrow, Parquet and polars support."""
     import pyarrow as pa
 
-    kind, name = field.type, quoted(field.name)
+    kind = field.type
+    name = quoted(field.name)
     label = getattr(kind, "type_name", None) or str(kind).removeprefix(
         "extension<arrow."
     )

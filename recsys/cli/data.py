@@ -73,7 +73,8 @@ def inspect(
     choice = choose_model(loaded)
     facts = _described(loaded)
     facts["ratings"]["kind"] = "implicit" if choice.ratings.implicit else "explicit"
-    names, first = ", ".join(map(str, choice.candidates)), choice.candidates[0]
+    names = ", ".join(map(str, choice.candidates))
+    first = choice.candidates[0]
     found_by = (
         {"models": names} if choice.is_open else {"model": first.model, **first.params}
     )
@@ -239,7 +240,8 @@ def scree(
     check_plot(plot)
     data = inputs.load_ratings(ratings, reader).as_interactions()
     with Activity("Decomposing"):
-        matrix, decomposed = data.matrix, "implicit data"
+        matrix = data.matrix
+        decomposed = "implicit data"
         if not data.implicit:
             bias: Any = make_model("bias").fit(data)
             decomposed = "ratings minus user and item biases"

@@ -469,7 +469,8 @@ def with_ids(
     options: ListOptions, reader: ReaderOptions, recommender: Recommender
 ) -> ListOptions:
     """Return options with the ids in the files that they name."""
-    items, block = options.items, options.block
+    items = options.items
+    block = options.block
     if items is not None:
         items = known_ids(str(items), recommender, "item")
     if block is not None:
@@ -605,7 +606,8 @@ def described_history(
     """
     from recsys.changes import plausible_range, usual_scale
 
-    ratings, training, history = recommender.ratings, recommender.training, {}
+    ratings = recommender.ratings
+    history: dict[Any, float] = {}
     rated = [(text, _best_rating(recommender)) for text in like]
     lowest, highest = plausible_range(ratings)
     for text in rate:
@@ -618,7 +620,7 @@ def described_history(
             raise click.UsageError(
                 f"--rate takes TITLE=X with a number X; got {text!r}."
             )
-        if training["implicit"]:
+        if recommender.training["implicit"]:
             raise CommandError(
                 "The model is fitted to implicit feedback; use --like, not --rate."
             )

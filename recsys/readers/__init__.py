@@ -288,17 +288,17 @@ def _of_parts(
     return {name: value for name, value in options.items() if name not in decided}
 
 
-def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:
+def _in_database(table: TableSource, sources: Sequence[str]) -> TableSource:
     """Complete the name of a table in the ratings' database, but no other source."""
     address = parse_address(sources[0]) if len(sources) == 1 else None
     if (
         address is None
-        or not isinstance(given, str)
-        or is_address(given)
-        or Path(given).exists()
+        or not isinstance(table, str)
+        or is_address(table)
+        or Path(table).exists()
     ):
-        return given
-    return address.of_table(given)
+        return table
+    return address.of_table(table)
 
 
 def _table_name(source: object, sources: Sequence[str]) -> str | None:
@@ -379,7 +379,8 @@ def read_raw(
         As `read_ratings`.
     """
     if data.parts:
-        parts, empty = [], None
+        parts = []
+        empty = None
         for part in data.parts:
             try:
                 parts.append((part.name, read_raw(part, request, required)))
@@ -462,7 +463,8 @@ def read_table(
         features = _features(to_polars(source), ids, request, where, untyped=False)
     else:
         with open_data(source, request.options, guess=True) as data:
-            features, where = _read(data, ids, request), data.name
+            features = _read(data, ids, request)
+            where = data.name
     return _described(features, ids, where, of_new)
 
 
@@ -484,17 +486,15 @@ def _neighbouring_table(
         if usual_column([*features.kinds], other) is not None:
             return None, f"{name} not used (it has {other}s, too)"
     except DataError as error:
-        return (
-            None,
-            f"{name} not used: {str(error).removeprefix(f'{name} ').rstrip('.')}",
-        )
+        reason = str(error).removeprefix(f"{name} ").rstrip(".")
+        return None, f"{name} not used: {reason}"
     return _described(features, ids, name)
 
 
 def _read(data: DataFile, ids: Ids, request: Request) -> Features:
     """Return the typed table in a file, with a column of the years in titles."""
     read = [
-        read_frame(part, request.columns.get(ids.kind))
+        read_frame(part, request.columns.get(ids.kind), pad=True)
         for part in data.parts or (data,)
     ]
     frame = pl.concat([part for part, _ in read], how="diagonal_relaxed")
@@ -509,8 +509,13 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
     return features
 
 
-def read_frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
-    """Return all columns of a file, and whether they are strings without types."""
+def read_frame(
+    data: DataFile, column: str | None, *, pad: bool = False
+) -> tuple[pl.DataFrame, bool]:
+    """Return all columns of a file, and whether they are strings without types.
+
+    With `pad`, short records are filled with empty fields.
+    """
     name = plain_name(data.name)
     if name in _MOVIELENS:
         names, separator, change = _MOVIELENS[name]
@@ -530,7 +535,7 @@ def read_frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
         return layout.frame(data), False
     if not isinstance(layout, Layout) or not layout.has_header:
         raise DataError(f"{data.name} has no header; its columns need names.")
-    frame = _texts(data, layout)
+    frame = _texts(data, layout, pad=pad)
     if layout.separator == ";":
         decimals = [
             series.name
@@ -546,7 +551,7 @@ def read_frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
     return frame.with_columns(pl.col(lists).str.extract_all(r"\S+")), True
 
 
-def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
+def _texts(data: DataFile, layout: Layout, *, pad: bool) -> pl.DataFrame:
     """Return all columns of a delimited file as strings, null for empty fields."""
     names: dict[str, str] = {}
     for position, name in enumerate(layout.names):
@@ -566,7 +571,7 @@ def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
         empty = pl.DataFrame(schema=dict.fromkeys(roles, pl.String))
         frame = pl.concat([empty, *map(pl.DataFrame, blocks)])
     except UnreliableError:
-        texts, _ = read_carefully(data, layout, roles, pad=True)
+        texts, _ = read_carefully(data, layout, roles, pad=pad)
         frame = pl.DataFrame(all_stripped(texts.select(*names).to_dict()))
     return frame.rename(names)
 
@@ -585,7 +590,8 @@ def _features(
             frame.columns, ids.kind, request.columns.get(ids.kind), where
         )
     except DataError as error:  # several columns have usual names
-        column, problem = None, error
+        column = None
+        problem = error
     if column is None:
         fitting = [name for name in frame.columns if _has_ids(frame[name], ids)]
         if len(fitting) != 1:
@@ -613,13 +619,14 @@ def _described(
     features: Features, ids: Ids, name: str, of_new: bool = False
 ) -> tuple[Features, str]:
     """Return the table, and a remark on its columns and its ids."""
-    noun, n_known = f"{ids.kind}s", int((features.rows_of(ids) >= 0).sum())
-    if not n_known and not (
-        of_new and _forms(features.frame[ids.kind]) & _forms(ids.values)
-    ):
+    table_ids = features.frame[ids.kind]
+    n_known = int((features.rows_of(ids) >= 0).sum())
+    # Ids of another form are of other things, not of new ones.
+    are_new = of_new and not _forms(table_ids).isdisjoint(_forms(ids.values))
+    if not n_known and not are_new:
         raise DataError(
-            f"{name} has none of the {noun} of the ratings: its ids look like "
-            f"{next(iter(features.frame[ids.kind]), None)!r}, theirs like {ids.values[0]!r}."
+            f"{name} has none of the {ids.kind}s of the ratings: its ids look like "
+            f"{next(iter(table_ids), None)!r}, theirs like {ids.values[0]!r}."
         )
     remarks = []
     if 0 < n_known < len(ids):
@@ -628,10 +635,8 @@ def _described(
         remarks.append(f"has {len(features) - n_known:,} without ratings")
     aside = f" ({', '.join(remarks)})" if remarks else ""
     unused = f"; left out: {', '.join(features.left_out)}" if features.left_out else ""
-    return (
-        features,
-        f"{name}{aside}: {features if features.kinds else 'ids only'}{unused}",
-    )
+    columns = str(features) if features.kinds else "ids only"
+    return features, f"{name}{aside}: {columns}{unused}"
 
 
 def _forms(ids: pl.Series) -> set[str]:

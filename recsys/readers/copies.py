@@ -284,9 +284,11 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
 
         matrix: Any
         if form == "Matrix Market":
-            matrix, first = io.mmread(path, spmatrix=False), 1
+            matrix = io.mmread(path, spmatrix=False)
+            first = 1
         else:
-            matrix, first = sparse.load_npz(path), 0
+            matrix = sparse.load_npz(path)
+            first = 0
         matrix = sparse.coo_array(matrix)
         if matrix.dtype.kind in "iu":
             matrix = matrix.astype(np.int64)  # which holds sums of repeated entries

@@ -226,7 +226,8 @@ def sniff_separator(
     """
     if DOUBLE_COLON in lines[0] and tuple(separators) == tuple(_SEPARATORS):
         return DOUBLE_COLON
-    even, widest = {}, {}
+    even: dict[str, int] = {}
+    widest: dict[str, int] = {}
     for separator in separators:
         rows = split_rows(lines, separator)
         widest[separator] = len(rows[0]) if rows else 0
@@ -524,7 +525,7 @@ def read_carefully(
     frame = pl.concat(frames).with_columns(pl.col(pl.String).str.strip_chars())
     if not layout.has_header:
         return frame, 0
-    repeats = [pl.col(role) == layout.names[place] for role, place in roles.items()]
+    repeats = [pl.col(role) == layout.names[n] for role, n in roles.items()]
     selected = frame.filter(~pl.all_horizontal(repeats))
     return selected, len(frame) - len(selected)
 

@@ -382,7 +382,8 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
             yield DocumentBatch(
                 ids, texts, titles if any(t is not None for t in titles) else None
             )
-            block, length = [], 0
+            block = []
+            length = 0
 
 
 def _kind(data: DataFile) -> str:
@@ -429,11 +430,11 @@ def _collection(folder: Path, labels: Sequence[str]) -> str | None:
     return max(sizes, key=sizes.__getitem__, default=None)
 
 
-def _plain(value: Any, place: str, role: str) -> str:
+def _plain(value: Any, where: str, role: str) -> str:
     """Return an entry of a table as text; raise for lists, objects and bytes."""
     if isinstance(value, list | dict | bytes):
         raise DataError(
-            f"{place}: the {role} must be a text; got {type(value).__name__}."
+            f"{where}: the {role} must be a text; got {type(value).__name__}."
         )
     return "" if value is None else str(value)
 
@@ -469,12 +470,12 @@ def _parquet_rows(data: DataFile, names: Sequence[str]) -> Rows:
             start += len(frame)
 
 
-def _chosen(names: Sequence[str], wanted: _Columns, place: str) -> _Columns:
+def _chosen(names: Sequence[str], wanted: _Columns, where: str) -> _Columns:
     """Choose the columns as requested or by usual names; a single one is the text."""
     listed = ", ".join(names)
     for requested in wanted:
         if requested is not None and requested not in names:
-            raise DataError(f"{place} has no column {requested!r}; it has {listed}.")
+            raise DataError(f"{where} has no column {requested!r}; it has {listed}.")
     lower = {name.lower(): name for name in reversed(names)}
 
     def usual(usual_names: Sequence[str], text: str | None = None) -> str | None:
@@ -486,7 +487,7 @@ def _chosen(names: Sequence[str], wanted: _Columns, place: str) -> _Columns:
         text = names[0]
     if text is None:
         raise DataError(
-            f"{place} has no column that is evidently the text; it has {listed}. Name it "
+            f"{where} has no column that is evidently the text; it has {listed}. Name it "
             "with --text-col (text_col)."
         )
     chosen = _Columns(
@@ -494,7 +495,7 @@ def _chosen(names: Sequence[str], wanted: _Columns, place: str) -> _Columns:
     )
     for name in chosen:
         if name is not None and names.count(name) > 1:
-            raise DataError(f"{place} has {names.count(name)} columns named {name!r}.")
+            raise DataError(f"{where} has {names.count(name)} columns named {name!r}.")
     return chosen
 
 

@@ -87,7 +87,7 @@ def page(text: str) -> tuple[str, str | None]:
     return " ".join(line for line in lines if line), title or None
 
 
-def _smart(lines: Iterable[str], place: str) -> Iterator[Marked]:
+def _smart(lines: Iterable[str], where: str) -> Iterator[Marked]:
     """Yield records of SMART: ``.I`` begins one, ``.T``, ``.W``, ... its fields."""
     identity = ""
     start = 0
@@ -113,13 +113,13 @@ def _smart(lines: Iterable[str], place: str) -> Iterator[Marked]:
             fields.setdefault(field, []).append(line)
         elif line.strip():
             raise DataError(
-                f"{place}, line {number}: there is a text before the first .I."
+                f"{where}, line {number}: there is a text before the first .I."
             )
     if identity:
         yield record()
 
 
-def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
+def _trec(lines: Iterable[str], where: str) -> Iterator[Marked]:
     """Yield the documents between ``<DOC>`` and ``</DOC>``, or topics in ``<top>``."""
     start = 0
     parts: list[str] = []
@@ -135,7 +135,7 @@ def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
         parts = []
         label = _NUMBER.search(text)
         if label is None:
-            raise DataError(f"{place}, line {start}: the document has no <DOCNO>.")
+            raise DataError(f"{where}, line {start}: the document has no <DOCNO>.")
         head = _HEAD.search(text)
         title = None if head is None else _plain(head[2]) or None
         remainder = text.replace(label[0], " ", 1)
@@ -147,10 +147,10 @@ def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
             remainder = remainder.replace(head[0], " ", 1)
         yield Marked(start, _identity(label[1]), _plain(remainder), title)
     if "".join(parts).strip():
-        raise DataError(f"{place}, line {start}: the document is not closed by </DOC>.")
+        raise DataError(f"{where}, line {start}: the document is not closed by </DOC>.")
 
 
-def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:
+def _blocks(lines: Iterable[str], where: str) -> Iterator[Marked]:
     """Yield blocks of a line with a number, a text, and a line with a slash."""
     start = 0
     identity = ""
@@ -166,7 +166,7 @@ def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:
                 if word in ("/", "\x1a"):  # the end of a file of DOS
                     continue
                 raise DataError(
-                    f"{place}, line {number}: expected a number; got {word[:40]!r}."
+                    f"{where}, line {number}: expected a number; got {word[:40]!r}."
                 )
             start = number
             identity = word
@@ -174,7 +174,7 @@ def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:
             parts.append(word)
     if parts:
         raise DataError(
-            f"{place}, line {start}: the document is not ended by a line with a slash."
+            f"{where}, line {start}: the document is not ended by a line with a slash."
         )
 
 

@@ -400,11 +400,11 @@ class _Opener:
         return self._members(folder, names, name, name)
 
     def _members(
-        self, folder: Directory | Zip, names: list[str], place: str, prefix: str
+        self, folder: Directory | Zip, names: list[str], where: str, prefix: str
     ) -> list[DataFile]:
         """Return the files of ratings in a directory or zip."""
         members = list[DataFile]()
-        for name in _candidates(names, place):
+        for name in _candidates(names, where):
             neighbours = folder.next_to(name) if isinstance(folder, Zip) else folder
             members += self._opened(folder.fetch(name), prefix + name, neighbours)
         if len(members) > 1 and self.pick is not None:
@@ -412,7 +412,7 @@ class _Opener:
         if len(members) > 1 and not _are_parts(members):
             short_names = [member.name.removeprefix(prefix) for member in members]
             raise DataError(
-                f"{place} holds several files that may be the ratings "
+                f"{where} holds several files that may be the ratings "
                 f"({enumerated(short_names, _LISTED)}); name the one to read."
             )
         return members
@@ -521,10 +521,10 @@ def head_of(path: Path, size: int = 1 << 12) -> bytes:
         return stream.read(size)
 
 
-def _candidates(names: list[str], place: str) -> list[str]:
+def _candidates(names: list[str], where: str) -> list[str]:
     """Return the files of a directory or zip whose names suggest ratings."""
     if any(re.search(r"(^|/)arrays/\w+\.npy$", name) for name in names):
-        raise DataError(f"{place} has the arrays of a saved model, but no model.json.")
+        raise DataError(f"{where} has the arrays of a saved model, but no model.json.")
     names = [name for name in names if not plain_name(name).startswith("_")]
     table_names = {
         *_NOT_RATINGS,
@@ -547,7 +547,7 @@ def _candidates(names: list[str], place: str) -> list[str]:
     if not candidates:
         held = f"it holds {enumerated(names, _LISTED)}" if names else "it is empty"
         raise DataError(
-            f"{place} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {held}."
+            f"{where} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {held}."
         )
     return candidates
 
