@@ -175,6 +175,7 @@ def open_recommender(
     """
     source = click.get_current_context().get_parameter_source("model")
     if is_model(path):
+        # Settings for fits stay in recsys.toml, so only the command line can contradict a model.
         recommender = load_model(path)
         name = recommender.model.name
         if fitting.model not in (None, name) and source is ParameterSource.COMMANDLINE:
@@ -678,6 +679,7 @@ def load_history(
     frame = frame.filter(
         pl.Series(_known(path, frame["item"], items, "rows are of unknown items"))
     )
+    # A 0 below the scale stands for no rating, as in exported matrices.
     low, _ = plausible_range(recommender.ratings)
     if "rating" in frame.columns and low > 0:
         grades = frame["rating"].cast(pl.Float64, strict=False)
@@ -687,6 +689,7 @@ def load_history(
             note(
                 f"{path}: {counted(n_zeros, 'row')} left out whose rating is 0 (not rated)"
             )
+    # Events and weights of a pair add up, and of ratings the last one counts.
     are_summed = {"event", "value"} & {*frame.columns}
     repeated = len(frame) - frame.select("user", "item").n_unique()
     if repeated and not are_summed:

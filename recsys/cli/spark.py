@@ -55,6 +55,7 @@ def fit_on_spark(
     CommandError
         If a number of threads is given, because the cluster sets it.
     """
+    # Executors have their own number of cores, which this process cannot change.
     if fitting.threads is not None:
         instead = "use --master local[N], or set spark.executor.cores by --conf"
         raise CommandError(f"--threads does not apply to --engine spark; {instead}.")
@@ -199,6 +200,7 @@ def _request(reader: ReaderOptions) -> Request:
     """Return the columns to read; raise for options for reading that Spark lacks."""
     from recsys.data.columns import Request
 
+    # An option that Spark ignored would change the model in silence.
     for flag in reader.flags:
         if flag not in _READ:
             is_table = flag in _TABLES

@@ -401,13 +401,12 @@ def _read_blocks(
     """Read with polars, times by a format of polars or as texts."""
     samples = {role: _sampled(layout, position) for role, position in roles.items()}
     likes = all(map(is_truth, samples.get("rating", ())))
-    numeric = [
-        role
-        for role, texts in samples.items()
-        if role in _NUMBERS and all(map(_NUMBER.fullmatch, texts))
-    ]
-    if form is not None and "timestamp" in numeric:
-        numeric.remove("timestamp")
+    numeric = []
+    for role in _NUMBERS.keys() & samples.keys():
+        pattern = _NUMBER if role == "rating" else _INTEGER
+        is_date = role == "timestamp" and form is not None
+        if not is_date and all(map(pattern.fullmatch, samples[role])):
+            numeric.append(role)
 
     def converted(texts: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
         columns = {role: stripped(column) for role, column in texts.items()}

@@ -345,6 +345,7 @@ def _nested(
     try:
         roles = choose_columns(names, request, "")
     except DataError:
+        # No name tells the items: the only key of lists does.
         lists = [name for name in names if 2 * n_lists[name] > len(sample)]
         return lists[0] if len(lists) == 1 else None
     item = names[roles.get("item", 0)]
@@ -359,6 +360,7 @@ def _unnested(fields: JsonObject, key: str | None) -> list[JsonObject]:
     shared_fields = {name: value for name, value in fields.items() if name != key}
     rows = []
     for element in elements:
+        # An element is an item, or an object with columns of its own.
         row = element if isinstance(element, dict) else {str(key): element}
         rows.append({**shared_fields, **row})
     return rows
@@ -393,6 +395,7 @@ def _json_object(line: str) -> JsonObject:
             return dict(ast.literal_eval(line.rstrip()))
     try:
         fields = json.loads(line.rstrip())
+        # Half of a character passes json, and fails when the text is encoded.
         if "\\u" in line:
             json.dumps(fields, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -522,6 +525,7 @@ def read_lightgcn(
     ends = n_items.cum_sum()
     lists = pl.DataFrame({"user": users, "item": items})
     pairs = lists.filter(n_items > 0).explode("item")
+    # Users without items are still users, such as of a test file.
     idle = users.filter(n_items == 0)
     layout = "LightGCN lines (user item item ...): implicit feedback"
     if counted:
@@ -698,6 +702,7 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
     ends = list(accumulate(sizes))
     batches = Batches()
     for rows in every:
+        # Each file has codes of its own, so ratings are numbers here.
         columns = rows.decode().columns
         if len(in_seconds) > 1:  # dates in only some files: convert all to texts
             columns["timestamp"] = _time_texts(columns["timestamp"], rows.in_seconds)
