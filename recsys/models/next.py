@@ -153,9 +153,12 @@ class Next(Model):
 
     @classmethod
     def _from_arrays(
-        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+        cls,
+        params: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        prefix: str = "",
     ) -> Self:
-        result = super()._from_arrays(params, arrays)
+        result = super()._from_arrays(params, arrays, prefix)
         n_items = result.n_items
         check_rows("history", result.history_indptr, result.history_items, n_items)
         check_rows(
