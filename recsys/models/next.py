@@ -14,8 +14,9 @@ from lowrank import kernels
 from recsys.errors import DataError
 from recsys.models.base import Model, Progress, check_indices, scores_of_pairs
 from recsys.models.histories import Explanation, Histories
+from recsys.models.linear_filter import power, power_parameter
 from recsys.models.parameters import fitted, model, parameter
-from recsys.models.parts import Floats
+from recsys.models.parts import Floats, Indices
 from recsys.models.sequences import (
     Sequences,
     order_of_time,
@@ -27,9 +28,8 @@ from recsys.models.sequences import (
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
     from recsys.data.ratings import Ratings
+    from recsys.models.sequences import Sparse
 
 _DECAYS = (1.0, 3.0, 8.0)  # items: the last one, a sitting, a phase of a user
 _DENSE = 4096  # items with an exact Gram matrix; of the others, only its diagonal
@@ -66,9 +66,9 @@ class Next(Model):
 
     Neighbours are training users with the same latest items. They add the mean of their
     histories, weighted by the square of what they share. Users with the same items are left
-    out, as they tell nothing new. All parts estimate the chance that
-    an item is next. Their shares in a score are chosen by fits without the last item of each
-    user: those that rank these items best.
+    out, as they tell nothing new. All parts estimate the chance that an item is next. Their
+    shares in a score are chosen to rank the last items of the training users best, after
+    fits without these items.
 
     Attributes
     ----------
@@ -119,12 +119,7 @@ class Next(Model):
         high=200.0,
         log=True,
     )
-    item_power: float = parameter(
-        0.25,
-        "Exponent by which frequent items are weighted down as sources.",
-        low=0.0,
-        high=1.0,
-    )
+    item_power: float = power_parameter("item", 0.25)
     neighbors: int = parameter(
         100,
         "Number of training users with the same latest items in a score; 0 for none.",
@@ -138,13 +133,13 @@ class Next(Model):
     decays: Floats = fitted("n_decays")
     shares: Floats = fitted("n_decays")
     neighbor_share: float = fitted()
-    weight_indptr: NDArray[np.int64] = fitted("n_sources + 1")
+    weight_indptr: Indices = fitted("n_sources + 1")
     weight_items: NDArray[np.int32] = fitted("n_weights")
     weight_values: Floats = fitted("n_weights")
-    history_indptr: NDArray[np.int64] = fitted("n_users + 1")
+    history_indptr: Indices = fitted("n_users + 1")
     history_items: NDArray[np.int32] = fitted("n_interactions")
     history_weights: Floats = fitted("n_interactions")
-    history_ranks: NDArray[np.int64] = fitted("n_users")
+    history_ranks: Indices = fitted("n_users")
 
     @property
     def n_users(self) -> int:
@@ -181,7 +176,9 @@ class Next(Model):
         decays = _DECAYS if self.decay is None else (self.decay,)
         self.decays = np.array(decays, np.float32)
         self.weighted = ratings.implicit and ratings.weighted
-        self.unit = float(ratings.values.mean(dtype=np.float64)) if self.weighted else 1
+        self.unit = 1.0
+        if self.weighted:
+            self.unit = float(ratings.values.mean(dtype=np.float64))
         self._take_histories(Histories.of(ratings))
         sequences = sequences_of_events(ratings)
         counts = np.bincount(sequences.items, sequences.weights, self.n_items)
@@ -209,13 +206,15 @@ class Next(Model):
     @property
     def _gammas(self) -> NDArray[np.float64]:
         """Weight of an item one place back, of each decay."""
-        gammas: NDArray[np.float64] = np.exp(-1 / self.decays.astype(np.float64))
+        decays = self.decays.astype(np.float64)
+        gammas: NDArray[np.float64] = np.exp(-1 / decays)
         return gammas
 
     @property
     def _n_kept(self) -> int:
         """Number of weights of each item that fit in memory."""
-        return max(1, _MOST_WEIGHTS // max(1, len(self.decays) * self.n_items))
+        n_sources = len(self.decays) * self.n_items
+        return max(1, _MOST_WEIGHTS // max(1, n_sources))
 
     def _choose_shares(self, sequences: Sequences) -> None:
         """Choose the shares by a fit to all but the last item of each user."""
@@ -247,7 +246,7 @@ class Next(Model):
     def with_users(self, histories: Histories) -> Self:
         """Return the model with these users instead of its own.
 
-        The order of a history is that of its times; without times, of its items as they are.
+        The order is given by the times; without times, items are taken as they come.
         """
         check_indices(histories.indices, self.n_items, "item")
         result = copy.copy(self)
@@ -263,14 +262,16 @@ class Next(Model):
         self._set_histories(
             Sequences(histories.indptr, histories.indices[order], weights)
         )
-        times = np.arange(len(order)) if histories.times is None else histories.times
-        self.history_ranks = _ranks(histories.indptr, times[order])
+        times: NDArray[Any] = np.arange(len(order))
+        if histories.times is not None:
+            times = histories.times[order]
+        self.history_ranks = _ranks(histories.indptr, times)
 
     def _set_histories(self, sequences: Sequences) -> None:
         self.history_indptr, self.history_items, self.history_weights = sequences
         vars(self).pop("_cached_histories", None)
 
-    def _histories(self, users: NDArray[np.int64]) -> Sequences:
+    def _histories(self, users: Indices) -> Sequences:
         """Return the histories of some users."""
         places, indptr = kernels.row_places(self.history_indptr, users)
         return Sequences(
@@ -290,7 +291,7 @@ class Next(Model):
         return scores
 
     def _regression_scores(
-        self, users: NDArray[np.int64], shares: NDArray[np.floating]
+        self, users: Indices, shares: NDArray[np.floating]
     ) -> Floats:
         """Return the sum of the regressions times their shares."""
         from scipy.sparse import hstack
@@ -304,7 +305,7 @@ class Next(Model):
         return scores
 
     @property
-    def _weights(self) -> csr_array[np.float32]:
+    def _weights(self) -> Sparse:
         """The weights of all regressions, shape (n_decays * n_items, n_items)."""
         from scipy.sparse import csr_array
 
@@ -313,7 +314,7 @@ class Next(Model):
         return csr_array(arrays, shape=shape)
 
     @property
-    def _binary_histories(self) -> csr_array[np.float32]:
+    def _binary_histories(self) -> Sparse:
         """The histories as a matrix of ones."""
         from scipy.sparse import csr_array
 
@@ -321,7 +322,7 @@ class Next(Model):
         shape = (self.n_users, self.n_items)
         return csr_array((ones, self.history_items, self.history_indptr), shape=shape)
 
-    def _neighborhood(self, users: NDArray[np.int64]) -> _Neighborhood:
+    def _neighborhood(self, users: Indices) -> _Neighborhood:
         """Return the neighbours of some users among the training users."""
         source = self._source
         if "_cached_histories" not in vars(source):
@@ -352,8 +353,10 @@ class Next(Model):
         rated = user._histories(one)
         terms = np.zeros((len(order), len(columns)), np.float32)
         for at, gamma in enumerate(self._gammas):
-            rows = self._weights[at * self.n_items + rated.items][:, columns].toarray()
-            terms += rows * (self.shares[at] * recency(rated, gamma))[:, None]
+            sources_of_decay = at * self.n_items + rated.items
+            weights = self._weights[sources_of_decay][:, columns].toarray()
+            share = self.shares[at] * recency(rated, gamma)
+            terms += weights * share[:, None]
         if self.neighbor_share:
             neighborhood = user._neighborhood(one)
             terms += np.float32(self.neighbor_share) * neighborhood.terms(
@@ -380,26 +383,26 @@ class _Regression(NamedTuple):
     """
 
     sequences: Sequences
-    pairs: csr_array[np.float32]
+    pairs: Sparse
     gamma: float
     item_power: float
 
-    def weights(self, penalty: float, n_kept: int) -> csr_array[np.float32]:
+    def weights(self, penalty: float, n_kept: int) -> Sparse:
         """Return the n_kept largest weights of each item with the items after it."""
         from scipy.sparse import csr_array, vstack
 
         n_items = self.pairs.shape[0]
         counts = np.bincount(self.sequences.items, minlength=n_items)
-        scale = np.maximum(counts, 1).astype(np.float32) ** np.float32(-self.item_power)
+        scale = power(counts, -self.item_power)
         n_dense = min(_DENSE, _MOST_SOLVED // max(1, n_items) + 1)
         by_count = np.argsort(-counts, kind="stable")
         frequent = np.sort(by_count[:n_dense])
         rare = np.sort(by_count[n_dense:])
         scaled = self.pairs.multiply(scale[:, None]).tocsr()
         solved = self._solved(frequent, scaled[frequent], scale[frequent], penalty)
-        diagonal = self._diagonal(rare) * scale[rare] ** 2 + np.float32(penalty)
-        quotients = scaled[rare].multiply((scale[rare] / diagonal)[:, None]).tocsr()
-        quotients = quotients.astype(np.float32)
+        diagonal = self._diagonal(rare) * scale[rare] ** 2 + penalty
+        factor = (scale[rare] / diagonal).astype(np.float32)
+        quotients = scaled[rare].multiply(factor[:, None]).tocsr()
         stacked = vstack(
             [_largest(csr_array(solved), n_kept), _largest(quotients, n_kept)]
         )
@@ -408,8 +411,8 @@ class _Regression(NamedTuple):
 
     def _solved(
         self,
-        items: NDArray[np.int64],
-        targets: csr_array[np.float32],
+        items: Indices,
+        targets: Sparse,
         scale: Floats,
         penalty: float,
     ) -> Floats:
@@ -418,8 +421,9 @@ class _Regression(NamedTuple):
 
         square = self.gamma**2
         pairs = self.pairs[items][:, items].toarray()
-        latest = sources(self.sequences, self.pairs.shape[0], self.gamma)[:, items]
-        gram = square * (pairs + pairs.T) - (latest.T @ latest).toarray()
+        latest = self._latest()[:, items]
+        gram = square * (pairs + pairs.T)
+        gram -= (latest.T @ latest).toarray()
         gram[np.diag_indices_from(gram)] += square * self._target_squares()[items]
         gram *= scale[:, None] * scale / (1 - square)
         gram[np.diag_indices_from(gram)] += penalty
@@ -437,14 +441,19 @@ class _Regression(NamedTuple):
         solved: Floats = solution * scale[:, None]
         return solved
 
-    def _diagonal(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _diagonal(self, items: Indices) -> NDArray[np.float64]:
         """Return the diagonal of the Gram matrix S'S at some items."""
         square = self.gamma**2
-        latest = sources(self.sequences, self.pairs.shape[0], self.gamma)
-        ends = np.bincount(latest.indices, latest.data**2, minlength=latest.shape[1])
-        sums = square * (2 * self.pairs.diagonal() + self._target_squares()) - ends
+        latest = self._latest()
+        ends = np.bincount(latest.indices, latest.data**2, latest.shape[1])
+        sums = 2 * self.pairs.diagonal() + self._target_squares()
+        sums = square * sums - ends
         diagonal: NDArray[np.float64] = sums[items] / (1 - square)
         return diagonal
+
+    def _latest(self) -> Sparse:
+        """Return the source after the last item of each user."""
+        return sources(self.sequences, self.pairs.shape[0], self.gamma)
 
     def _target_squares(self) -> NDArray[np.float64]:
         """Return the diagonal of T'T."""
@@ -465,9 +474,9 @@ class _Neighborhood(NamedTuple):
     histories : csr_array of shape (n_training_users, n_items)
     """
 
-    latest: csr_array[np.float32]
-    common: csr_array[np.float32]
-    histories: csr_array[np.float32]
+    latest: Sparse
+    common: Sparse
+    histories: Sparse
 
     def scores(self) -> Floats:
         """Return the mean of the histories of the neighbours, weighted by squares."""
@@ -477,7 +486,7 @@ class _Neighborhood(NamedTuple):
         scores /= self._totals()[:, None]
         return scores
 
-    def terms(self, rated: NDArray[np.int32], items: NDArray[np.int64]) -> Floats:
+    def terms(self, rated: NDArray[np.int32], items: Indices) -> Floats:
         """Return the contributions of rated items of a single user to the scores of items.
 
         A square is the common sum times the weights of the rated items in it.
@@ -485,32 +494,33 @@ class _Neighborhood(NamedTuple):
         common = self.common.toarray()[0]
         neighbors = np.flatnonzero(common)
         have = self.histories[neighbors]
-        shared = have[:, rated].toarray() * common[neighbors][:, None]
+        shared = have[:, rated].toarray()
+        shared *= common[neighbors][:, None]
         terms: Floats = shared.T @ have[:, items].toarray()
-        terms *= self.latest.toarray()[0, rated][:, None] / self._totals()
+        weights = self.latest.toarray()[0, rated] / self._totals()
+        terms *= weights[:, None]
         return terms
 
     def _totals(self) -> Floats:
         """Return the total weight of the neighbours of each user, or 1 without any."""
         squares = np.square(self.common.data, dtype=np.float64)
-        rows = np.repeat(np.arange(self.common.shape[0]), np.diff(self.common.indptr))
-        totals = np.bincount(rows, squares, self.common.shape[0])
+        n_users = self.common.shape[0]
+        rows = np.repeat(np.arange(n_users), np.diff(self.common.indptr))
+        totals = np.bincount(rows, squares, n_users)
         return np.where(totals > 0, totals, 1).astype(np.float32)
 
 
-def _newest_users(
-    histories: csr_array[np.float32], ranks: NDArray[np.int64]
-) -> csr_array[np.float32]:
+def _newest_users(histories: Sparse, ranks: Indices) -> Sparse:
     """Return the newest users of each item, as a matrix of shape (n_items, n_users)."""
     by_item = histories.T.tocsr()
     newness = by_item.copy()
-    newness.data = (ranks[by_item.indices] + 1).astype(np.float32)
+    newness.data = ranks[by_item.indices].astype(np.float32)
     newest = _largest(newness, _CANDIDATES)
     newest.data[:] = 1
     return newest
 
 
-def _largest(matrix: csr_array[np.float32], n: int) -> csr_array[np.float32]:
+def _largest(matrix: Sparse, n: int) -> Sparse:
     """Return the n entries of each row that are largest in size, as they are sorted."""
     from scipy.sparse import csr_array
 
@@ -519,15 +529,15 @@ def _largest(matrix: csr_array[np.float32], n: int) -> csr_array[np.float32]:
         return matrix
     rows = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((-np.abs(matrix.data), rows))
-    places = np.arange(len(order)) - np.repeat(matrix.indptr[:-1], lengths)
-    kept = np.sort(order[places < n])
+    starts = np.repeat(matrix.indptr[:-1], lengths)
+    places = np.arange(len(order)) - starts
+    largest = np.sort(order[places < n])
     indptr = np.append(0, np.cumsum(np.minimum(lengths, n)))
-    return csr_array(
-        (matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape
-    )
+    arrays = (matrix.data[largest], matrix.indices[largest], indptr)
+    return csr_array(arrays, shape=matrix.shape)
 
 
-def _ranks(indptr: NDArray[np.int64], times: NDArray[Any]) -> NDArray[np.int64]:
+def _ranks(indptr: Indices, times: NDArray[Any]) -> Indices:
     """Return the place of each user in the order of the last times."""
     has_items = np.diff(indptr) > 0
     latest = np.full(len(indptr) - 1, -np.inf)
@@ -568,7 +578,8 @@ def _best_shares(
         of_targets = scores[users, targets][:, None]
         n_better = np.count_nonzero(scores > of_targets, axis=1)
         n_equal = np.count_nonzero(scores == of_targets, axis=1) - 1
-        return float(np.mean(1 / np.log2(2 + n_better + n_equal / 2)))
+        ranks = n_better + n_equal / 2
+        return float(np.mean(1 / np.log2(2 + ranks)))
 
     best = [1.0] * len(parts)
     best_gain = gain(best)

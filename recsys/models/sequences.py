@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.data.events import Events, event_weights
+from recsys.data.csr import Events
+from recsys.data.events import event_weights
 from recsys.models.histories import Histories
 from recsys.models.parts import Floats, Indices
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from recsys.data.ratings import Ratings
+
+    Sparse = csr_array[np.float32]
 
 LEAST_WEIGHT = 0.01  # items further back count less than this, and are left out
 
@@ -40,7 +43,8 @@ class Sequences(NamedTuple):
     @property
     def users(self) -> NDArray[np.int32]:
         """User of each item."""
-        return np.repeat(np.arange(self.n_users, dtype=np.int32), self.lengths)
+        users = np.arange(self.n_users, dtype=np.int32)
+        return np.repeat(users, self.lengths)
 
     @property
     def lags(self) -> NDArray[np.int64]:
@@ -74,14 +78,23 @@ def _come_twice(events: Events) -> NDArray[np.bool_]:
     repeat = np.zeros(len(events), np.bool_)
     if events.seconds is None:
         return repeat
-    is_tied = (np.diff(events.users) == 0) & (np.diff(events.seconds) == 0)
-    tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
-    keys = (events.items[tied], events.seconds[tied], events.users[tied])
-    order = np.lexsort(keys)
-    is_same = np.ones(max(0, len(tied) - 1), np.bool_)
-    for key in keys:
+    # Only events next to one of the same user and second are compared: they are few.
+    is_tied = np.diff(events.users) == 0
+    is_tied &= np.diff(events.seconds) == 0
+    first = np.append(is_tied, False)
+    second = np.append(False, is_tied)
+    tied = np.flatnonzero(first | second)
+    if not len(tied):
+        return repeat
+    items = events.items[tied]
+    seconds = events.seconds[tied]
+    users = events.users[tied]
+    order = np.lexsort((items, seconds, users))
+    is_same = np.ones(len(tied) - 1, np.bool_)
+    for key in (items, seconds, users):
         is_same &= np.diff(key[order]) == 0
-    repeat[tied[order[1:]][is_same]] = True
+    later = order[1:]
+    repeat[tied[later[is_same]]] = True
     return repeat
 
 
@@ -100,10 +113,11 @@ def reach(gamma: float) -> int:
     >>> reach(math.exp(-1)), reach(math.exp(-1 / 3))
     (4, 13)
     """
-    return max(1, int(math.log(LEAST_WEIGHT) / math.log(gamma)))
+    places = math.log(LEAST_WEIGHT) / math.log(gamma)
+    return max(1, int(places))
 
 
-def sources(sequences: Sequences, n_items: int, gamma: float) -> csr_array[np.float32]:
+def sources(sequences: Sequences, n_items: int, gamma: float) -> Sparse:
     """Return a row for each user, in which an item j places back adds gamma^j times its weight."""
     from scipy.sparse import coo_array
 
@@ -116,34 +130,37 @@ def sources(sequences: Sequences, n_items: int, gamma: float) -> csr_array[np.fl
 
 def recency(sequences: Sequences, gamma: float) -> Floats:
     """Return the weight of each item times ``gamma**lag``, or 0 far back."""
-    lags = sequences.lags
-    decayed = np.float32(gamma) ** lags.astype(np.float32)
-    return np.where(lags <= reach(gamma), decayed * sequences.weights, np.float32(0))
+    lags = sequences.lags.astype(np.float32)
+    weights = sequences.weights * np.float32(gamma) ** lags
+    weights[lags > reach(gamma)] = 0
+    return weights
 
 
 def transitions(
     sequences: Sequences, n_items: int, gammas: NDArray[np.float64]
-) -> list[csr_array[np.float32]]:
+) -> list[Sparse]:
     """Return for each gamma the sums of ``gamma**lag`` over pairs of an item and a later one.
 
     The entry (i, j) sums the pairs in which j comes `lag` places after i.
     """
-    from scipy.sparse import coo_array
-
-    shape = (n_items, n_items)
-    nothing = np.zeros(0, np.int32)
-    none = coo_array((np.zeros(0, np.float32), (nothing, nothing)), shape=shape)
-    sums = [none.tocsr() for _ in gammas]
-    lags = sequences.lags
     longest = [reach(gamma) for gamma in gammas]
-    for lag in range(1, max(longest) + 1):
-        # An item has another one `lag` places after it if more than `lag` are left.
-        earlier = np.flatnonzero(lags > lag)
-        later = earlier + lag
-        values = sequences.weights[earlier] * sequences.weights[later]
-        pairs = (sequences.items[earlier], sequences.items[later])
-        counts = coo_array((values, pairs), shape=shape).tocsr()
+    pairs = _pairs_apart(sequences, n_items, 1)
+    sums = [pairs * np.float32(gamma) for gamma in gammas]
+    for lag in range(2, max(longest) + 1):
+        pairs = _pairs_apart(sequences, n_items, lag)
         for at, gamma in enumerate(gammas):
             if lag <= longest[at]:
-                sums[at] = sums[at] + counts * np.float32(gamma**lag)
+                sums[at] = sums[at] + pairs * np.float32(gamma**lag)
     return sums
+
+
+def _pairs_apart(sequences: Sequences, n_items: int, lag: int) -> Sparse:
+    """Return the sums of weights over pairs of an item and the one `lag` places after it."""
+    from scipy.sparse import coo_array
+
+    # An item is followed by another one after `lag` places if more places are left.
+    earlier = np.flatnonzero(sequences.lags > lag)
+    later = earlier + lag
+    weights = sequences.weights[earlier] * sequences.weights[later]
+    pairs = (sequences.items[earlier], sequences.items[later])
+    return coo_array((weights, pairs), shape=(n_items, n_items)).tocsr()
