@@ -28,17 +28,15 @@ if TYPE_CHECKING:
 
 _TOL = {"float32": 1e-5, "float64": 1e-7}
 _MARGIN = 5  # number of singular values computed beyond the expected rank
-_GAP_PERIOD = (
-    5  # iterations between two computations of the gap, each with a spectral norm
-)
+# Iterations between two computations of the gap, each with a spectral norm
+_GAP_PERIOD = 5
 _FIRST_STEP = 0.03  # step size, in units of ||X||_2
 _LARGEST_FACTOR = 10.0  # by which the step size changes at once
 _FIRST_BALANCE = 10  # iteration at which the step size first changes
 _STILL = 1e-9  # movement below which the ratio of movements is rounding
-_SETTLED, _SETTLED_FACTOR = (
-    200,
-    3.0,
-)  # iteration after which it changes by large factors only
+# Iteration after which it changes by large factors only, and the least of these
+_SETTLED = 200
+_SETTLED_FACTOR = 3.0
 _BEHIND = 100.0  # a gap of so many residuals shows that the step size is too small
 _FAILED = 2.0  # growth of the change after which the acceleration starts again
 
@@ -211,7 +209,10 @@ class _Pursuit:
         penalty: float,
         rng: np.random.Generator,
     ) -> None:
-        self._X, self._missing, self._penalty, self._rng = values, missing, penalty, rng
+        self._X = values
+        self._missing = missing
+        self._penalty = penalty
+        self._rng = rng
         self._norm = float(np.linalg.norm(values)) or 1.0
         self._spectral = float(truncated_svd(values, 1, random_state=rng).s[0]) or 1.0
         largest = float(np.abs(values).max())
@@ -220,10 +221,12 @@ class _Pursuit:
         self._point = self._step * self._multipliers
         self._acceleration = Acceleration(values.size, growth=_FAILED)
         self._low_rank: FloatArray = np.zeros_like(values)
-        self._last_low_rank, self._last_subgradient = self._low_rank, self._multipliers
+        self._last_low_rank = self._low_rank
+        self._last_subgradient = self._multipliers
         self._next_balance = _FIRST_BALANCE
         self.sparse: FloatArray = np.zeros_like(values)
-        self.residual, self.iterations = math.inf, 0
+        self.residual = math.inf
+        self.iterations = 0
         self._rank = 0
 
     def step(self) -> None:
@@ -242,9 +245,8 @@ class _Pursuit:
             shift[self._missing] = 0.0
             remainder[self._missing] = 0.0
         self.sparse = remainder - shift
-        self.residual = (
-            float(np.linalg.norm(self._remainder - self.sparse)) / self._norm
-        )
+        error = float(np.linalg.norm(self._remainder - self.sparse))
+        self.residual = error / self._norm
         self._multipliers = shift / self._step
         self.iterations += 1
         image = self._low_rank + shift
@@ -272,13 +274,13 @@ class _Pursuit:
         if self.iterations > _SETTLED:
             if 1 / _SETTLED_FACTOR < factor < _SETTLED_FACTOR:
                 factor = 1.0
-            if (
-                self.duality_gap() > _BEHIND * self.residual
-            ):  # the multipliers lag behind
+            # The multipliers lag behind.
+            if self.duality_gap() > _BEHIND * self.residual:
                 factor = _LARGEST_FACTOR
         factor = min(max(factor, 1 / _LARGEST_FACTOR), _LARGEST_FACTOR)
         self._step = min(factor * self._step, self._spectral)
-        self._last_low_rank, self._last_subgradient = self._low_rank, subgradient
+        self._last_low_rank = self._low_rank
+        self._last_subgradient = subgradient
         self._next_balance = math.ceil(1.5 * self.iterations) + _FIRST_BALANCE
         self._point = self._low_rank + self._step * subgradient
         self._acceleration.restart()
@@ -295,11 +297,9 @@ class _Pursuit:
         """Return the duality gap of the low-rank part and the remainder of X."""
         reached = self.nuclear_norm
         reached += self._penalty * float(np.abs(self._remainder).sum(dtype=np.float64))
-        spectral = float(
-            truncated_svd(self._multipliers, 1, random_state=self._rng).s[0]
-        )
-        product = inner(self._X, self._multipliers)
-        bound = product / max(spectral, 1.0)
+        svd = truncated_svd(self._multipliers, 1, random_state=self._rng)
+        # Multipliers whose singular values are at most 1 give a lower bound.
+        bound = inner(self._X, self._multipliers) / max(float(svd.s[0]), 1.0)
         return 1.0 - bound / reached if reached else 0.0
 
 

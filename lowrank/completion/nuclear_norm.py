@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
 _MAX_ITER = 100
-_PENALTY_EXPONENT = (
-    100  # of the largest penalty, and minus that of the smallest, in float32
-)
+# Exponent of the largest penalty, and minus the exponent of the smallest, in float32
+_PENALTY_EXPONENT = 100
 _MOST_COLUMNS = 100  # default maximum rank
 _ROUNDING = 8  # rounding error of an objective, in machine epsilons
 _PATIENCE = 5  # iterations without a smaller gap before the fit ends, if the objective is constant
@@ -47,12 +46,10 @@ _NORM_TOL = 1e-4  # tolerance of the spectral norm at which a path starts
 _GRID_SIZE = 20
 _GRID_END = 0.01  # smallest regularization of a path, relative to the largest
 _WARM_STEPS = 5  # grid points of a path to a single penalty
-_PATH_PATIENCE = (
-    2  # a path ends after this many grid points without a lower held-out error
-)
-_CHOICE_TOL = (
-    1e-2  # gap at which held-out errors are compared; it changes them by about 1e-4
-)
+# A path ends after this many grid points without a lower held-out error.
+_PATH_PATIENCE = 2
+# Gap at which held-out errors are compared; it changes them by about 1e-4.
+_CHOICE_TOL = 1e-2
 
 
 @dataclass(
@@ -385,11 +382,9 @@ class _Problem:
     @property
     def penalty(self) -> float:
         """The regularization in units of the divided entries, within the range of the type."""
-        unit = math.frexp(self.regularization)
-        exponent = max(
-            min(unit[1] - self.exponent, _PENALTY_EXPONENT), -_PENALTY_EXPONENT
-        )
-        return math.ldexp(unit[0], exponent)
+        significand, exponent = math.frexp(self.regularization)
+        exponent = min(exponent - self.exponent, _PENALTY_EXPONENT)
+        return math.ldexp(significand, max(exponent, -_PENALTY_EXPONENT))
 
     def point(
         self,
@@ -400,26 +395,30 @@ class _Problem:
         """Evaluate the objective: half the sum of squared residuals plus the penalty."""
         X = self.X
         error = X.data - LowRank(U * s, V).entries(self.row_of_entry, X.indices)
-        objective = sum_of_squares(error) / 2 + self.penalty * float(
-            s.sum(dtype=np.float64)
-        )
+        objective = sum_of_squares(error) / 2
+        objective += self.penalty * float(s.sum(dtype=np.float64))
         residual = sparse.csr_array((error, X.indices, X.indptr), shape=X.shape)
         return _Point(U, s, V, residual, objective)
 
     def start(self, solution: SoftImputation | None) -> _Point:
         """Return the starting point: an earlier solution, or zero."""
-        (n, m), k, dtype = self.X.shape, self.max_rank, self.X.dtype
+        n, m = self.X.shape
+        k = self.max_rank
+        dtype = self.X.dtype
         if solution is None:
             return self.point(
-                *(np.zeros(shape, dtype) for shape in ((n, 0), 0, (m, 0)))
+                np.zeros((n, 0), dtype), np.zeros(0, dtype), np.zeros((m, 0), dtype)
             )
         if solution.shape != (n, m):
             raise ArgumentError(
                 f"start must have shape {(n, m)}; got {solution.shape}."
             )
         values = solution.s[:k].astype(np.float64) * 2.0**-self.exponent
-        arrays = solution.U[:, :k], values, solution.Vt[:k].T
-        return self.point(*(array.astype(dtype, copy=False) for array in arrays))
+        return self.point(
+            solution.U[:, :k].astype(dtype, copy=False),
+            values.astype(dtype),
+            solution.Vt[:k].T.astype(dtype, copy=False),
+        )
 
     def swept(self, Z: _Point) -> _Point:
         """Improve the factors of Z = A B' by sweeps of alternating least squares.
@@ -430,15 +429,15 @@ class _Problem:
         A = kernels.aligned_zeros(Z.U.shape, Z.U.dtype)
         B = kernels.aligned_zeros(Z.V.shape, Z.V.dtype)
         B[:] = Z.V * np.sqrt(Z.s)
-        row_penalty, column_penalty = (
-            np.full(len(F), self.penalty, F.dtype) for F in (A, B)
-        )
+        row_penalty = np.full(len(A), self.penalty, A.dtype)
+        column_penalty = np.full(len(B), self.penalty, B.dtype)
         for _ in range(_SWEEPS):
             kernels.als_half_sweep(self.rows, B, penalty=row_penalty, factors=A)
             kernels.als_half_sweep(self.columns, A, penalty=column_penalty, factors=B)
         if not (np.isfinite(A).all() and np.isfinite(B).all()):
             return Z
-        (Q, R), (P, S) = np.linalg.qr(A), np.linalg.qr(B)
+        Q, R = np.linalg.qr(A)
+        P, S = np.linalg.qr(B)
         U, s, Vt = np.linalg.svd(R @ S.T)
         k = int(np.count_nonzero(s > s[0] * np.finfo(s.dtype).eps))
         return self.point(Q @ U[:, :k], s[:k], P @ Vt[:k].T)
@@ -446,7 +445,8 @@ class _Problem:
     def soft_step(self, Z: _Point) -> _Point:
         """Return the SVD of Z with the known entries of X, its values lowered by lambda."""
         k = min(Z.s.size + _NEW_COLUMNS, self.max_rank)
-        residual, low_rank = SparseOperator(Z.residual), LowRank(Z.U * Z.s, Z.V)
+        residual = SparseOperator(Z.residual)
+        low_rank = LowRank(Z.U * Z.s, Z.V)
 
         def matmat(Y: FloatArray) -> Any:
             return residual.matmat(Y) + low_rank @ Y
@@ -494,46 +494,48 @@ class _Problem:
 
 
 def _solve(
-    problem: _Problem,
-    start: SoftImputation | None,
-    tol: float,
-    max_iter: int,
+    problem: _Problem, start: SoftImputation | None, tol: float, max_iter: int
 ) -> SoftImputation:
     """Iterate from zero or a start until the gap is at most `tol` or nothing improves."""
     check_positive(tol, "tol")
     checked_count(max_iter, "max_iter")
     eps = float(np.finfo(problem.X.dtype).eps)
     point = best = problem.start(start)
-    objectives, gap, since = [point.objective], math.inf, 0
+    objectives = [point.objective]
+    gap = math.inf
+    since = 0  # iterations since the gap was last improved
     for _ in range(max_iter):
-        for step in (
-            (problem.swept, problem.soft_step) if point.s.size else (problem.soft_step,)
-        ):
+        steps = [problem.swept, problem.soft_step]
+        if not point.s.size:  # there are no factors to sweep over
+            steps = [problem.soft_step]
+        for step in steps:
             candidate = step(point)
             if candidate.objective <= (1 + _ROUNDING * eps) * point.objective:
                 point = candidate
-        objectives.append(
-            min(point.objective, objectives[-1])
-        )  # what it rises is rounding
+        # What it rises is rounding.
+        objectives.append(min(point.objective, objectives[-1]))
         decrease = objectives[-2] - objectives[-1]
-        since += 1  # iterations since the gap was last improved
-        if (new_gap := problem.relative_gap(point, tol)) < gap:
-            best, gap, since = point, new_gap, 0
+        last_gap = problem.relative_gap(point, tol)
+        since += 1
+        if last_gap < gap:
+            best = point
+            gap = last_gap
+            since = 0
         # With the rank limited by max_rank, the gap may never become small.
-        capped = point.s.size == problem.max_rank < min(problem.X.shape)
-        if capped:
-            stalled = decrease <= max(0.01 * tol, eps) * objectives[-1]
+        is_capped = point.s.size == problem.max_rank < min(problem.X.shape)
+        if is_capped:
+            has_stalled = decrease <= max(0.01 * tol, eps) * objectives[-1]
         else:
-            stalled = (
-                since >= _PATIENCE and decrease <= _ROUNDING * eps * objectives[-1]
-            )
-        if gap <= tol or stalled:
+            is_constant = decrease <= _ROUNDING * eps * objectives[-1]
+            has_stalled = since >= _PATIENCE and is_constant
+        if gap <= tol or has_stalled:
             break
-    if capped:
-        gap = new_gap
+    if is_capped:
+        gap = last_gap
     else:  # drop the last iterations that did not lower the gap
-        point, objectives = best, objectives[: len(objectives) - since]
-    if gap > tol and not (capped and len(objectives) <= max_iter):
+        point = best
+        objectives = objectives[: len(objectives) - since]
+    if gap > tol and not (is_capped and len(objectives) <= max_iter):
         warnings.warn(
             f"The duality gap is {gap:.1e} of the objective, above tol={tol:.1e}, after "
             f"{len(objectives) - 1} iterations with regularization={problem.regularization:.6g}; "

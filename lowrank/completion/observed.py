@@ -30,10 +30,12 @@ class Entries(NamedTuple):
     @classmethod
     def of(cls, X: csr_array) -> Self:
         """Return the stored entries of a matrix."""
-        rows, columns = (
-            axis.astype(np.intp, copy=False) for axis in X.tocoo(copy=False).coords
+        rows, columns = X.tocoo(copy=False).coords
+        return cls(
+            rows=rows.astype(np.intp, copy=False),
+            columns=columns.astype(np.intp, copy=False),
+            values=X.data,
         )
-        return cls(rows, columns, X.data)
 
     def where(self, chosen: Masks) -> Self:
         """Return the entries where the mask `chosen`, shape (p,), is true."""
@@ -76,10 +78,10 @@ def observed_entries(X: MatrixLike) -> csr_array:
             )
     else:
         values = np.ma.getdata(array)
-        is_known = (
-            ~np.isnan(values) if values.dtype.kind == "f" else np.ones(shape, bool)
-        )
-        rows, columns = np.nonzero(is_known & ~np.ma.getmaskarray(array))
+        is_known = ~np.ma.getmaskarray(array)
+        if values.dtype.kind == "f":
+            is_known &= ~np.isnan(values)
+        rows, columns = np.nonzero(is_known)
         data = values[rows, columns]
     if data.size == 0:
         raise ArgumentError(
@@ -107,12 +109,10 @@ def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
         known entry, or are 0 at all of them.
     """
     array: Any = weights
-    if not sparse.issparse(weights):
-        array = (
-            np.ma.getdata(weights)
-            if isinstance(weights, np.ma.MaskedArray)
-            else as_array(weights)
-        )
+    if isinstance(weights, np.ma.MaskedArray):
+        array = np.ma.getdata(weights)
+    elif not sparse.issparse(weights):
+        array = as_array(weights)
     real_matrix(array.dtype, array.shape, "weights")
     if array.shape != X.shape:
         raise ArgumentError(
@@ -205,11 +205,12 @@ def hold_out(
             f"X must have at least 2 known entries to hold some out; got {X.nnz}."
         )
     rng = checked_generator(random_state)
+    # At least one entry is on either side.
     size = min(max(1, round(test_fraction * X.nnz)), X.nnz - 1)
-    # Some entries stay on both sides.
     is_test = np.zeros(X.nnz, bool)
     is_test[rng.choice(X.nnz, size, replace=False)] = True
-    rows, columns, values = (entries := Entries.of(X)).where(~is_test)
+    entries = Entries.of(X)
+    rows, columns, values = entries.where(~is_test)
     training = sparse.coo_array((values, (rows, columns)), shape=X.shape)
     return training.tocsr(), entries.where(is_test)
 
