@@ -171,7 +171,8 @@ def best_fit(
     sparse matrix never becomes dense.
     """
     matrix = FullMatrix.of(X, regularization)
-    fits = [NonnegativeFit(matrix, W, H) for W, H in starts(X, k, random_state)]
+    first_factors = starts(X, k, random_state)
+    fits = [NonnegativeFit(matrix, W, H) for W, H in first_factors]
     for n_sweeps, n_best in _TRIALS:
         for fit in fits:
             for _ in range(min(n_sweeps, max_iter - len(fit.objectives))):
@@ -211,7 +212,8 @@ def starts(
     yield W + row_noise, H + column_noise
     root = np.sqrt(s)
     for _ in range(_ROTATIONS):
-        rotation = np.linalg.qr(rng.standard_normal((k, k)))[0].astype(dtype)
+        Q, _ = np.linalg.qr(rng.standard_normal((k, k)))
+        rotation = Q.astype(dtype)
         yield np.abs((U * root) @ rotation), np.abs((V * root) @ rotation)
 
 
@@ -225,10 +227,12 @@ def larger_parts(
     Of u and v, the pair with the larger product of norms is kept, and scaled by the root of this
     product times s. Pairs without one are zero.
     """
-    positive_U, positive_V = np.maximum(U, 0), np.maximum(V, 0)
-    negative_U, negative_V = np.maximum(-U, 0), np.maximum(-V, 0)
-    positive = np.linalg.norm(positive_U, axis=0) * np.linalg.norm(positive_V, axis=0)
-    negative = np.linalg.norm(negative_U, axis=0) * np.linalg.norm(negative_V, axis=0)
+    positive_U = np.maximum(U, 0)
+    positive_V = np.maximum(V, 0)
+    negative_U = np.maximum(-U, 0)
+    negative_V = np.maximum(-V, 0)
+    positive = _norms(positive_U) * _norms(positive_V)
+    negative = _norms(negative_U) * _norms(negative_V)
     is_positive = positive >= negative
     lengths = np.sqrt(s * np.maximum(positive, negative))
     rows = np.where(is_positive, positive_U, negative_U)
@@ -238,8 +242,15 @@ def larger_parts(
 
 def _with_lengths(vectors: Floats, lengths: Floats) -> Floats:
     """Return columns scaled to the given lengths."""
-    norms = np.linalg.norm(vectors, axis=0)
-    return np.ascontiguousarray(vectors * (lengths / np.where(norms > 0, norms, 1)))
+    norms = _norms(vectors)
+    factors = lengths / np.where(norms > 0, norms, 1)
+    return np.ascontiguousarray(vectors * factors)
+
+
+def _norms(vectors: Floats) -> Floats:
+    """Return the lengths of columns."""
+    norms: Floats = np.linalg.norm(vectors, axis=0)
+    return norms
 
 
 def solve_nonnegative_rows(
@@ -273,4 +284,6 @@ def is_sparse(X: Any) -> bool:
 
 
 def _with_penalty(gram: Floats, penalty: float) -> Floats:
-    return gram + gram.dtype.type(penalty) * np.eye(len(gram), dtype=gram.dtype)
+    total = gram.copy()
+    total[np.diag_indices_from(total)] += gram.dtype.type(penalty)
+    return total

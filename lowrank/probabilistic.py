@@ -240,7 +240,8 @@ class ProbabilisticPCA(
         likelihood = np.empty(X.shape[0])
         for posterior in self._posteriors(X):
             likelihood[posterior.rows] = posterior.log_likelihood
-        likelihood -= np.count_nonzero(~np.isnan(X), axis=1) * math.log(self._unit)
+        counts = np.count_nonzero(~np.isnan(X), axis=1)
+        likelihood -= counts * math.log(self._unit)
         return likelihood.astype(X.dtype)
 
     def _closed_form(self, X: Any) -> tuple[PCA, float]:
@@ -324,8 +325,9 @@ class ProbabilisticPCA(
         loadings = self.loadings_.astype(np.float64) / self._unit
         noise = self._noise or _NO_NOISE * largest
         model = FactorModel(np.zeros(len(loadings)), loadings, noise)
-        rows = IncompleteRows(X / X.dtype.type(self._unit), self._location / self._unit)
-        return posteriors(rows, model)
+        scaled = X / X.dtype.type(self._unit)
+        location = self._location / self._unit
+        return posteriors(IncompleteRows(scaled, location), model)
 
     def _posterior_means(self, X: FloatArray) -> Float64Array:
         return np.vstack([posterior.mean for posterior in self._posteriors(X)])
@@ -403,13 +405,15 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
     W = model.loadings
     noise = model.noise
     features, k = W.shape
-    squares = (W[:, :, None] * W[:, None, :]).reshape(features, k * k)
+    squares = W[:, :, None] * W[:, None, :]
+    squares = squares.reshape(features, k * k)
     step = max(1, _CHUNK // max(1, features, (k + 1) ** 2))
     for part in pieces(len(rows.values), step):
         values = rows.values[part]
         known = rows.known[part]
         # W'W + noise I over the known entries of each row
-        system = (known @ squares).reshape(len(known), k, k) + noise * np.eye(k)
+        system = (known @ squares).reshape(len(known), k, k)
+        system += noise * np.eye(k)
         inverse: Float64Array = np.linalg.inv(system).astype(np.float64, copy=False)
         right = values @ W - known @ (model.mean[:, None] * W)
         right = right[:, :, None]
@@ -419,7 +423,8 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
         hidden = (first + inverse @ (right - system @ first))[:, :, 0]
         residual = (values - model.mean - hidden @ W.T) * known
         count = known.sum(axis=1)
-        logarithms = count * math.log(2 * math.pi) + (count - k) * math.log(noise)
+        logarithms = count * math.log(2 * math.pi)
+        logarithms += (count - k) * math.log(noise)
         logarithms += np.linalg.slogdet(system)[1]
         distance = row_dots(residual, residual) / noise + row_dots(hidden, hidden)
         yield Posterior(

@@ -138,7 +138,8 @@ def elbow(s: ArrayLike) -> int:
     spectrum = _checked_spectrum(s)
     if spectrum.size < 3 or spectrum[0] == spectrum[-1]:
         return spectrum.size
-    height = (spectrum - spectrum[-1]) / (spectrum[0] - spectrum[-1])
+    height = spectrum - spectrum[-1]
+    height /= height[0]
     sag = np.linspace(1.0, 0.0, spectrum.size) - height
     if sag.max() <= 1e-9:
         return spectrum.size
@@ -294,10 +295,12 @@ def marchenko_pastur_median(beta: float) -> float:
     # x = centre - radius cos(t) turns the square root of the density into a smooth integrand.
     t = np.linspace(0, np.pi, 20_001)
     x = (low + high) / 2 - (high - low) / 2 * np.cos(t)
-    density = np.divide(np.sin(t) ** 2, x, out=np.zeros_like(x), where=x > 0)
-    if low < 1e-12:
+    density = np.zeros_like(x)
+    np.divide(np.sin(t) ** 2, x, out=density, where=x > 0)
+    if low < 1e-12:  # the limit of 0 / 0 at x = 0
         density[0] = 2 * density[1] - density[2]
-    mass = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    trapezoids = (density[1:] + density[:-1]) / 2
+    mass = np.append(0, np.cumsum(trapezoids))
     return float(np.interp(mass[-1] / 2, mass, x))
 
 
@@ -454,7 +457,9 @@ def bi_cross_validation(
     rng = checked_generator(random_state)
     rows = np.array_split(rng.permutation(shape[0]), _FOLDS)
     columns = np.array_split(rng.permutation(shape[1]), _FOLDS)
-    k = min(max_rank, shape[0] - len(rows[0]), shape[1] - len(columns[0]))
+    n_other_rows = shape[0] - len(rows[0])
+    n_other_columns = shape[1] - len(columns[0])
+    k = min(max_rank, n_other_rows, n_other_columns)
     errors = np.zeros(k + 1)
     for row_fold, column_fold in product(rows, columns):
         other_columns = np.setdiff1d(np.arange(shape[1]), column_fold)

@@ -401,13 +401,15 @@ def _pivots(
             break
         column = int(np.argmax(squares >= (1 - _TIE) * largest))
         residual = _outside(Q, _dense(columns[:, [column]]))
-        basis[:, len(chosen)] = residual[:, 0] / np.linalg.norm(residual)
-        squares -= samples.rmatmat(basis[:, [len(chosen)]])[:, 0] ** 2
+        direction = residual / np.linalg.norm(residual)
+        basis[:, len(chosen)] = direction[:, 0]
+        squares -= samples.rmatmat(direction)[:, 0] ** 2
         chosen.append(column)
         exact[column] = 0.0
         squares[exact == 0] = 0.0
-    others = np.setdiff1d(np.arange(n_columns), chosen)[: k - len(chosen)]
-    return np.concatenate([np.array(chosen, np.int64), others])
+    others = np.setdiff1d(np.arange(n_columns), chosen)
+    pivots = np.array(chosen, np.int64)
+    return np.append(pivots, others[: k - len(chosen)])
 
 
 def _outside(Q: Float64Array, block: Float64Array) -> Float64Array:
@@ -444,7 +446,9 @@ def _best_middle(
     best = np.zeros((C.shape[1], len(R)))
     least = math.inf
     for share in _SHARES:
-        U = _inverse(C, share) @ left @ core @ right.T @ _inverse(R.T, share).T
+        columns = _inverse(C, share) @ left
+        rows = _inverse(R.T, share) @ right
+        U = columns @ core @ rows.T
         rounded = U.astype(selection.dtype).astype(np.float64)
         error = selection.distance(C @ rounded, R.T)
         if error < least:

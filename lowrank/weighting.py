@@ -148,8 +148,10 @@ def weighted_means(samples: InMemory, weights: Float64Array) -> Float64Array:
         means: Float64Array = first + shares @ (samples.array - first)
         return means
     if isinstance(samples, SparseOperator):
-        nothing = np.zeros((samples.shape[0], 1)), np.zeros((samples.shape[1], 1))
-        samples = RowCentredSamples(samples.csr, *nothing)
+        n_rows, n_columns = samples.shape
+        samples = RowCentredSamples(
+            samples.csr, np.zeros((n_rows, 1)), np.zeros((n_columns, 1))
+        )
     return samples.weighted_means(shares)
 
 

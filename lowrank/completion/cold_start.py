@@ -107,7 +107,8 @@ def fit_cold_map(
         scaled = (residual - mean) * np.sqrt(weight)[:, None]
         scatter = kernels.coefficients(scaled, scaled) + uncertain + ridge.scatter()
         # A prior with the weight of one row keeps the covariance invertible.
-        scatter += np.diag(np.diag(scatter) / total + np.finfo(dtype).tiny)
+        variances = np.diag(scatter) / total
+        scatter += np.diag(variances + np.finfo(dtype).tiny)
         expected = scatter / (total + 1)
         ridge.learn(np.linalg.inv(expected).astype(dtype))
     return ColdMap(
@@ -134,7 +135,8 @@ def main_directions(
     n_features = design.n_features
     r = min(N_SLOPES, n_features)
     width = min(r + _EXTRA, n_features)
-    Q = np.random.default_rng(0).standard_normal((n_features, width)).astype(dtype)
+    rng = np.random.default_rng(0)
+    Q = rng.standard_normal((n_features, width)).astype(dtype)
     with kernels.one_blas_thread():
         for _ in range(_RANGE_STEPS):
             Q = design.backward(weight * design.forward(Q))
@@ -179,11 +181,16 @@ def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
     X = sparse.csr_array((data, indices, indptr), shape=shape)
     noise = float(residuals.data.var(dtype=np.float64)) or 1.0
     target = shrinkage_target(d, noise)
-    precision = np.diag(1 / target).astype(dtype)
-    prior = RowPrior(np.zeros(d, dtype), precision, np.zeros((0, d), dtype), 0.0)
+    prior = RowPrior(
+        mean=np.zeros(d, dtype),
+        precision=np.diag(1 / target).astype(dtype),
+        link=np.zeros((0, d), dtype),
+        count_power=0.0,
+    )
     rows, columns = VariationalSide.pair(X, prior)
     rows.target = target
-    covariance = np.zeros((len(directions), d * (d + 1) // 2), dtype)
+    n_cells = d * (d + 1) // 2
+    covariance = np.zeros((len(directions), n_cells), dtype)
     columns.vectors = Posterior(_with_bias(directions), covariance)
     for _ in range(_SLOPE_STEPS):
         noise = rows.fit_vectors(columns, 0.0, noise) / X.nnz

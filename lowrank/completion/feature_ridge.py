@@ -85,8 +85,9 @@ class Link:
     ) -> Link:
         """Return the link of the matrix whose arrays are `entries`."""
         counts = np.maximum(np.diff(entries.indptr), 1)
+        scale = (1 / np.sqrt(counts)).astype(entries.dtype)
         pattern = entries._replace(data=np.ones_like(entries.data))
-        return cls(pattern, (1 / np.sqrt(counts)).astype(entries.dtype), transpose)
+        return cls(pattern, scale, transpose)
 
     def forward(self, B: Floats) -> Floats:
         """Return S @ B for B of shape (n_cols, width)."""
@@ -172,7 +173,9 @@ class FeatureDesign:
         """Return the diagonal of F' W F as a column, F centred by the mean with these weights."""
         squared = self.columns._replace(data=self.columns.data**2)
         diagonal = kernels.csr_matmat(squared, weight[:, None])[:, 0]
-        diagonal -= self.centre**2 * weight.sum(dtype=np.float64).astype(weight.dtype)
+        total = weight.sum(dtype=np.float64)
+        diagonal -= self.centre**2 * total.astype(weight.dtype)
+        # Rounding may leave less than nothing of a constant feature.
         return np.maximum(diagonal, 0)[:, None]
 
     def gram(self, weight: Floats) -> Float64s:
@@ -308,8 +311,9 @@ class FeatureRidge:
         """Set the weights of rows and the charge on predictions."""
         self.weight = weight + charge
         self._gram = self._factored = None
-        self.shrinkage = np.ones((len(weight), 1), weight.dtype)
-        np.divide(weight, self.weight, out=self.shrinkage[:, 0], where=weight > 0)
+        shrinkage = np.ones_like(weight)
+        np.divide(weight, self.weight, out=shrinkage, where=weight > 0)
+        self.shrinkage = shrinkage[:, None]
         self.design = self.design.centred(self.weight)
         self.diagonal = self.design.squares(self.weight)
 
@@ -321,7 +325,8 @@ class FeatureRidge:
     @property
     def ridge(self) -> Floats:
         """The penalty of each column, shape (n_features, 1)."""
-        return self.design.spread(self.penalties).astype(self.weight.dtype)[:, None]
+        of_columns = self.design.spread(self.penalties)
+        return of_columns.astype(self.weight.dtype)[:, None]
 
     def fit(self, target: Floats) -> Floats:
         """Fit the coefficients to targets; return the predictions, shape (n_rows, d)."""
@@ -375,7 +380,8 @@ class FeatureRidge:
         prior_means = noise / np.sqrt(self.ridge)
         row_noise = rng.standard_normal((len(self.weight), n_draws)).astype(dtype)
         scale = np.zeros_like(self.weight)
-        np.divide(1, np.sqrt(self.weight), out=scale, where=self.weight > 0)
+        has_weight = self.weight > 0
+        scale[has_weight] = 1 / np.sqrt(self.weight[has_weight])
         target = scale[:, None] * row_noise - self.design.forward(prior_means)
         start = np.zeros_like(noise)
         if self.draws is not None and self.draws.shape[1] == n_draws:

@@ -95,7 +95,8 @@ def _nonnegative_solution(
     axes = axes[:, positive].T
     design = roots[:, None] * axes
     # A free unknown is the difference of two that are not negative.
-    split, _ = nnls(np.hstack([design, -design[:, k:]]), axes @ right / roots)
+    design = np.hstack([design, -design[:, k:]])
+    split, _ = nnls(design, axes @ right / roots)
     solution = split[: len(right)]
     solution[k:] -= split[len(right) :]
     return solution.astype(right.dtype)
@@ -150,7 +151,8 @@ def nonnegative_descent(
         for i, row in enumerate(gram):
             if row[i] > 0:
                 slope = factors @ row - products[:, i]
-                factors[:, i] = np.maximum(factors[:, i] - slope / row[i], 0)
+                lowest = factors[:, i] - slope / row[i]
+                factors[:, i] = np.maximum(lowest, 0)
 
 
 def posterior_half_sweep(
@@ -210,18 +212,22 @@ def drift_smooth(
 ) -> None:
     """Condition one Gaussian vector per row on its noisy observations."""
     for row in range(len(evidence)):
-        own = slice(indptr[row], indptr[row + 1])
-        at = np.append(0, np.cumsum(gaps[own][1:], dtype=float))[: own.stop - own.start]
-        covariance = variance * np.exp(-np.abs(at[:, None] - at) / scale)
+        observed = slice(indptr[row], indptr[row + 1])
+        # Times since the first observation, whose own gap does not count
+        at = np.cumsum(gaps[observed], dtype=float)
+        at -= at[:1]
+        distance = np.abs(at[:, None] - at)
+        covariance = variance * np.exp(-distance / scale)
         total = covariance / noise + np.eye(len(at))
-        solved = np.linalg.solve(total, data[own] / noise)
-        evidence[row] = -0.5 * (data[own] @ solved + np.linalg.slogdet(total)[1])
+        values = data[observed]
+        solved = np.linalg.solve(total, values / noise)
+        log_det = np.linalg.slogdet(total)[1]
+        evidence[row] = -0.5 * (values @ solved + log_det)
         if means.size:
-            means[own] = covariance @ solved
+            means[observed] = covariance @ solved
             inverse = np.linalg.solve(total, covariance) / noise
-            variances[own] = np.diag(covariance) - np.einsum(
-                "ij,ji->i", covariance, inverse
-            )
+            explained = np.einsum("ij,ji->i", covariance, inverse)
+            variances[observed] = np.diag(covariance) - explained
 
 
 def csr_entries(
@@ -236,8 +242,9 @@ def csr_entries(
     """Write the products of vectors at the stored entries into `out`."""
     for row in range(len(left)):
         stored = slice(indptr[row], indptr[row + 1])
-        z = right[indices[stored]]
-        out[stored] = z[:, :-1] @ left[row, :-1] + left[row, -1] + z[:, -1]
+        columns = right[indices[stored]]
+        products = columns[:, :-1] @ left[row, :-1]
+        out[stored] = products + left[row, -1] + columns[:, -1]
 
 
 def csr_matmat(
@@ -444,7 +451,8 @@ def gram_rows(
         one_row = np.array([0, len(users)])
         sparse_rows(one_row, users, history, indptr, indices, data, sums, threads)
         values_of_row = sums[0] * (scale[first + row] * out)
-        best = np.argsort(-np.abs(values_of_row), kind="stable")[: columns.shape[1]]
+        best = np.argsort(-np.abs(values_of_row), kind="stable")
+        best = best[: columns.shape[1]]
         largest_columns = np.sort(best[values_of_row[best] != 0])
         counts[row] = count = len(largest_columns)
         columns[row, :count] = largest_columns
@@ -499,7 +507,8 @@ def hash_texts(
 def largest(scores: Floats, found: Ints) -> int:
     """Write the positions of the largest scores, best first; return their number."""
     places = np.flatnonzero(scores > -np.inf)
-    best = places[np.argsort(-scores[places], kind="stable")[: len(found)]]
+    order = np.argsort(-scores[places], kind="stable")
+    best = places[order[: len(found)]]
     found[: len(best)] = best
     return len(best)
 
@@ -578,8 +587,9 @@ def read_rows(
 
 def row_offsets(rows: Ints, indptr: Ints) -> bool:
     """Write the row starts of entries; return whether the rows are in ascending order."""
+    counts = np.bincount(rows, minlength=len(indptr) - 1)
     indptr[0] = 0
-    np.cumsum(np.bincount(rows, minlength=len(indptr) - 1), out=indptr[1:])
+    indptr[1:] = np.cumsum(counts)
     return bool((rows[1:] >= rows[:-1]).all())
 
 

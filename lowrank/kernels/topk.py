@@ -152,9 +152,12 @@ def search_plan(
     if 4 * n > len(candidates) or len(users) < _FEW_QUERIES:
         return order, Stops()
     if fixed is None and weight is not None:
-        sizes = np.zeros(len(candidates), np.float32)
-        order = _by_reach(candidates, sizes, np.abs(weight[candidates]), np.float32(0))
-        return order._replace(user_size=np.zeros(len(users), np.float32)), Stops()
+        # A weighted cosine is at most its weight, whatever the user.
+        none = np.zeros(len(candidates), np.float32)
+        largest = np.abs(weight[candidates])
+        order = _by_reach(candidates, none, largest, np.float32(0))
+        user_size = np.zeros(len(users), np.float32)
+        return order._replace(user_size=user_size), Stops()
     if fixed is None:
         user_size = _bounds(users)
         typical = np.median(user_size)
@@ -237,7 +240,8 @@ def product_stops(
     item_rest = _rests(items, at)
     if not (np.isfinite(user_rest).all() and np.isfinite(item_rest).all()):
         return Stops()
-    return Stops(np.array(at), user_rest, np.ascontiguousarray(item_rest[:, order]))
+    in_order = np.ascontiguousarray(item_rest[:, order])
+    return Stops(np.array(at), user_rest, in_order)
 
 
 def _rests(rows: Floats32, at: list[int]) -> Floats32:
@@ -247,7 +251,7 @@ def _rests(rows: Floats32, at: list[int]) -> Floats32:
     between = np.split(rows, at, axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         squares = [np.einsum("ij,ij->i", part, part) for part in between]
-        after = np.cumsum(squares[::-1], axis=0)[::-1]
+        after = np.cumsum(squares[::-1], axis=0)[::-1]  # of all columns from a stop on
         lengths = np.sqrt(after[1:] + rounding * after[0])
         bounds = _rounded_up(lengths, k, 8)
     return np.ascontiguousarray(bounds, np.float32)
@@ -275,4 +279,5 @@ def _rounded_up(
 
 def _largest_from(values: Floats32) -> Floats32:
     """Return the maximum of each value and all after it."""
-    return np.ascontiguousarray(np.maximum.accumulate(values[::-1])[::-1])
+    from_the_end = np.maximum.accumulate(values[::-1])
+    return np.ascontiguousarray(from_the_end[::-1])
