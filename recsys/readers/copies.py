@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -98,23 +99,26 @@ class Scratch:
             If the encoding does not exist, or the file is in another one.
         """
         target = self.new()
-        try:
-            with (
-                path.open(encoding=encoding, newline="") as source,
-                target.open("w", encoding="utf-8", newline="") as sink,
-            ):
+        with (
+            path.open("rb") as raw,
+            target.open("w", encoding="utf-8", newline="") as sink,
+        ):
+            try:
+                source = TextIOWrapper(raw, encoding, newline="")
                 shutil.copyfileobj(source, sink, _BLOCK)
-        except LookupError:
-            raise DataError(
-                f"There is no encoding {encoding!r}; usual ones are utf-8, latin-1 and utf-16."
-            ) from None
-        except UnicodeError as error:
-            reason = str(error)  # such as UTF-16 without its mark
-            if isinstance(error, UnicodeDecodeError):
-                reason = error.reason
-            raise DataError(
-                f"{name} is not in the encoding {encoding}: {reason}."
-            ) from None
+            except LookupError:
+                raise DataError(
+                    f"There is no encoding {encoding!r}; usual ones are utf-8, latin-1 and utf-16."
+                ) from None
+            except UnicodeError as error:
+                reason = str(error)  # such as UTF-16 without its mark
+                if isinstance(error, UnicodeDecodeError):
+                    # Python counts from the beginning of what it read last.
+                    place = raw.tell() - len(error.object) + error.start
+                    reason = f"{error.reason} near byte {place}"
+                raise DataError(
+                    f"{name} is not in the encoding {encoding}: {reason}."
+                ) from None
         return target
 
 
