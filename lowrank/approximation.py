@@ -55,7 +55,10 @@ def approximate(
 
 
 def hard_threshold(
-    A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = 0
+    A: SVD | OperatorLike,
+    tau: float,
+    *,
+    random_state: RandomStateLike = 0,
 ) -> LowRank:
     """Keep the singular values above a threshold unchanged, and drop the others.
 
@@ -84,7 +87,10 @@ def hard_threshold(
 
 
 def soft_threshold(
-    A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = 0
+    A: SVD | OperatorLike,
+    tau: float,
+    *,
+    random_state: RandomStateLike = 0,
 ) -> LowRank:
     """Subtract a threshold from the singular values, and set negative results to zero.
 

@@ -248,7 +248,11 @@ def checked_count(value: Any, name: str) -> int:
     return count
 
 
-def checked_integer(value: Any, name: str, kind: str = "an integer") -> int:
+def checked_integer(
+    value: Any,
+    name: str,
+    kind: str = "an integer",
+) -> int:
     """Return an integer of any type except bool as an int; `kind` describes it in the message.
 
     Raises

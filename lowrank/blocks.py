@@ -9,7 +9,7 @@ import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -112,8 +112,8 @@ class RowBlocks(MatrixOperator):
         A memory map is read as it is in memory, with changes that are not in the file.
         """
         source: Any = array
-        step = _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, source[:1].nbytes))
-        return cls(_ArrayBlocks(source, step))
+        step = _rows_per_block(rows, source[:1].nbytes)
+        return cls(partial(_blocks_of_array, source, step))
 
     @classmethod
     def from_csr(
@@ -128,11 +128,11 @@ class RowBlocks(MatrixOperator):
         ArgumentError, ArgumentTypeError
             If `n_columns` is not a positive integer, or is too small, when the blocks are read.
         """
-        blocks = _CsrBlocks(os.fspath(folder), _count(n_columns, "n_columns"))
-        if not blocks.n_columns:
-            indices = blocks.opened("indices")
-            blocks = _CsrBlocks(blocks.folder, int(indices.max(initial=-1)) + 1)
-        return cls(blocks)
+        path = Path(folder)
+        count = _count(n_columns, "n_columns")
+        if not count:
+            count = int(_opened(path, "indices").max(initial=-1)) + 1
+        return cls(partial(_blocks_of_csr, path, count))
 
     @classmethod
     def from_parquet(cls, path: str | PathLike[str], rows: int | None = None) -> Self:
@@ -155,8 +155,8 @@ class RowBlocks(MatrixOperator):
                     f"{path}: column {name!r} must have numbers; got {dtype}."
                 )
         length = int(frame.select(pl.len()).collect().item())
-        step = _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, 8 * len(schema)))
-        return cls(_ParquetBlocks(os.fspath(path), length, step))
+        step = _rows_per_block(rows, 8 * len(schema))
+        return cls(partial(_blocks_of_parquet, os.fspath(path), length, step))
 
     def _look(self) -> None:
         """Read all blocks once for the shape, dtype, largest entry, means and deviations."""
@@ -185,15 +185,23 @@ class RowBlocks(MatrixOperator):
         super().__init__((rows, first.shape[1]), dtype)
         self._peak, self.is_sparse = peak, _is_sparse(first)
 
-    def _add_moments(self, block: Any, largest: float, rows: int) -> None:
+    def _add_moments(
+        self,
+        block: Any,
+        largest: float,
+        rows: int,
+    ) -> None:
         """Update means and norms with a block (Chan, Golub & LeVeque 1983)."""
-        count, exponent = block.shape[0], safe_exponent(largest, np.dtype(np.float64))
+        count = block.shape[0]
+        total = max(1, rows + count)
         matrix = SparseOperator(block) if _is_sparse(block) else DenseOperator(block)
-        means, scale = matrix.column_means(), 2.0**exponent
-        squares = (matrix.scaled(1 / scale) if exponent else matrix).column_squares(
-            means / scale
-        )
-        shift, total = means - self._means, max(1, rows + count)
+        means = matrix.column_means()
+        shift = means - self._means
+        # Squares of scaled entries neither overflow nor vanish.
+        exponent = safe_exponent(largest, np.dtype(np.float64))
+        scale = 2.0**exponent
+        unit = matrix.scaled(1 / scale) if exponent else matrix
+        squares = unit.column_squares(means / scale)
         between = shift * (rows * count / total) ** 0.5
         within = np.hypot(self._deviations, scale * np.sqrt(squares))
         self._deviations = np.hypot(within, between)
@@ -210,17 +218,17 @@ class RowBlocks(MatrixOperator):
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of A - 1 row', without a pass over A."""
-        squares: Float64Array = (
-            self._deviations**2 + self.shape[0] * (self._means - row) ** 2
-        )
+        shift = self._means - row
+        squares: Float64Array = self._deviations**2 + self.shape[0] * shift**2
         return squares
 
     def row_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each row of A - 1 row'."""
-        blocks = self.centred(row).dense_blocks(0)
-        return np.concatenate(
-            [np.einsum("ij,ij->i", it, it, dtype=np.float64) for it in blocks]
-        )
+        squares = [
+            np.einsum("ij,ij->i", block, block, dtype=np.float64)
+            for block in self.centred(row).dense_blocks(0)
+        ]
+        return np.concatenate(squares)
 
     def centred(self, row: FloatArray) -> Self:
         """Return A - 1 row', computed for dense blocks and kept as a correction for sparse ones."""
@@ -235,10 +243,8 @@ class RowBlocks(MatrixOperator):
         result = copy.copy(self)
         result._factors = factors if self._factors is None else self._factors * factors
         result._row = None if self._row is None else self._row * factors
-        result._means, result._deviations = (
-            self._means * factors,
-            self._deviations * abs(factors),
-        )
+        result._means = self._means * factors
+        result._deviations = self._deviations * abs(factors)
         bounds = abs(result._means) + result._deviations
         if result._row is not None:
             bounds += abs(result._row)
@@ -257,7 +263,8 @@ class RowBlocks(MatrixOperator):
         """Frobenius norm of what products of sparse blocks subtract; 0 for dense blocks."""
         if self._row is None or not self.is_sparse:
             return 0.0
-        return float(np.linalg.norm(self._row)) * math.sqrt(self.shape[0])
+        length = float(np.linalg.norm(self._row))
+        return length * math.sqrt(self.shape[0])
 
     def gram_product(self, X: FloatArray) -> FloatArray:
         """Return A' (A X), in one pass."""
@@ -294,10 +301,10 @@ class RowBlocks(MatrixOperator):
 
     def _blocks(self) -> Iterator[tuple[slice, MatrixOperator]]:
         """Yield the rows of each block, and the scaled and centred block."""
-        start, blocks = 0, self._start()
-        with ThreadPoolExecutor(
-            1
-        ) as reader:  # reads the next block during the computation
+        start = 0
+        blocks = self._start()
+        # The thread reads the next block during the computation.
+        with ThreadPoolExecutor(1) as reader:
             coming = reader.submit(next, blocks, None)
             while (given := coming.result()) is not None:
                 coming = reader.submit(next, blocks, None)
@@ -315,9 +322,9 @@ class RowBlocks(MatrixOperator):
         block: SparseOperator | DenseOperator
         if self.is_sparse:
             csr: Any = sparse.csr_array(given).astype(self.dtype, copy=False)
-            block = _SparseBlock(
-                csr if csr.has_sorted_indices else csr.sorted_indices()
-            )
+            if not csr.has_sorted_indices:
+                csr = csr.sorted_indices()
+            block = _SparseBlock(csr)
         else:
             block = DenseOperator(as_array(given).astype(self.dtype, copy=False))
         if self._factors is not None:
@@ -325,67 +332,51 @@ class RowBlocks(MatrixOperator):
         return block if self._row is None else block.centred(self._row)
 
 
-@dataclass(frozen=True)
-class _ArrayBlocks:
-    """Blocks of `rows` rows of an array."""
-
-    array: Any
-    rows: int
-
-    def __call__(self) -> Iterator[Block]:
-        for part in kernels.pieces(len(self.array), self.rows):
-            yield _copied(self.array, part)
+def _blocks_of_array(array: Any, rows: int) -> Iterator[Block]:
+    """Yield blocks of `rows` rows of an array."""
+    for part in kernels.pieces(len(array), rows):
+        yield _copied(array, part)
 
 
-@dataclass(frozen=True)
-class _CsrBlocks:
-    """Blocks of rows of a CSR matrix, whose arrays are files in a folder."""
+def _opened(folder: Path, name: str) -> Any:
+    """Return one of the arrays of a CSR matrix as a memory map."""
+    return np.load(folder / f"{name}.npy", mmap_mode="r")
 
-    folder: str
-    n_columns: int
 
-    def opened(self, name: str) -> Any:
-        """Return one of the arrays as a memory map."""
-        return np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r")
-
-    def __call__(self) -> Iterator[Block]:
-        indptr, indices, data = map(self.opened, ("indptr", "indices", "data"))
-        most = _BLOCK_BYTES // (indices.itemsize + data.itemsize)
-        start, last = 0, len(indptr) - 1
-        while start < last:
-            end = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
-            end = min(max(end, start + 1), last)
-            entries = slice(int(indptr[start]), int(indptr[end]))
-            columns = np.array(indices[entries])
-            needed = int(columns.max(initial=-1)) + 1
-            if needed > self.n_columns:
-                raise ArgumentError(
-                    f"n_columns must be at least {needed}, as indices.npy says; "
-                    f"got {self.n_columns}."
-                )
-            arrays = (
-                np.array(data[entries]),
-                columns,
-                indptr[start : end + 1] - indptr[start],
+def _blocks_of_csr(folder: Path, n_columns: int) -> Iterator[Block]:
+    """Yield blocks of rows of a CSR matrix, whose arrays are files in a folder."""
+    indptr = _opened(folder, "indptr")
+    indices = _opened(folder, "indices")
+    data = _opened(folder, "data")
+    most = _BLOCK_BYTES // (indices.itemsize + data.itemsize)
+    start = 0
+    last = len(indptr) - 1
+    while start < last:
+        end = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
+        # At least one row, however long it is.
+        end = min(max(end, start + 1), last)
+        entries = slice(int(indptr[start]), int(indptr[end]))
+        columns = np.array(indices[entries])
+        needed = int(columns.max(initial=-1)) + 1
+        if needed > n_columns:
+            raise ArgumentError(
+                f"n_columns must be at least {needed}, as indices.npy says; "
+                f"got {n_columns}."
             )
-            yield sparse.csr_array(arrays, shape=(end - start, self.n_columns))
-            start = end
+        values = np.array(data[entries])
+        starts = indptr[start : end + 1] - indptr[start]
+        shape = (end - start, n_columns)
+        yield sparse.csr_array((values, columns, starts), shape=shape)
+        start = end
 
 
-@dataclass(frozen=True)
-class _ParquetBlocks:
-    """Blocks of `rows` rows of Parquet files."""
+def _blocks_of_parquet(path: str, length: int, rows: int) -> Iterator[Block]:
+    """Yield blocks of `rows` rows of Parquet files."""
+    import polars as pl
 
-    path: str
-    length: int
-    rows: int
-
-    def __call__(self) -> Iterator[Block]:
-        import polars as pl
-
-        frame = pl.scan_parquet(self.path)
-        for part in kernels.pieces(self.length, self.rows):
-            yield frame.slice(part.start, self.rows).collect().to_numpy()
+    frame = pl.scan_parquet(path)
+    for start in range(0, length, rows):
+        yield frame.slice(start, rows).collect().to_numpy()
 
 
 class _SparseBlock(SparseOperator):
@@ -404,6 +395,11 @@ def _count(value: Any, name: str) -> int:
     if value < 1:
         raise ArgumentError(f"{name} must be at least 1; got {value}.")
     return int(value)
+
+
+def _rows_per_block(rows: Any, row_bytes: int) -> int:
+    """Return the number of rows that the user wants in a block, or that take 64 MB."""
+    return _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, row_bytes))
 
 
 def by_blocks(matrix: Any) -> Any:
@@ -445,7 +441,8 @@ def _copied(array: Any, part: slice) -> Any:
 def _checked(given: Any, row: int) -> tuple[Any, float]:
     """Check a block, and return it as float32 or float64, dense or CSR, with its largest entry."""
     block: Any = sparse.csr_array(given) if _is_sparse(given) else as_array(given)
-    block = block.astype(real_matrix(block.dtype, block.shape, "blocks"), copy=False)
+    dtype = real_matrix(block.dtype, block.shape, "blocks")
+    block = block.astype(dtype, copy=False)
     if _is_sparse(block) and not block.has_canonical_format:
         block = block.copy()
         block.sum_duplicates()
@@ -465,7 +462,11 @@ def as_array(A: Any) -> NDArray[Any]:
     return array
 
 
-def not_finite(A: Any, name: str, start: int = 0) -> ArgumentError:
+def not_finite(
+    A: Any,
+    name: str,
+    start: int = 0,
+) -> ArgumentError:
     """Return the error for the first NaN or infinite entry; rows are counted from `start`."""
     if _is_sparse(A):
         place = np.argmax(~np.isfinite(A.data))

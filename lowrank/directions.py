@@ -48,7 +48,12 @@ class Solver:
     tol: float | None
     random_state: RandomStateLike
 
-    def svd(self, samples: Samples, k: int, row: Float64Array) -> SVD:
+    def svd(
+        self,
+        samples: Samples,
+        k: int,
+        row: Float64Array,
+    ) -> SVD:
         """Return the k largest triplets of Y - 1 row', in the precision that they need."""
         svd = unrounded_svd(
             samples,
@@ -149,7 +154,11 @@ class PrincipalDirections:
 
 
 def directions_about(
-    samples: Samples, k: int, solver: Solver, *, centred: bool
+    samples: Samples,
+    k: int,
+    solver: Solver,
+    *,
+    centred: bool,
 ) -> PrincipalDirections:
     """Return the k directions of largest variance about the column means, or about 0."""
     means = samples.column_means()
@@ -191,7 +200,10 @@ def directions_about(
 
 
 def _refined(
-    samples: Samples, row: Float64Array, svd: SVD, solver: Solver
+    samples: Samples,
+    row: Float64Array,
+    svd: SVD,
+    solver: Solver,
 ) -> tuple[SVD, float]:
     """Return triplets whose errors are small next to what they leave, and the squares of that."""
     distortion = squares_outside(samples, row, svd.Vt, svd.s)
@@ -213,7 +225,9 @@ def _refined(
 
 
 def weighted_directions(
-    samples: WeightedSamples, k: int, solver: Solver
+    samples: WeightedSamples,
+    k: int,
+    solver: Solver,
 ) -> PrincipalDirections:
     """Return the k directions of largest weighted variance, as `directions_about`."""
     matrix, means, row = samples.matrix, samples.means, samples.row
@@ -269,7 +283,11 @@ class Dropped(NamedTuple):
     is_small: bool
 
 
-def directions_after_the_first(samples: Samples, k: int, solver: Solver) -> Dropped:
+def directions_after_the_first(
+    samples: Samples,
+    k: int,
+    solver: Solver,
+) -> Dropped:
     """Return the k directions of Y without centring that follow the first, which is dropped."""
     means, largest = samples.column_means(), min(samples.shape)
     svd = solver.svd(samples, min(k + 1, largest), np.zeros(samples.shape[1]))
@@ -316,7 +334,12 @@ def directions_after_the_first(samples: Samples, k: int, solver: Solver) -> Drop
     return Dropped(directions, loss, is_small)
 
 
-def _loss_of_dropping(count: int, means: Float64Array, svd: SVD, k: int) -> float:
+def _loss_of_dropping(
+    count: int,
+    means: Float64Array,
+    svd: SVD,
+    k: int,
+) -> float:
     """Bound the share of variance that the directions 2 to k + 1 lose next to the best k.
 
     The second moment M of the samples is diagonal in its k + 1 leading directions P, and in the
@@ -356,7 +379,10 @@ def _variances_of_scores(svd: SVD, divisor: float) -> Float64Array:
 
 
 def squares_outside(
-    samples: Samples, row: Float64Array, components: FloatArray, lengths: FloatArray
+    samples: Samples,
+    row: Float64Array,
+    components: FloatArray,
+    lengths: FloatArray,
 ) -> float:
     """Return ||(Y - 1 row') (I - V V')||_F^2, or 0 if it is only rounding error.
 
@@ -420,7 +446,9 @@ def _rounding_of_entries(
 
 
 def no_directions(
-    features: int, centering: Centering, exponent: int
+    features: int,
+    centering: Centering,
+    exponent: int,
 ) -> PrincipalDirections:
     """Return the directions of no samples, to which batches are joined."""
     none = np.zeros(0)

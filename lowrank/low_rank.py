@@ -61,7 +61,11 @@ class LowRank:
     __array_ufunc__ = None  # NumPy defers array @ B and array * B to this class
 
     def __init__(
-        self, left: ArrayLike, right: ArrayLike, *, error: float | None = None
+        self,
+        left: ArrayLike,
+        right: ArrayLike,
+        *,
+        error: float | None = None,
     ) -> None:
         first, second = _factor(left, "left"), _factor(right, "right")
         if first.shape[1] != second.shape[1]:
@@ -121,13 +125,11 @@ class LowRank:
         return LowRank(self.right, self.left)
 
     def __getitem__(self, key: Any) -> Any:
-        rows, columns = (
-            key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
-        )
-        left, right = (
-            _taken(self.left, rows, "row"),
-            _taken(self.right, columns, "column"),
-        )
+        rows, columns = key, slice(None)
+        if isinstance(key, tuple) and len(key) == 2:
+            rows, columns = key
+        left = _taken(self.left, rows, "row")
+        right = _taken(self.right, columns, "column")
         if isinstance(rows, slice) or isinstance(columns, slice):
             return np.tensordot(left, right, axes=(-1, -1))
         return np.einsum("...k,...k->...", left, right)[()]
@@ -164,7 +166,8 @@ class LowRank:
         return LowRank(self.left @ core, other.right)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return (self.T @ _operand(other, self.shape[0], -1).T).T
+        block = _operand(other, self.shape[0], -1)
+        return (self.T @ block.T).T
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, LowRank):
@@ -174,9 +177,9 @@ class LowRank:
             raise ArgumentError(
                 f"shapes must be equal; got {self.shape} and {other.shape}."
             )
-        return LowRank(
-            np.hstack([self.left, other.left]), np.hstack([self.right, other.right])
-        )
+        left = np.hstack([self.left, other.left])
+        right = np.hstack([self.right, other.right])
+        return LowRank(left, right)
 
     __radd__ = __add__
 
@@ -187,8 +190,7 @@ class LowRank:
         return NotImplemented if dense is None else self.toarray() - dense
 
     def __rsub__(self, other: Any) -> Any:
-        dense = _dense_operand(other)
-        return NotImplemented if dense is None else dense - self.toarray()
+        return (-self).__add__(other)
 
     def __neg__(self) -> LowRank:
         return LowRank(-self.left, self.right)
@@ -230,10 +232,14 @@ class LowRank:
         Y, S = np.linalg.qr(self.right)
         U, s, Vt = np.linalg.svd(P @ S.T, full_matrices=False)
         scale = float(s.max(initial=0.0)) or 1.0
-        squares = np.cumsum((s[::-1].astype(np.float64) / scale) ** 2)  # smallest first
+        # Sums from the smallest value on, in which none is lost by rounding.
+        ascending = s[::-1].astype(np.float64) / scale
+        squares = np.cumsum(ascending**2)
         tails = np.sqrt(np.append(squares[::-1], 0.0))
         k = int(np.argmax(tails <= tol * tails[0]))
-        return LowRank(Q @ (U[:, :k] * s[:k]), Y @ Vt[:k].T)
+        left = Q @ (U[:, :k] * s[:k])
+        right = Y @ Vt[:k].T
+        return LowRank(left, right)
 
     def toarray(self) -> FloatArray:
         """Return the matrix as a dense array of shape (n, m)."""
@@ -250,8 +256,10 @@ class LowRank:
             for factor in (self.left, self.right)
         )
         core = R @ S.T
+        # Squares of large entries overflow.
         exponent = safe_exponent(largest_entry(core), core.dtype)
-        return float(np.linalg.norm(np.ldexp(core, -exponent))) * 2.0**exponent
+        norm = np.linalg.norm(np.ldexp(core, -exponent))
+        return float(norm) * 2.0**exponent
 
     def distance_to(self, A: MatrixLike | MatrixOperator) -> float:
         """Return the Frobenius distance ||A - B||_F, accumulated in float64.
@@ -271,25 +279,22 @@ class LowRank:
         if given.shape != self.shape:
             raise ArgumentError(f"A must have shape {self.shape}; got {given.shape}.")
         if isinstance(given, RowBlocks):
-            parts = (
-                (LowRank(self.left[rows], self.right), part)
+            distances = (
+                LowRank(self.left[rows], self.right).distance_to(part)
                 for rows, part in given._blocks()
             )
-            return math.hypot(*(rows.distance_to(part) for rows, part in parts))
+            return math.hypot(*distances)
         wide = LowRank(self.left.astype(np.float64), self.right.astype(np.float64))
         norm = wide.frobenius_norm()
-        if exponent := safe_exponent(
-            max(matrix.peak, norm), wide.dtype
-        ):  # squares overflow
+        if exponent := safe_exponent(max(matrix.peak, norm), wide.dtype):
             wide = LowRank(np.ldexp(wide.left, -exponent), wide.right)
             return wide.distance_to(matrix.scaled(2.0**-exponent)) * 2.0**exponent
         if not isinstance(given, np.ndarray):
             coo = given.tocoo()
             entries = wide.entries(*coo.coords)
-            off = norm**2 - float(entries @ entries)
-            return math.hypot(
-                np.linalg.norm(coo.data - entries), math.sqrt(max(off, 0.0))
-            )
+            stored = np.linalg.norm(coo.data - entries)
+            others = norm**2 - float(entries @ entries)
+            return math.hypot(stored, math.sqrt(max(others, 0.0)))
         differences = (
             given[rows] - wide.left[rows] @ wide.right.T
             for rows in _pieces(*self.shape)
@@ -310,7 +315,11 @@ def _factor(given: ArrayLike, name: str) -> FloatArray:
     return array.astype(dtype, copy=False)
 
 
-def _taken(factor: FloatArray, key: Any, name: str) -> FloatArray:
+def _taken(
+    factor: FloatArray,
+    key: Any,
+    name: str,
+) -> FloatArray:
     if key is None or key is Ellipsis or isinstance(key, tuple):
         raise IndexError(
             f"{name} index must be an integer, a slice or an array; got {key!r}."
@@ -359,17 +368,17 @@ class LowRankOperator(MatrixOperator):
         left = self._left.astype(np.float64)
         means = left.mean(axis=0) if len(left) else left.sum(axis=0)
         R = np.linalg.qr(left - means)[1]
-        within = np.square(R @ self._right.T.astype(np.float64)).sum(axis=0)
-        shift = self._right.astype(np.float64) @ means - row
+        right = self._right.astype(np.float64)
+        within = np.square(R @ right.T).sum(axis=0)
+        shift = right @ means - row
         squares: Float64Array = within + len(left) * shift**2
         return squares
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column."""
-        sums: Float64Array = self._right.astype(np.float64) @ self._left.sum(
-            axis=0, dtype=float
-        )
-        return sums / max(1, self.shape[0])
+        right = self._right.astype(np.float64)
+        means: Float64Array = right @ self._left.sum(axis=0, dtype=float)
+        return means / max(1, self.shape[0])
 
     def scaled(self, factor: float) -> LowRankOperator:
         """Return the operator of factor * A."""
@@ -390,13 +399,15 @@ class LowRankOperator(MatrixOperator):
         return product
 
 
-def _operand(other: Any, size: int, axis: int) -> Any:
+def _operand(
+    other: Any,
+    size: int,
+    axis: int,
+) -> Any:
     """Return an operand of a product, after checking that it has `size` along the summed axis."""
-    given = (
-        other
-        if hasattr(other, "tocsr") or isinstance(other, LowRank)
-        else np.asarray(other)
-    )
+    given = other
+    if not (hasattr(other, "tocsr") or isinstance(other, LowRank)):
+        given = np.asarray(other)
     if len(given.shape) not in (1, 2) or given.shape[axis] != size:
         place = "first" if axis == 0 else "last"
         raise ArgumentError(

@@ -27,14 +27,12 @@ _GATHERED = 1 << 20  # the same for entries of a sparse matrix: 8 MB
 # Entries outside 2**-x ... 2**x are rescaled: the solvers and the certificate sum fourth powers of
 # singular values and residuals, which must neither overflow nor underflow.
 _SAFE_EXPONENT = {"float32": 16, "float64": 160}
-_LARGEST_SUMMED, _HALVED = (
-    1e290,
-    64,
-)  # entries whose sums may overflow are divided by 2**64
 _LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
-_NEARLY_FULL = (
-    0.9  # share of stored entries above which a column of a sparse matrix is centred
-)
+# Sums of entries above 1e290 may overflow: they are divided by 2**64.
+_LARGEST_SUMMED = 1e290
+_HALVED = 64
+# Share of stored entries above which a column of a sparse matrix is centred.
+_NEARLY_FULL = 0.9
 # number of entries centred at once: full BLAS speed, at most 32 MB
 _CENTRED_BLOCK = 1 << 22
 _CONVERTED_BLOCK = 1 << 20  # number of entries converted for a product at once: 8 MB
@@ -130,7 +128,9 @@ class MatrixOperator(ABC):
     def frobenius_norm(self) -> float | None:
         """Return the Frobenius norm, accumulated in float64; None if only products are known."""
         squares = self.column_squares(np.zeros(self.shape[1]))
-        return None if squares is None else float(np.sqrt(squares.sum()))
+        if squares is None:
+            return None
+        return math.sqrt(squares.sum())
 
     def centred(self, row: FloatArray) -> MatrixOperator:
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
@@ -187,8 +187,13 @@ class DenseOperator(MatrixOperator):
 
     stored_dense = True
 
-    def __init__(self, array: FloatArray, dtype: np.dtype[Any] | None = None) -> None:
-        super().__init__((array.shape[0], array.shape[1]), dtype or array.dtype)
+    def __init__(
+        self,
+        array: FloatArray,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
+        rows, columns = array.shape
+        super().__init__((rows, columns), dtype or array.dtype)
         self.array = array
 
     @cached_property
@@ -203,22 +208,10 @@ class DenseOperator(MatrixOperator):
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of A - 1 row'."""
         sums = np.zeros(self.shape[1])
-        for part in self._blocks():
+        for part in self._parts(0, _CHUNK):
             difference = self.array[part] - row
             sums += np.einsum("ij,ij->j", difference, difference)
         return sums
-
-    def row_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each row of A - 1 row', shape (n_rows,)."""
-        squares = np.empty(self.shape[0])
-        for part in self._blocks():
-            difference = self.array[part] - row
-            squares[part] = np.einsum("ij,ij->i", difference, difference)
-        return squares
-
-    def _blocks(self) -> Iterator[slice]:
-        """Yield blocks of rows that fit in the cache as float64."""
-        return kernels.pieces(self.shape[0], max(1, _CHUNK // max(1, self.shape[1])))
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column, exact for constant columns."""
@@ -228,7 +221,7 @@ class DenseOperator(MatrixOperator):
         # Sums of differences from the first row neither overflow nor round where all are equal.
         unit = 2.0**-_HALVED if self.peak > _LARGEST_SUMMED else 1.0
         first = self.array[0] * np.float64(unit)
-        for part in self._blocks():
+        for part in self._parts(0, _CHUNK):
             differences = np.multiply(self.array[part], unit, dtype=np.float64)
             differences -= first
             means += differences.sum(axis=0)
@@ -250,32 +243,31 @@ class DenseOperator(MatrixOperator):
         if self.dtype == self.array.dtype:
             yield self.array
             return
-        for part in self._parts(axis):
-            block = self.array[part] if axis == 0 else self.array[:, part]
-            yield block.astype(self.dtype)
+        for _, block in self._converted(axis):
+            yield block
 
-    def _parts(self, axis: int) -> Iterator[slice]:
-        """Yield slices of rows or columns to convert at once."""
-        across = self.shape[1 - axis]
-        return kernels.pieces(
-            self.shape[axis], max(1, _CONVERTED_BLOCK // max(1, across))
-        )
+    def _converted(self, axis: int) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield blocks of rows or columns in the working dtype."""
+        array = self.array if axis == 0 else self.array.T
+        for part in self._parts(axis, _CONVERTED_BLOCK):
+            block = array[part].astype(self.dtype)
+            yield part, block if axis == 0 else block.T
+
+    def _parts(self, axis: int, entries: int) -> Iterator[slice]:
+        """Yield slices of rows or columns that have a number of entries."""
+        across = max(1, self.shape[1 - axis])
+        step = max(1, entries // across)
+        return kernels.pieces(self.shape[axis], step)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         if self.dtype == self.array.dtype:
             return self.array @ X
-        product = np.empty((self.shape[0], X.shape[1]), self.dtype)
-        for part in self._parts(0):
-            np.matmul(self.array[part].astype(self.dtype), X, out=product[part])
-        return product
+        return _product(self, self._converted(0), X)
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
         if self.dtype == self.array.dtype:
             return self.array.T @ Y
-        product = np.zeros((self.shape[1], Y.shape[1]), self.dtype)
-        for part in self._parts(0):
-            product += self.array[part].astype(self.dtype).T @ Y[part]
-        return product
+        return _transposed_product(self, self._converted(0), Y)
 
     def _toarray(self) -> FloatArray:
         return self.array.astype(self.dtype, copy=False)
@@ -291,7 +283,8 @@ class SparseOperator(MatrixOperator):
     is_sparse = True
 
     def __init__(self, csr: Any) -> None:
-        super().__init__((csr.shape[0], csr.shape[1]), csr.dtype)
+        rows, columns = csr.shape
+        super().__init__((rows, columns), csr.dtype)
         self.csr = csr
         self.entries = int(csr.nnz)
 
@@ -302,53 +295,55 @@ class SparseOperator(MatrixOperator):
 
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, accumulated in float64."""
-        data = self.csr.data
-        parts = (
-            data[part].astype(np.float64) for part in kernels.pieces(data.size, _CHUNK)
-        )
-        return math.sqrt(sum((_squares(part) for part in parts), start=0.0))
+        total = 0.0
+        for part in kernels.pieces(self.entries, _CHUNK):
+            data = self.csr.data[part].astype(np.float64)
+            # Not by BLAS, whose idle threads would compete with the kernels.
+            total += float(np.einsum("i,i->", data, data))
+        return math.sqrt(total)
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of A - 1 row', with zeros treated separately."""
-        data, columns, (n, m) = self.csr.data, self.csr.indices, self.shape
-        sums = np.zeros(m)
-        for part in kernels.pieces(data.size, _GATHERED):
-            sums += np.bincount(
-                columns[part], (data[part] - row[columns[part]]) ** 2, m
-            )
-        return sums + (n - np.bincount(columns, minlength=m)) * row**2
+        n, m = self.shape
+        columns = self.csr.indices
+        sums: Any = np.zeros(m)
+        for part in kernels.pieces(self.entries, _GATHERED):
+            places = columns[part]
+            differences = self.csr.data[part] - row[places]
+            sums += np.bincount(places, differences**2, m)
+        zeros = n - np.bincount(columns, minlength=m)
+        squares: Float64Array = sums + zeros * row**2
+        return squares
 
     def row_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each row of A - 1 row', shape (n_rows,)."""
-        n, offset = self.shape[0], row[self.csr.indices]
-        rows = np.repeat(np.arange(n), np.diff(self.csr.indptr))
+        n = self.shape[0]
+        offset = row[self.csr.indices]
+        rows = row_of_entry(self.csr)
         stored = np.bincount(rows, (self.csr.data - offset) ** 2, n)
-        zeros: Float64Array = np.maximum(
-            row @ row - np.bincount(rows, offset**2, n), 0.0
-        )
-        return stored + zeros
+        zeros = row @ row - np.bincount(rows, offset**2, n)
+        squares: Float64Array = stored + np.maximum(zeros, 0.0)
+        return squares
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column, zeros included; exact for constant columns."""
-        (n, m), columns = self.shape, self.csr.indices
+        n, m = self.shape
+        columns = self.csr.indices
         unit = 2.0**-_HALVED if self.peak > _LARGEST_SUMMED else 1.0
         data = self.csr.data * np.float64(unit)
         means = np.bincount(columns, weights=data, minlength=m) / max(1, n)
         # The mean of the differences from a rounded mean corrects it.
         data -= means[columns]
         zeros = n - np.bincount(columns, minlength=m)
-        differences = np.bincount(columns, weights=data, minlength=m) - zeros * means
-        means += differences / max(1, n)
+        differences = np.bincount(columns, weights=data, minlength=m)
+        means += (differences - zeros * means) / max(1, n)
         return means / unit
 
     def scaled(self, factor: float | Float64Array) -> Self:
         """Return the operator of A with its entries, or each column, multiplied by a factor."""
-        csr, factors = (
-            self.csr,
-            np.broadcast_to(factor, self.shape[1:]).astype(self.dtype),
-        )
-        data = csr.data * factors[csr.indices]
-        return type(self)(type(csr)((data, csr.indices, csr.indptr), shape=csr.shape))
+        factors = np.broadcast_to(factor, self.shape[1:]).astype(self.dtype)
+        data = self.csr.data * factors[self.csr.indices]
+        return type(self)(with_data(self.csr, data))
 
     def centred(self, row: FloatArray) -> MatrixOperator:
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,).
@@ -364,8 +359,8 @@ class SparseOperator(MatrixOperator):
         """Return the operator with vectors, products and sums in float64; float32 is copied."""
         if self.dtype == np.float64:
             return self
-        csr, data = self.csr, self.csr.data.astype(np.float64)
-        return type(self)(type(csr)((data, csr.indices, csr.indptr), shape=csr.shape))
+        data = self.csr.data.astype(np.float64)
+        return type(self)(with_data(self.csr, data))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return kernels.csr_matmat(self._rows, X)
@@ -398,7 +393,8 @@ class ProductOperator(MatrixOperator):
     """
 
     def __init__(self, linear_operator: Any, dtype: np.dtype[Any]) -> None:
-        super().__init__((linear_operator.shape[0], linear_operator.shape[1]), dtype)
+        rows, columns = linear_operator.shape
+        super().__init__((rows, columns), dtype)
         self.operator = linear_operator
 
     def column_squares(self, row: Float64Array) -> None:
@@ -407,8 +403,10 @@ class ProductOperator(MatrixOperator):
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column, by one product with a vector of ones."""
-        ones = np.ones((self.shape[0], 1), self.dtype)
-        return self.rmatmat(ones)[:, 0].astype(np.float64) / max(1, self.shape[0])
+        rows = self.shape[0]
+        ones = np.ones((rows, 1), self.dtype)
+        sums = self.rmatmat(ones)[:, 0].astype(np.float64)
+        return sums / max(1, rows)
 
     def scaled(self, factor: float) -> ProductOperator:
         """Return the operator of factor * A."""
@@ -437,25 +435,26 @@ class ProductOperator(MatrixOperator):
             raise ArgumentTypeError(
                 f"A must be real; the LinearOperator's product {name} is complex."
             )
-        if not np.isfinite(result).all():
-            row = int(np.flatnonzero(~np.isfinite(result).all(axis=1))[0])
+        is_finite = np.isfinite(result).all(axis=1)
+        if not is_finite.all():
+            row = int(np.argmin(is_finite))
             raise ArgumentError(
                 f"A must give finite products; the LinearOperator's {name} "
                 f"has NaN or infinity in row {row}."
             )
-        return result.astype(
-            self.dtype, order="C"
-        )  # a copy: solvers overwrite products
+        # A copy, because solvers overwrite products.
+        return result.astype(self.dtype, order="C")
 
     def _toarray(self) -> FloatArray:
         rows, columns = self.shape
-        if columns <= rows:
-            return np.hstack(
-                [self._matmat(X) for X in _identity_blocks(columns, self.dtype)]
-            )
-        return np.hstack(
-            [self._rmatmat(Y) for Y in _identity_blocks(rows, self.dtype)]
-        ).T
+        side = min(rows, columns)
+        multiply = self._matmat if columns <= rows else self._rmatmat
+        blocks = []
+        for part in kernels.pieces(side, _IDENTITY_BLOCK):
+            identity = np.eye(side, part.stop - part.start, -part.start, self.dtype)
+            blocks.append(multiply(identity))
+        array = np.hstack(blocks)
+        return array if columns <= rows else array.T
 
 
 def _centred_columns(csr: Any, row: Float64Array) -> tuple[Any, Float64Array]:
@@ -464,25 +463,23 @@ def _centred_columns(csr: Any, row: Float64Array) -> tuple[Any, Float64Array]:
     The matrix is None if there are no such columns. Where an entry is missing, one is added.
     """
     n, m = csr.shape
-    full = (np.bincount(csr.indices, minlength=m) >= max(1, _NEARLY_FULL * n)) & (
-        row != 0
-    )
+    counts = np.bincount(csr.indices, minlength=m)
+    full = (counts >= max(1, _NEARLY_FULL * n)) & (row != 0)
     if not full.any():
         return None, row
     columns = np.flatnonzero(full)
     is_stored = np.zeros((n, len(columns)), bool)
-    rows = np.repeat(np.arange(n), np.diff(csr.indptr))
+    rows = row_of_entry(csr)
     position = np.cumsum(full) - 1
     in_full = full[csr.indices]
     is_stored[rows[in_full], position[csr.indices[in_full]]] = True
     missing_rows, missing = np.nonzero(~is_stored)
     data = csr.data - np.where(in_full, row[csr.indices], 0.0)
-    values = np.concatenate([data, -row[columns[missing]]]).astype(csr.dtype)
-    places = (
-        np.concatenate([rows, missing_rows]),
-        np.concatenate([csr.indices, columns[missing]]),
-    )
-    centred = sparse.csr_array((values, places), shape=csr.shape)
+    added = columns[missing]
+    values = np.concatenate([data, -row[added]]).astype(csr.dtype)
+    all_rows = np.concatenate([rows, missing_rows])
+    all_columns = np.concatenate([csr.indices, added])
+    centred = sparse.csr_array((values, (all_rows, all_columns)), shape=csr.shape)
     return canonical(centred), np.where(full, 0.0, row)
 
 
@@ -520,14 +517,38 @@ def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
     return max(-limit, min(limit, exponent))
 
 
-def _squares(values: Float64Array) -> float:
-    """Return the sum of squares without BLAS, whose idle threads would compete with the kernels."""
-    return float(np.einsum("i,i->", values, values))
+def row_of_entry(csr: Any) -> NDArray[np.integer[Any]]:
+    """Return the row of each stored entry of a CSR matrix."""
+    return np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
 
 
-def _identity_blocks(size: int, dtype: np.dtype[Any]) -> Iterator[FloatArray]:
-    for start in range(0, size, _IDENTITY_BLOCK):
-        yield np.eye(size, min(_IDENTITY_BLOCK, size - start), -start, dtype)
+def with_data(csr: Any, data: FloatArray) -> Any:
+    """Return a CSR matrix with other values at the same places."""
+    return type(csr)((data, csr.indices, csr.indptr), shape=csr.shape)
+
+
+def _product(
+    A: MatrixOperator,
+    blocks: Iterator[tuple[slice, FloatArray]],
+    X: FloatArray,
+) -> FloatArray:
+    """Return A X, where A is given by blocks of rows."""
+    product = np.empty((A.shape[0], X.shape[1]), A.dtype)
+    for part, block in blocks:
+        np.matmul(block, X, out=product[part])
+    return product
+
+
+def _transposed_product(
+    A: MatrixOperator,
+    blocks: Iterator[tuple[slice, FloatArray]],
+    Y: FloatArray,
+) -> FloatArray:
+    """Return A' Y, where A is given by blocks of rows."""
+    product = np.zeros((A.shape[1], Y.shape[1]), A.dtype)
+    for part, block in blocks:
+        product += block.T @ Y[part]
+    return product
 
 
 class CentredOperator(MatrixOperator):
@@ -544,10 +565,8 @@ class CentredOperator(MatrixOperator):
         self._inner = inner
         self._exact_row = row
         self._row = row.astype(inner.dtype)
-        self._original = original or (
-            inner,
-            row,
-        )  # the matrix and row before some were centred
+        # The matrix and row before some columns were centred.
+        self._original = original or (inner, row)
 
     def column_squares(self, row: Float64Array) -> Float64Array | None:
         """Return the sum of squares of each column of A - 1 (row of this operator + row)'."""
@@ -561,7 +580,8 @@ class CentredOperator(MatrixOperator):
     @property
     def subtracted(self) -> float:
         """Frobenius norm of what products subtract from larger ones, whose rounding remains."""
-        return float(np.linalg.norm(self._exact_row)) * math.sqrt(self.shape[0])
+        length = float(np.linalg.norm(self._exact_row))
+        return length * math.sqrt(self.shape[0])
 
     def scaled(self, factor: float) -> CentredOperator:
         """Return the operator of factor * A."""
@@ -610,20 +630,27 @@ class CentredDenseOperator(CentredOperator):
         return (block for _, block in self._blocks(axis))
 
     def _blocks(self, axis: int) -> Iterator[tuple[slice, FloatArray]]:
-        length, across = self.shape[axis], self.shape[1 - axis]
-        step = max(1, min(length, _CENTRED_BLOCK // max(1, across)))
+        length = self.shape[axis]
+        across = self.shape[1 - axis]
+        step = min(length, _CENTRED_BLOCK // max(1, across))
+        step = max(1, step)
+        # One buffer for all blocks, because new memory takes as long as centring.
         buffer = np.empty((step, across), self.dtype)
         for part in kernels.pieces(length, step):
-            block = self._centred(buffer[: part.stop - part.start], axis, part)
+            block = buffer[: part.stop - part.start]
+            self._centre(block, axis, part)
             yield part, block if axis == 0 else block.T
 
-    def _centred(self, block: FloatArray, axis: int, part: slice) -> FloatArray:
+    def _centre(self, block: FloatArray, axis: int, part: slice) -> None:
         """Write centred rows, or the transpose of centred columns, into a block."""
-        given = self._array[part] if axis == 0 else self._array.T[part]
-        np.subtract(given, self._row if axis == 0 else self._row[part, None], out=block)
-        if self._rest.any():
-            block -= self._rest if axis == 0 else self._rest[part, None]
-        return block
+        if axis == 0:
+            entries, row, rounded_off = self._array[part], self._row, self._rest
+        else:
+            entries = self._array.T[part]
+            row, rounded_off = self._row[part, None], self._rest[part, None]
+        np.subtract(entries, row, out=block)
+        if rounded_off.any():
+            block -= rounded_off
 
     @cached_property
     def _cancels(self) -> bool:
@@ -631,23 +658,20 @@ class CentredDenseOperator(CentredOperator):
         if self._array.dtype != self.dtype:  # blocks are converted anyway
             return True
         entries = self._array.ravel(order="K")
-        return bool(4 * self.shape[0] * (self._row @ self._row) > entries @ entries)
+        subtracted = self.shape[0] * (self._row @ self._row)
+        return bool(4 * subtracted > entries @ entries)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         if not self._cancels:
             return super()._matmat(X)
-        product = np.empty((self.shape[0], X.shape[1]), self.dtype)
-        for part, block in self._blocks(0):
-            np.matmul(block, X, out=product[part])
-        return product
+        return _product(self, self._blocks(0), X)
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
         if not self._cancels:
             return super()._rmatmat(Y)
-        product = np.zeros((self.shape[1], Y.shape[1]), self.dtype)
-        for part, block in self._blocks(0):
-            product += block.T @ Y[part]
-        return product
+        return _transposed_product(self, self._blocks(0), Y)
 
     def _toarray(self) -> FloatArray:
-        return self._centred(np.empty_like(self._array, self.dtype), 0, slice(None))
+        array = np.empty_like(self._array, self.dtype)
+        self._centre(array, 0, slice(None))
+        return array

@@ -20,7 +20,9 @@ from lowrank.operators import (
     SparseOperator,
     canonical,
     largest_entry,
+    row_of_entry,
     safe_exponent,
+    with_data,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +53,12 @@ class RowCentredSamples(MatrixOperator):
 
     is_sparse = True
 
-    def __init__(self, csr: Any, offsets: Float64Array, weights: Float64Array) -> None:
+    def __init__(
+        self,
+        csr: Any,
+        offsets: Float64Array,
+        weights: Float64Array,
+    ) -> None:
         self._sparse = SparseOperator(csr)
         super().__init__(self._sparse.shape, csr.dtype)
         self.entries = self._sparse.entries
@@ -83,14 +90,17 @@ class RowCentredSamples(MatrixOperator):
         gram = self._weights.T @ self._weights
         without = np.einsum("ir,rs,is->i", self._offsets, gram, self._offsets)
         without += 2 * self._offsets @ (self._weights.T @ row) + row @ row
-        return self._with_entries(without, row, _row_of_entry(self._sparse.csr))
+        return self._with_entries(without, row, row_of_entry(self._sparse.csr))
 
     def _with_entries(
-        self, without: Float64Array, row: Float64Array, places: NDArray[np.integer[Any]]
+        self,
+        without: Float64Array,
+        row: Float64Array,
+        places: NDArray[np.integer[Any]],
     ) -> Float64Array:
         """Return sums of squares by row or column, given the sums for a matrix without entries."""
         csr, length = self._sparse.csr, len(without)
-        rows = _row_of_entry(csr)
+        rows = row_of_entry(csr)
         subtracted = row[csr.indices]
         for offsets, weights in zip(self._offsets.T, self._weights.T, strict=True):
             subtracted += offsets[rows] * weights[csr.indices]
@@ -120,7 +130,7 @@ class RowCentredSamples(MatrixOperator):
 
     def weighted_means(self, weights: Float64Array) -> Float64Array:
         """Return the mean of each column with weights of the rows that add up to 1."""
-        entries = weights[_row_of_entry(self._sparse.csr)] * self._sparse.csr.data
+        entries = weights[row_of_entry(self._sparse.csr)] * self._sparse.csr.data
         sums = _sums(self._sparse.csr.indices, entries, self.shape[1])
         return sums - self._weights @ (weights @ self._offsets)
 
@@ -150,14 +160,18 @@ class RowCentredSamples(MatrixOperator):
 
 def rows_times(csr: Any, factors: Float64Array) -> Any:
     """Return a CSR matrix with each row multiplied by a factor."""
-    data = (csr.data * np.repeat(factors, np.diff(csr.indptr))).astype(csr.dtype)
-    return sparse.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
+    data = csr.data * np.repeat(factors, np.diff(csr.indptr))
+    return with_data(csr, data.astype(csr.dtype))
 
 
 Samples = DenseOperator | SparseOperator | RowCentredSamples | RowBlocks
 
 
-def project(samples: Samples, row: Float64Array, components: FloatArray) -> FloatArray:
+def project(
+    samples: Samples,
+    row: Float64Array,
+    components: FloatArray,
+) -> FloatArray:
     """Return (Y - 1 row') components', shape (n, k)."""
     exponent = safe_exponent(samples.peak, samples.dtype)
     if exponent:
@@ -168,7 +182,11 @@ def project(samples: Samples, row: Float64Array, components: FloatArray) -> Floa
 
 
 def validated_samples(
-    estimator: Any, X: Any, *, reset: bool = True, **settings: Any
+    estimator: Any,
+    X: Any,
+    *,
+    reset: bool = True,
+    **settings: Any,
 ) -> Any:
     """Check data as scikit-learn does; return RowBlocks unchanged.
 
@@ -197,7 +215,12 @@ def validated_samples(
 
 
 def validated_array(
-    estimator: Any, X: Any, *, reset: bool, allow_nan: bool = False, **settings: Any
+    estimator: Any,
+    X: Any,
+    *,
+    reset: bool,
+    allow_nan: bool = False,
+    **settings: Any,
 ) -> Any:
     """Check data in memory as scikit-learn does, but name the first entry that is not finite.
 
@@ -249,7 +272,7 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
     csr = canonical(given.tocsr())
     if not center_samples:
         return SparseOperator(csr)
-    means = _sums(_row_of_entry(csr), csr.data, csr.shape[0]) / csr.shape[1]
+    means = _sums(row_of_entry(csr), csr.data, csr.shape[0]) / csr.shape[1]
     return RowCentredSamples(csr, means, np.ones(csr.shape[1]))
 
 
@@ -270,7 +293,10 @@ def column_scale(samples: Samples, ddof: int) -> tuple[Float64Array, NDArray[np.
 
 
 def rounded_scale(
-    deviation: Float64Array, size: Float64Array, dtype: np.dtype[Any], unit: float = 1.0
+    deviation: Float64Array,
+    size: Float64Array,
+    dtype: np.dtype[Any],
+    unit: float = 1.0,
 ) -> tuple[Float64Array, NDArray[np.bool_]]:
     """Return the scale of columns from their deviations and root mean squares, in units."""
     is_constant: NDArray[np.bool_] = (
@@ -309,7 +335,9 @@ def rounding_limits(
 
 
 def times_square(
-    variances: FloatArray, unit: float, dtype: np.dtype[Any] | None = None
+    variances: FloatArray,
+    unit: float,
+    dtype: np.dtype[Any] | None = None,
 ) -> FloatArray:
     """Return squares that are in units of a square; inf or 0 where the dtype does not reach."""
     with np.errstate(over="ignore"):
@@ -317,7 +345,9 @@ def times_square(
 
 
 def checked_scores(
-    X: ArrayLike, columns: int, expected: str = "n_components_"
+    X: ArrayLike,
+    columns: int,
+    expected: str = "n_components_",
 ) -> FloatArray:
     """Check the argument of an inverse transform, and return it as float32 or float64.
 
@@ -361,40 +391,40 @@ def require_samples(count: int, ddof: int) -> None:
 
 
 def _sums(
-    places: NDArray[np.integer[Any]], values: FloatArray, length: int
+    places: NDArray[np.integer[Any]],
+    values: FloatArray,
+    length: int,
 ) -> Float64Array:
     """Return the sum of the values at each position 0, ..., length - 1."""
     sums: Any = np.bincount(places, weights=values, minlength=length)
     return np.asarray(sums, np.float64)
 
 
-def _row_of_entry(csr: Any) -> NDArray[np.integer[Any]]:
-    return np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
-
-
 def _squares_by_row(
-    samples: Samples, location: Float64Array, axes: FloatArray
+    samples: Samples,
+    location: Float64Array,
+    axes: FloatArray,
 ) -> tuple[Float64Array, Float64Array]:
     """Return the squared scores of Y - 1 location', shape (n, k), and the squares off the axes.
 
     Everything is in float64. Rows of dense samples are projected, so that nothing cancels.
     """
-    wide, V = samples.wide().centred(location), np.ascontiguousarray(axes.T, np.float64)
-    if samples.is_sparse:
-        squares: Float64Array = wide.matmat(V).astype(np.float64) ** 2
-        return squares, np.maximum(
-            samples.row_squares(location) - squares.sum(axis=1), 0.0
-        )
+    wide = samples.wide().centred(location)
+    V = np.ascontiguousarray(axes.T, np.float64)
+    if samples.is_sparse and not isinstance(samples, DenseOperator):
+        squares = wide.matmat(V).astype(np.float64) ** 2
+        beyond = samples.row_squares(location) - squares.sum(axis=1)
+        return squares, np.maximum(beyond, 0.0)
     scores: list[Float64Array] = []
     outside: list[Float64Array] = []
     for block in wide.dense_blocks(0):
-        for part in kernels.pieces(
-            len(block), max(1, _CHUNK // max(1, block.shape[1]))
-        ):
+        step = _CHUNK // max(1, block.shape[1])
+        for part in kernels.pieces(len(block), max(1, step)):
             rows = block[part].astype(np.float64, copy=False)
-            scores.append(rows @ V)
-            rest = rows - scores[-1] @ V.T
-            outside.append(np.einsum("ij,ij->i", rest, rest))
+            along = rows @ V
+            beyond = rows - along @ V.T
+            scores.append(along)
+            outside.append(np.einsum("ij,ij->i", beyond, beyond))
     return np.vstack(scores) ** 2, np.concatenate(outside)
 
 

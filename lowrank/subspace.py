@@ -89,7 +89,10 @@ def leading_directions(
             break
         if step > int(is_wide):  # the first basis is random enough
             Q = orthonormal(Q)
-        Q = of_rows(of_columns(Q)) if is_wide else of_columns(of_rows(Q))
+        if is_wide:
+            Q = of_rows(of_columns(Q))
+        else:
+            Q = of_columns(of_rows(Q))
     if is_wide:
         Q = of_columns(Q)
     if not Q.any():  # all entries equal their shifts
@@ -105,7 +108,8 @@ def leading_directions(
 
 def _first(buffer: Floats, width: int) -> Floats:
     """Return the start of a buffer as a matrix of `width` columns."""
-    return buffer.reshape(-1)[: len(buffer) * width].reshape(len(buffer), width)
+    rows = len(buffer)
+    return buffer.reshape(-1)[: rows * width].reshape(rows, width)
 
 
 def _ritz(
@@ -116,11 +120,14 @@ def _ritz(
     The right vectors are the columns of Q T. The matrix is given by its products, `times`.
     """
     gram = _gram(Q)
-    inverse = _inverse_factor(gram, math.sqrt(np.finfo(Q.dtype).eps))
+    rounding = float(np.finfo(Q.dtype).eps)
+    # Half of the digits are enough, because the rotation restores orthogonality.
+    inverse = _inverse_factor(gram, math.sqrt(rounding))
     if inverse is None:
         return _ritz(orthonormal(Q, gram), times)
-    squares, turn = np.linalg.eigh(inverse @ _gram(times(Q)) @ inverse.T)
-    is_signal = squares > np.finfo(Q.dtype).eps * squares[-1]
+    projected = inverse @ _gram(times(Q)) @ inverse.T
+    squares, turn = np.linalg.eigh(projected)
+    is_signal = squares > rounding * squares[-1]
     order = np.flatnonzero(is_signal)[::-1]
     return squares[order], inverse.T @ turn[:, order], Q
 
@@ -155,7 +162,8 @@ def _times_triangle(Q: Floats, triangle: NDArray[np.float64]) -> Floats:
     result = np.empty_like(Q)
     for block in kernels.pieces(len(triangle), _WIDTH):
         above = slice(0, block.stop)  # the rows below are zero
-        result[:, block] = kernels.multiply(Q[:, above], triangle[above, block])
+        factor = triangle[above, block]
+        result[:, block] = kernels.multiply(Q[:, above], factor)
     return result
 
 
@@ -164,7 +172,8 @@ def _inverse_factor(
 ) -> NDArray[np.float64] | None:
     """Return the inverse of the Cholesky factor; None if rounding grows by over 1 / `share`."""
     try:
-        inverse: NDArray[np.float64] = np.linalg.inv(np.linalg.cholesky(gram))
+        factor = np.linalg.cholesky(gram)
+        inverse: NDArray[np.float64] = np.linalg.inv(factor)
     except np.linalg.LinAlgError:
         return None
     growth = np.max(inverse**2 @ np.diagonal(gram))
@@ -175,7 +184,8 @@ def _inverse_factor(
 
 def _gram(Q: Floats) -> NDArray[np.float64]:
     """Return Q'Q by computing one triangle."""
-    gram = np.zeros((Q.shape[1], Q.shape[1]))
+    width = Q.shape[1]
+    gram = np.zeros((width, width))
     for block in kernels.pieces(len(gram), _WIDTH):
         above = slice(0, block.stop)
         columns = np.ascontiguousarray(Q[:, block])

@@ -183,7 +183,11 @@ class SVD:
         return min(1.0, (self._kept_norm / self.frobenius_norm) ** 2)
 
     def updated(
-        self, rows: MatrixLike, *, k: int | None = None, forgetting: float = 1.0
+        self,
+        rows: MatrixLike,
+        *,
+        k: int | None = None,
+        forgetting: float = 1.0,
     ) -> SVD:
         """Return the decomposition of the matrix with new rows appended, without reading A again.
 
@@ -483,7 +487,11 @@ def _attempts(problem: Problem) -> list[tuple[str, bool]]:
     return [(problem.method, False), *wide]
 
 
-def _is_hopeless(problem: Problem, method: str, before: _Attempt) -> bool:
+def _is_hopeless(
+    problem: Problem,
+    method: str,
+    before: _Attempt,
+) -> bool:
     """Return whether a solver that squares would lose what the last one has lost."""
     return method in HALF_ACCURATE and loses(
         before.s, problem.tol, np.dtype(np.float64)
@@ -520,7 +528,12 @@ class _Attempt:
         return rounding * size <= _LARGEST_ROUNDING * float(self.s[-1])
 
 
-def _attempt(problem: Problem, method: str, is_wide: bool, passes: int) -> _Attempt:
+def _attempt(
+    problem: Problem,
+    method: str,
+    is_wide: bool,
+    passes: int,
+) -> _Attempt:
     """Run one solver."""
     matrix = counted(problem.matrix.wide() if is_wide else problem.matrix, passes)
     # The solver needs a dense copy, or the copy avoids centring an array in each product.
@@ -575,7 +588,11 @@ def residual_excess(
 
 
 def residual_message(
-    s: FloatArray, residuals: Float64Array, tol: float, passes: int, method: str
+    s: FloatArray,
+    residuals: Float64Array,
+    tol: float,
+    passes: int,
+    method: str,
 ) -> str:
     """Return the start of a warning about the residual that is largest next to its value."""
     wide = s.astype(np.float64)
@@ -590,7 +607,9 @@ def residual_message(
 
 
 def _decomposed(
-    problem: Problem, matrix: MatrixOperator, method: str
+    problem: Problem,
+    matrix: MatrixOperator,
+    method: str,
 ) -> tuple[Triplets, Certificate]:
     """Return U, s and Vt with fixed signs, and their certificate."""
     k, rng = problem.k, problem.rng
@@ -612,7 +631,11 @@ def _decomposed(
     return (with_signs(U, s, Vt) if k else (U, s, Vt)), certificate
 
 
-def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
+def with_signs(
+    U: FloatArray,
+    s: FloatArray,
+    Vt: FloatArray,
+) -> Triplets:
     """Make the first of the (nearly) largest entries of each right vector positive.
 
     Entries within 1% of the largest are treated as equal, so that rounding does not change the

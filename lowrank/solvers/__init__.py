@@ -33,7 +33,12 @@ class Solver(Protocol):
     """Signature of all solvers; `truncated_svd` does the checks, signs and warnings."""
 
     def __call__(
-        self, A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+        self,
+        A: MatrixOperator,
+        k: int,
+        *,
+        tol: float,
+        rng: np.random.Generator,
     ) -> Triplets:
         """Compute the k largest singular triplets, 1 <= k <= min(A.shape).
 

@@ -27,7 +27,11 @@ _LEAST_ROUNDING = 0.003  # smallest residual that rounding of A'A leaves, see `l
 
 
 def solve(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+    A: MatrixOperator,
+    k: int,
+    *,
+    tol: float,
+    rng: np.random.Generator,
 ) -> Triplets:
     """Compute singular triplets by the block Lanczos method on x -> A'(A x), with thick restarts.
 
@@ -62,9 +66,12 @@ def solve(
     (2015), "Randomized block Krylov methods for stronger and faster approximate singular value
     decomposition", for the block width.
     """
-    tall = A.transposed() if A.shape[0] < A.shape[1] else A
-    is_sparse = A.entries < math.prod(A.shape) and not A.in_blocks
-    block = _LINE // A.dtype.itemsize if is_sparse else _BLOCK
+    tall: Products = A
+    if A.shape[0] < A.shape[1]:
+        tall = A.transposed()
+    block = _BLOCK
+    if A.entries < math.prod(A.shape) and not A.in_blocks:
+        block = _LINE // A.dtype.itemsize
     V, _ = leading_eigenvectors(
         tall.gram_product,
         tall.shape[1],
@@ -83,7 +90,11 @@ def solve(
     return Vt.T, s, U.T
 
 
-def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
+def triplets(
+    A: Products,
+    V: FloatArray,
+    rng: np.random.Generator,
+) -> Triplets:
     """Return U, s and Vt of A restricted to the span of V, accurate to ``eps * s[0]``.
 
     V has shape (n_columns, k). Its columns are nearly orthonormal and nearly right singular
@@ -139,9 +150,11 @@ def leading_eigenvectors(
     converged : bool
         True if they reach `tol`, within the accuracy of A'A.
     """
-    start = rng.random((size, min(block, size)), dtype) - dtype.type(0.5)
+    width = min(block, size)
+    start = rng.random((size, width), dtype) - dtype.type(0.5)
     # Below tol, because rounding and the loss of orthogonality add to the estimate.
-    target = max(0.85 * tol, 10 * float(np.finfo(dtype).eps))
+    eps = float(np.finfo(dtype).eps)
+    target = max(0.85 * tol, 10 * eps)
     space = _LanczosSpace(gram_product, start, k, target, rng)
     is_single = dtype == np.float32
     most = max(check_every // block, 1)
@@ -159,8 +172,8 @@ def leading_eigenvectors(
         if space.is_full and is_single and loses(space.values(k), tol, dtype):
             return space.ritz_vectors(k), False
         history.append(excess)
-        stalls = len(history) > _PATIENCE and 2 * excess > history[-1 - _PATIENCE]
-        if stalls and space.is_at_rounding(k, target):
+        earlier = history[-1 - _PATIENCE] if len(history) > _PATIENCE else math.inf
+        if 2 * excess > earlier and space.is_at_rounding(k, target):
             return space.ritz_vectors(k), False
         if space.is_full:
             space.restart(k)
@@ -189,7 +202,11 @@ def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
     return bool(np.any(first - last <= equal))
 
 
-def loses(s: FloatArray, tol: float, dtype: np.dtype[Any]) -> bool:
+def loses(
+    s: FloatArray,
+    tol: float,
+    dtype: np.dtype[Any],
+) -> bool:
     """Return whether A'A in `dtype` clearly cannot give the last of these values up to `tol`.
 
     The rounding errors of the products leave residuals of some hundredths of eps s[0]**2 / s[i].
@@ -201,10 +218,16 @@ def loses(s: FloatArray, tol: float, dtype: np.dtype[Any]) -> bool:
     return rounding > tol * float(s[-1]) ** 2
 
 
-def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
+def basis_size(
+    k: int,
+    smaller_side: int,
+    block: int = _BLOCK,
+) -> int:
     """Return the maximum number of vectors in the basis."""
+    # With fewer, restarts repeat much of the work; with more, a check takes longer than a block.
     vectors = 3 * k + min(k, 64) + 96
-    return min(smaller_side, -(-vectors // block) * block)
+    blocks = math.ceil(vectors / block)
+    return min(smaller_side, blocks * block)
 
 
 class _LanczosSpace:
@@ -352,13 +375,15 @@ class _LanczosSpace:
         if s[0] == 0:
             return 0.0
         last = self._vectors[self._size - self._tail.shape[1] :, :k]
+        residuals = np.linalg.norm(self._tail @ last, axis=0)
         allowed = np.maximum(target * s**2, self._rounding(s))
-        return float((np.linalg.norm(self._tail @ last, axis=0) / allowed).max())
+        return float((residuals / allowed).max())
 
     def is_at_rounding(self, k: int, target: float) -> bool:
         """Return whether rounding errors set the tolerance of the k-th triplet, not `target`."""
         s = self.values(k)
-        return bool(target * s[-1] ** 2 < self._rounding(s)[-1])
+        rounding = self._rounding(s)
+        return bool(target * s[-1] ** 2 < rounding[-1])
 
     def _rounding(self, s: FloatArray) -> FloatArray:
         """Return the residuals of A'A that rounding leaves for some singular values."""
@@ -367,7 +392,9 @@ class _LanczosSpace:
 
     def restart(self, k: int) -> None:
         """Reduce the basis to the best Ritz vectors, and keep the next block."""
-        keep = min(k + max((self._limit - k) // 5, 1), self._size)
+        # Vectors beyond k speed up the convergence of the k-th.
+        spare = max((self._limit - k) // 5, 1)
+        keep = min(k + spare, self._size)
         V = self._V[:, : self._size]
         ritz_vectors = self._V[:, :keep]
         kernels.multiply(V, self._vectors[:, :keep], out=ritz_vectors)
@@ -387,4 +414,5 @@ class _LanczosSpace:
 
     def ritz_vectors(self, count: int) -> FloatArray:
         """Return the Ritz vectors, which approximate eigenvectors, largest values first."""
-        return kernels.multiply(self._V[:, : self._size], self._vectors[:, :count])
+        basis = self._V[:, : self._size]
+        return kernels.multiply(basis, self._vectors[:, :count])

@@ -30,7 +30,11 @@ _LANCZOS_SIDE, _LANCZOS_SHARE, _LANCZOS_STEPS = 1000, 16, 32
 
 
 def solve_dense(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+    A: MatrixOperator,
+    k: int,
+    *,
+    tol: float,
+    rng: np.random.Generator,
 ) -> Triplets:
     """Compute a full SVD by divide and conquer (gesdd), or QR iteration (gesvd) if that fails.
 
@@ -55,7 +59,11 @@ def lapack_svd(array: FloatArray) -> Triplets:
 
 
 def solve_gram(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+    A: MatrixOperator,
+    k: int,
+    *,
+    tol: float,
+    rng: np.random.Generator,
 ) -> Triplets:
     """Compute the eigenvectors V of the smaller Gram matrix, and then the SVD of A V.
 
@@ -126,7 +134,9 @@ def _gram_of_products(tall: Products) -> Float64Array:
 
 
 def _leading_eigenvectors(
-    gram: Float64Array, k: int, rng: np.random.Generator
+    gram: Float64Array,
+    k: int,
+    rng: np.random.Generator,
 ) -> Float64Array:
     """Return the eigenvectors of the k largest eigenvalues, from the upper triangle."""
     if len(gram) < _LANCZOS_SIDE or k * _LANCZOS_SHARE >= len(gram):
@@ -152,7 +162,11 @@ def _leading_eigenvectors(
 
 
 def solve_qr(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+    A: MatrixOperator,
+    k: int,
+    *,
+    tol: float,
+    rng: np.random.Generator,
 ) -> Triplets:
     """Compute the triangular factor R of A = Q R, in one pass over blocks, and the SVD of R.
 
@@ -202,7 +216,11 @@ def _by_lapack(gram: Float64Array, k: int) -> Float64Array:
 
 
 def solve_arpack(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+    A: MatrixOperator,
+    k: int,
+    *,
+    tol: float,
+    rng: np.random.Generator,
 ) -> Triplets:
     """Compute eigenvectors of A'A or AA', whichever is smaller, by ARPACK, then Rayleigh-Ritz on A.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Cholesky QR squares the condition number of the normalised columns, which the smallest pivot
 # estimates. For smaller pivots, Householder QR is used.
-_CHOLESKY_LIMIT = {"float32": 1e-2, "float64": 1e-2}
+_CHOLESKY_LIMIT = 1e-2
 _WELL_CONDITIONED = 0.3  # pivots above which Cholesky QR is orthonormal up to rounding
 
 
@@ -69,10 +69,13 @@ def extend_basis(
     remainder = np.ascontiguousarray(block)
     inside, gram = kernels.project(basis, remainder, first=first, again=again)
     Q, R, pivot = _qr(remainder, gram)
-    noise = 20 * float(np.finfo(block.dtype).eps) * max(scale, longest(inside, R))
+    eps = float(np.finfo(block.dtype).eps)
+    noise = 20 * eps * max(scale, longest(inside, R))
+    smallest = np.abs(np.diag(R)).min(initial=np.inf)
     rounds = int(pivot <= _WELL_CONDITIONED)
-    if room < width or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
+    if room < width or smallest <= noise:
         Q, R = _without_noise(remainder, room, noise, rng)
+        # Random columns are not orthogonal to the basis yet, and may lose digits by it.
         rounds = 3
     for _ in range(rounds):
         correction, gram = kernels.project(basis, Q)
@@ -83,15 +86,22 @@ def extend_basis(
 
 
 def _without_noise(
-    block: FloatArray, room: int, noise: float, rng: np.random.Generator
+    block: FloatArray,
+    room: int,
+    noise: float,
+    rng: np.random.Generator,
 ) -> tuple[FloatArray, FloatArray]:
     """Return `room` columns Q and R, with random columns for pivots up to `noise`."""
     # Column pivoting orders noise last, so that it can be replaced.
     Q, triangle, order = linalg.qr(
-        block, mode="economic", pivoting=True, check_finite=False
+        block,
+        mode="economic",
+        pivoting=True,
+        check_finite=False,
     )
     Q = np.array(Q[:, :room], order="C")
-    weak = np.flatnonzero(np.abs(np.diag(triangle)[:room]) <= noise)
+    pivots = np.abs(np.diag(triangle)[:room])
+    weak = np.flatnonzero(pivots <= noise)
     triangle[weak] = 0.0
     random = rng.standard_normal((len(Q), weak.size))
     Q[:, weak] = random / np.sqrt(len(Q))
@@ -120,10 +130,12 @@ def _qr(block: FloatArray, gram: Float64Array) -> tuple[FloatArray, FloatArray, 
         pivot = float(outside.min(initial=np.inf)) ** 0.5
     except np.linalg.LinAlgError:
         pass
-    if pivot > _CHOLESKY_LIMIT[str(block.dtype)]:
-        return kernels.multiply(block, np.linalg.inv(R)), R, pivot
+    if pivot > _CHOLESKY_LIMIT:
+        Q = kernels.multiply(block, np.linalg.inv(R))
+        return Q, R, pivot
     Q, R = np.linalg.qr(block)
     lengths = np.linalg.norm(R, axis=0)[: len(R)]
-    shares = np.abs(R.diagonal()) / np.maximum(lengths, np.finfo(R.dtype).tiny)
+    tiny = np.finfo(R.dtype).tiny  # for columns of zeros
+    shares = np.abs(R.diagonal()) / np.maximum(lengths, tiny)
     pivot = float(shares.min(initial=np.inf))
     return np.ascontiguousarray(Q), R.astype(np.float64), pivot

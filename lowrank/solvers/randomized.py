@@ -18,7 +18,11 @@ _ROUNDING = 5  # residuals that rounding allows, in machine epsilons of s[0]
 
 
 def solve(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+    A: MatrixOperator,
+    k: int,
+    *,
+    tol: float,
+    rng: np.random.Generator,
 ) -> Triplets:
     """Compute singular triplets in the Krylov space of a random block, with thick restarts.
 
@@ -41,14 +45,20 @@ def solve(
     bidiagonalization methods", for the restart.
     """
     if A.shape[0] < A.shape[1]:
-        V, s, Ut = _solve_tall(A.transposed(), k, tol, rng)
-        return Ut.T, s, V.T
+        right, s, left = _solve_tall(A.transposed(), k, tol, rng)
+        return left.T, s, right.T
     return _solve_tall(A, k, tol, rng)
 
 
-def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Triplets:
+def _solve_tall(
+    A: Products,
+    k: int,
+    tol: float,
+    rng: np.random.Generator,
+) -> Triplets:
     space = _KrylovSpace(A, k, rng)
-    target = tol / 2  # since true residuals are slightly above the estimates
+    # True residuals are slightly above the estimates.
+    target = tol / 2
     history: list[float] = []
     while True:
         space.fill(k)
@@ -59,23 +69,30 @@ def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Tr
         converged = bool(np.all(residuals <= tolerance))
         # Rounding may leave more than estimated: then residuals do not become smaller.
         history.append(float(residuals[-1]))
-        if len(history) > _PATIENCE and target * s[-1] < tolerance[-1]:
+        is_at_rounding = target * s[-1] < tolerance[-1]
+        if is_at_rounding and len(history) > _PATIENCE:
             converged |= 2 * history[-1] > history[-1 - _PATIENCE]
-        if space.passes >= _MAX_PASSES or (converged and space.sees_all_copies):
+        if space.passes >= _MAX_PASSES:
             return space.triplets(ritz, k)
-        missed = None
-        if converged:
-            U, s, Vt = space.triplets(ritz, k)
-            missed = _missed_directions(A, s, Vt, target, rng)
-            if missed is None:
-                return U, s, Vt
+        if not converged:
+            space.restart(ritz, k)
+            continue
+        U, s, Vt = space.triplets(ritz, k)
+        if space.sees_all_copies:
+            return U, s, Vt
+        missed = _missed_directions(A, s, Vt, target, rng)
+        if missed is None:
+            return U, s, Vt
         space.restart(ritz, k)
-        if missed is not None:
-            space.add_directions(missed)
+        space.add_directions(missed)
 
 
 def _missed_directions(
-    A: Products, s: FloatArray, Vt: FloatArray, target: float, rng: np.random.Generator
+    A: Products,
+    s: FloatArray,
+    Vt: FloatArray,
+    target: float,
+    rng: np.random.Generator,
 ) -> FloatArray | None:
     """Return right vectors of missed triplets, shape (n_columns, b), or None."""
     probe = _KrylovSpace(_Deflated(A, Vt), 1, rng)
@@ -89,22 +106,31 @@ def _missed_directions(
         if value > bound:
             _, _, missed = probe.triplets(ritz, _block_size(1))
             return missed.T
-        is_excluded = residual <= small or value + residual <= bound
-        if is_excluded or probe.passes >= _MAX_PROBE_PASSES:
+        # The largest value outside is known well enough, or cannot be above the bound.
+        if residual <= small or value + residual <= bound:
+            return None
+        if probe.passes >= _MAX_PROBE_PASSES:
             return None
         probe.restart(ritz, 1)
 
 
-def _tolerance(s: FloatArray, target: float, dtype: np.dtype[Any]) -> FloatArray:
+def _tolerance(
+    s: FloatArray,
+    target: float,
+    dtype: np.dtype[Any],
+) -> FloatArray:
     """Return the residual to reach for each singular value, never below rounding."""
-    floor = _ROUNDING * float(np.finfo(dtype).eps) * float(s[0])
-    tolerance: FloatArray = np.maximum(target * s.astype(np.float64), floor)
-    return tolerance
+    eps = float(np.finfo(dtype).eps)
+    floor = _ROUNDING * eps * float(s[0])
+    relative = target * s.astype(np.float64)
+    return np.maximum(relative, floor)
 
 
 def basis_size(k: int, smaller_side: int) -> int:
     """Return the maximum number of vectors in each of the two bases of `solve`."""
-    return min(smaller_side, 5 * k // 2 + 3 * _block_size(k))
+    # Below 2.5 k, each round repeats too much of the last one.
+    vectors = 5 * k // 2 + 3 * _block_size(k)
+    return min(smaller_side, vectors)
 
 
 def _block_size(k: int) -> int:
@@ -130,16 +156,19 @@ class _Deflated:
         self._Vt = Vt
 
     def matmat(self, X: FloatArray) -> FloatArray:
-        return self._A.matmat(self._without(X))
+        outside = self._without(X)
+        return self._A.matmat(outside)
 
     def rmatmat(self, Y: FloatArray) -> FloatArray:
-        return self._without(self._A.rmatmat(Y))
+        product = self._A.rmatmat(Y)
+        return self._without(product)
 
     def gram_product(self, X: FloatArray) -> FloatArray:
-        return self._without(self._A.gram_product(self._without(X)))
+        return self.rmatmat(self.matmat(X))
 
     def _without(self, X: FloatArray) -> FloatArray:
-        return X - self._Vt.T @ (self._Vt @ X)
+        along = self._Vt @ X
+        return X - self._Vt.T @ along
 
 
 class _KrylovSpace:
@@ -149,7 +178,12 @@ class _KrylovSpace:
     block.
     """
 
-    def __init__(self, A: Products, k: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        A: Products,
+        k: int,
+        rng: np.random.Generator,
+    ) -> None:
         rows, columns = A.shape
         self.passes = 0
         self._A = A
@@ -157,17 +191,20 @@ class _KrylovSpace:
         self._rng = rng
         self._block = _block_size(k)
         self._limit = basis_size(k, columns)
-        widest = min(self._limit + k + self._block, columns)  # including the next block
+        # The next block stands behind the basis, with up to k directions that were missed.
+        widest = min(self._limit + k + self._block, columns)
         self._V: FloatArray = np.empty((columns, widest), A.dtype)
         self._Q: FloatArray = np.empty((rows, self._limit), A.dtype)
         self._B: FloatArray = np.zeros((self._limit, self._limit))
         self._tail: FloatArray = np.zeros((0, 0))
-        self._scale = 0.0  # largest ||A v|| found, the scale of rounding errors
+        # Largest ||A v|| found, the scale of rounding errors.
+        self._scale = 0.0
         self._rounding = _ROUNDING * float(np.finfo(A.dtype).eps)
         self._size = 0
         self._width = 0
         self._directions = 0
-        start = rng.standard_normal((columns, min(self._block, columns)))
+        width = min(self._block, columns)
+        start = rng.standard_normal((columns, width))
         self.add_directions(start.astype(A.dtype))
 
     @property
@@ -185,8 +222,10 @@ class _KrylovSpace:
             self._extend()
             is_full = self._size + self._width > self._limit
             noise = self._rounding * self._scale
+            if self._is_complete or is_full:
+                return
             is_exhausted = float(np.linalg.norm(self._tail)) <= noise
-            if self._is_complete or is_full or (is_exhausted and self._size >= k):
+            if is_exhausted and self._size >= k:
                 return
 
     def _extend(self) -> None:
@@ -194,7 +233,8 @@ class _KrylovSpace:
         old = self._size
         new = old + self._width
         product = self._A.matmat(self._V[:, old:new])
-        Q, inside, R = extend_basis(self._Q[:, :old], product, self._scale, self._rng)
+        basis = self._Q[:, :old]
+        Q, inside, R = extend_basis(basis, product, self._scale, self._rng)
         self._scale = max(self._scale, longest(inside, R))
         self._Q[:, old:new] = Q
         self._B[:old, old:new] = inside
@@ -209,17 +249,22 @@ class _KrylovSpace:
 
     def ritz(self) -> _Ritz:
         """Return the Rayleigh-Ritz approximations from the current bases."""
-        return _Ritz(self._B[: self._size, : self._size], self._tail)
+        B = self._B[: self._size, : self._size]
+        return _Ritz(B, self._tail)
 
     def triplets(self, ritz: _Ritz, k: int) -> Triplets:
         """Return the best k Ritz approximations as U, s, Vt."""
         dtype = self._A.dtype
-        U = self._Q[:, : self._size] @ ritz.P[:, :k].astype(dtype)
-        Vt = ritz.Tt[:k].astype(dtype) @ self._V[:, : self._size].T
-        return U, ritz.s[:k].astype(dtype), Vt
+        left = self._Q[:, : self._size]
+        right = self._V[:, : self._size]
+        U = left @ ritz.P[:, :k].astype(dtype)
+        Vt = ritz.Tt[:k].astype(dtype) @ right.T
+        s = ritz.s[:k].astype(dtype)
+        return U, s, Vt
 
     def restart(self, ritz: _Ritz, k: int) -> None:
         """Reduce the bases to the best Ritz vectors, and keep the next block."""
+        # Some vectors beyond k speed up the convergence of the k-th.
         keep = min(k + self._block, self._size)
         following = self._V[:, self._size : self._size + self._width].copy()
         U, _, Vt = self.triplets(ritz, keep)
@@ -233,7 +278,8 @@ class _KrylovSpace:
     def add_directions(self, block: FloatArray) -> None:
         """Add new directions to the next block, as far as space allows."""
         used = self._size + self._width
-        V, _, _ = extend_basis(self._V[:, :used], block, 1.0, self._rng)
+        basis = self._V[:, :used]
+        V, _, _ = extend_basis(basis, block, 1.0, self._rng)
         count = V.shape[1]
         self._V[:, used : used + count] = V
         self._width += count
