@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 # Share of the kept variance that dropping the first direction may cost next to exact centring.
 _LARGEST_LOSS = 0.01
-_DAMPING = np.logspace(
-    -4, -0.001, 60
-)  # tried in the bound of that loss; each gives a bound
+# Values of t that are tried in the bound of that loss; each gives a bound.
+_DAMPING = np.logspace(-4, -0.001, 60)
 # Share of the whole below which a difference of sums of squares has lost digits.
 _CANCELS = {"float32": 1e-2, "float64": 1e-6}
 # Largest share of the remainder that errors of the directions may be, finest tolerance for that.
@@ -97,14 +96,12 @@ class PrincipalDirections:
     singular_values: Float64Array  # ||(Y - 1 row') v|| for each direction v
     variances: Float64Array  # along each direction, about the samples' own mean
     row: Float64Array  # row vector subtracted from each sample
-    alignment: (
-        float | None
-    )  # |cosine| between the dropped direction (if any) and the column mean
+    # |cosine| between the dropped direction (if any) and the column mean.
+    alignment: float | None
     centering: Centering
     negligible: Float64Array  # singular values up to this limit are rounding errors
-    total: (
-        float  # sum of squares of Y about its means: total variance times the divisor
-    )
+    # Sum of squares of Y about its means: total variance times the divisor.
+    total: float
     distortion: float  # ||(Y - 1 row') (I - V V')||_F^2, 0 if it is only rounding error
     unexplained: float  # the same for Y about its means
     means: Float64Array  # column means of Y
@@ -164,20 +161,20 @@ def directions_about(
     means = samples.column_means()
     row = means if centred else np.zeros(samples.shape[1])
     svd = solver.svd(samples, k, row)
-    exponent = _squarable_exponent(svd)
-    if exponent:
-        samples, svd = samples.scaled(2.0**-exponent), svd._scaled(-exponent)
-        means, row = means * 2.0**-exponent, row * 2.0**-exponent
-    svd, distortion = _refined(samples, row, svd, solver)
+    matrix, svd, exponent = _squarable(samples, svd)
+    means = means * 2.0**-exponent
+    row = row * 2.0**-exponent
+    svd, distortion = _refined(matrix, row, svd, solver)
     values = svd.s.astype(np.float64)
-    divisor = samples.shape[0] - solver.ddof
-    variances = values**2 / divisor if centred else _variances_of_scores(svd, divisor)
-    squares = samples.column_squares(np.zeros(samples.shape[1]))
+    count = samples.shape[0]
+    divisor = count - solver.ddof
+    variances = values**2 / divisor
     unexplained = distortion
     if not centred:
-        unexplained = squares_outside(
-            samples, means, svd.Vt, np.sqrt(variances * divisor)
-        )
+        variances = _variances_of_scores(svd, divisor)
+        lengths = np.sqrt(variances * divisor)
+        unexplained = squares_outside(matrix, means, svd.Vt, lengths)
+    squares = matrix.column_squares(np.zeros(samples.shape[1]))
     return PrincipalDirections(
         components=svd.Vt,
         singular_values=values,
@@ -185,18 +182,29 @@ def directions_about(
         row=row,
         alignment=None,
         centering="exact" if centred else "none",
-        negligible=rounding_limits(
-            squares, samples.shape, samples.dtype, svd.s, svd.Vt
-        ),
-        total=float(samples.column_squares(means).sum()),
+        negligible=rounding_limits(squares, matrix.shape, matrix.dtype, svd.s, svd.Vt),
+        total=float(matrix.column_squares(means).sum()),
         distortion=distortion,
         unexplained=unexplained,
         means=means,
         squares=squares,
-        n_samples=samples.shape[0],
-        n_rows=samples.shape[0],
+        n_samples=count,
+        n_rows=count,
         exponent=exponent,
     )
+
+
+def _squarable(
+    samples: Samples,
+    svd: SVD,
+) -> tuple[Samples, SVD, int]:
+    """Return samples and triplets times 2**-x, whose squares do not overflow, and x."""
+    norm = svd.frobenius_norm or 0.0
+    exponent = safe_exponent(norm, np.dtype(np.float64))
+    if exponent:
+        samples = samples.scaled(2.0**-exponent)
+        svd = svd._scaled(-exponent)
+    return samples, svd, exponent
 
 
 def _refined(
@@ -212,11 +220,10 @@ def _refined(
         if errors <= _ERROR_OF_REST * distortion or distortion == 0:
             break
         # What inaccurate directions leave counts as variance of the others.
+        is_positive = svd.s > 0
+        shares = svd.residuals[:, is_positive] / svd.s[is_positive]
         finer = math.sqrt(_ERROR_OF_REST * distortion / errors) / 2
-        shares = np.divide(
-            svd.residuals, svd.s, out=np.zeros((2, svd.s.size)), where=svd.s > 0
-        )
-        finer *= float(shares.max())
+        finer *= float(shares.max(initial=0.0))
         if finer < _FINEST:
             break
         svd = replace(solver, tol=finer).svd(samples, svd.s.size, row)
@@ -230,15 +237,13 @@ def weighted_directions(
     solver: Solver,
 ) -> PrincipalDirections:
     """Return the k directions of largest weighted variance, as `directions_about`."""
-    matrix, means, row = samples.matrix, samples.means, samples.row
-    zeros = np.zeros(matrix.shape[1])
-    squares = samples.squares
-    svd = solver.svd(matrix, k, zeros)
-    exponent = _squarable_exponent(svd)
-    if exponent:
-        unit = 2.0**-exponent
-        matrix, svd = matrix.scaled(unit), svd._scaled(-exponent)
-        means, row, squares = means * unit, row * unit, squares * unit * unit
+    zeros = np.zeros(samples.matrix.shape[1])
+    svd = solver.svd(samples.matrix, k, zeros)
+    matrix, svd, exponent = _squarable(samples.matrix, svd)
+    unit = 2.0**-exponent
+    means = samples.means * unit
+    row = samples.row * unit
+    squares = samples.squares * unit * unit
     svd, distortion = _refined(matrix, zeros, svd, solver)
     values = svd.s.astype(np.float64)
     total = float(matrix.column_squares(zeros).sum())
@@ -289,29 +294,34 @@ def directions_after_the_first(
     solver: Solver,
 ) -> Dropped:
     """Return the k directions of Y without centring that follow the first, which is dropped."""
-    means, largest = samples.column_means(), min(samples.shape)
-    svd = solver.svd(samples, min(k + 1, largest), np.zeros(samples.shape[1]))
-    exponent = _squarable_exponent(svd)
-    if exponent:
-        samples, svd = samples.scaled(2.0**-exponent), svd._scaled(-exponent)
-        means = means * 2.0**-exponent
-    divisor = samples.shape[0] - solver.ddof
-    values, variances = svd.s.astype(np.float64), _variances_of_scores(svd, divisor)
-    loss = 1.0 if k == largest else _loss_of_dropping(samples.shape[0], means, svd, k)
+    count = samples.shape[0]
+    largest = min(samples.shape)
+    zeros = np.zeros(samples.shape[1])
+    svd = solver.svd(samples, min(k + 1, largest), zeros)
+    matrix, svd, exponent = _squarable(samples, svd)
+    means = samples.column_means() * 2.0**-exponent
+    divisor = count - solver.ddof
+    values = svd.s.astype(np.float64)
+    variances = _variances_of_scores(svd, divisor)
+    loss = 1.0
+    if k < largest:
+        loss = _loss_of_dropping(count, means, svd, k)
     is_small = loss <= _LARGEST_LOSS and bool(variances[0] <= variances[-1])
-    first, length = svd.Vt[0].astype(np.float64), float(np.linalg.norm(means))
+    first = svd.Vt[0].astype(np.float64)
+    length = float(np.linalg.norm(means))
     along = float(means @ first)
     row = along * first
     order = np.arange(1, k + 1)
-    if (
-        k == largest
-    ):  # no direction k + 1: the first one, minus the mean, becomes the last
+    if k == largest:
+        # There is no direction k + 1: the first one, minus the mean, becomes the last.
         order[-1:] = 0
         values[:1] = (variances[:1] * divisor) ** 0.5
     components = svd.Vt[order]
-    squares = samples.column_squares(np.zeros(samples.shape[1]))
-    limits = rounding_limits(squares, samples.shape, samples.dtype, svd.s, svd.Vt)
-    values, variances = values[order], variances[order]
+    squares = matrix.column_squares(zeros)
+    limits = rounding_limits(squares, matrix.shape, matrix.dtype, svd.s, svd.Vt)
+    values = values[order]
+    variances = variances[order]
+    lengths = np.sqrt(variances * divisor)
     directions = PrincipalDirections(
         components=components,
         singular_values=values,
@@ -320,15 +330,13 @@ def directions_after_the_first(
         alignment=min(1.0, abs(along) / length) if length > 0 else 0.0,
         centering="drop",
         negligible=limits[order],
-        total=float(samples.column_squares(means).sum()),
-        distortion=squares_outside(samples, row, components, values),
-        unexplained=squares_outside(
-            samples, means, components, np.sqrt(variances * divisor)
-        ),
+        total=float(matrix.column_squares(means).sum()),
+        distortion=squares_outside(matrix, row, components, values),
+        unexplained=squares_outside(matrix, means, components, lengths),
         means=means,
         squares=squares,
-        n_samples=samples.shape[0],
-        n_rows=samples.shape[0],
+        n_samples=count,
+        n_rows=count,
         exponent=exponent,
     )
     return Dropped(directions, loss, is_small)
@@ -366,10 +374,6 @@ def _loss_of_dropping(
     return max(0.0, 1 - kept / best) if best > 0 else 0.0
 
 
-def _squarable_exponent(svd: SVD) -> int:
-    return safe_exponent(svd.frobenius_norm or 0.0, np.dtype(np.float64))
-
-
 def _variances_of_scores(svd: SVD, divisor: float) -> Float64Array:
     """Return the variance of each column of U diag(s) about its own mean."""
     left = svd.U - svd.U.mean(axis=0, dtype=np.float64)
@@ -393,8 +397,10 @@ def squares_outside(
     if len(components) == min(samples.shape):
         return 0.0
     columns = samples.column_squares(row)
-    whole, kept = float(columns.sum()), lengths.astype(np.float64) ** 2
-    rest, cancelled = whole - float(kept.sum()), whole
+    whole = float(columns.sum())
+    kept = lengths.astype(np.float64) ** 2
+    rest = whole - float(kept.sum())
+    cancelled = whole
     V = components.T
     if rest < _CANCELS[str(V.dtype)] * whole:
         wide: MatrixOperator = samples.wide()
@@ -434,15 +440,15 @@ def _rounding_of_entries(
 ) -> float:
     """Return the squares that rounding of the entries and of the solver leaves outside of V."""
     inside = np.einsum("ij,ij->j", components, components, dtype=np.float64)
-    share = (ENTRY_ROUNDING * float(np.finfo(dtype).eps)) ** 2 * max(
-        1.0, shape[1] / shape[0]
-    )
-    solver = (SOLVER_ROUNDING * float(np.finfo(np.float64).eps)) ** 2 * shape[1]
+    n, m = shape
+    of_entry = ENTRY_ROUNDING * float(np.finfo(dtype).eps)
+    of_solver = SOLVER_ROUNDING * float(np.finfo(np.float64).eps)
     # Squares of constant columns may overflow: infinity is right then, but not times 0.
     squares = np.minimum(squares, np.finfo(np.float64).max)
     with np.errstate(over="ignore"):
         outside = float(squares @ np.maximum(1 - inside, 0.0))
-        return share * outside + solver * float(squares.sum())
+        from_entries = of_entry**2 * max(1.0, m / n) * outside
+        return from_entries + of_solver**2 * m * float(squares.sum())
 
 
 def no_directions(
@@ -539,10 +545,10 @@ def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray, fl
     s: FloatArray
     rows, columns = stack.shape
     if 0 < 2 * k < min(stack.shape):
-        values, vectors = np.linalg.eigh(
-            stack @ stack.T if rows <= columns else stack.T @ stack
-        )
-        values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1].T
+        gram = stack @ stack.T if rows <= columns else stack.T @ stack
+        values, vectors = np.linalg.eigh(gram)
+        values = np.maximum(values[::-1], 0)
+        vectors = vectors[:, ::-1].T
         rest = float(values[k:].sum())
         s = np.sqrt(values[:k])
         if min(s[-1], math.sqrt(rest)) > _SQUARABLE * s[0]:
@@ -551,9 +557,8 @@ def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray, fl
                 Vt = Vt @ stack / s[:, None]
             _, s, Vt = with_signs(np.ones((1, s.size)), s, Vt)
             return s, Vt, rest
-    if (
-        rows > columns
-    ):  # the R of a QR decomposition has the same values and right vectors
+    if rows > columns:
+        # The R of a QR decomposition has the same values and right vectors.
         stack = linalg.qr(stack, mode="r", check_finite=False)[0][:columns]
     _, s, Vt = with_signs(*lapack_svd(stack))
     return s[:k], Vt[:k], float((s[k:] ** 2).sum())

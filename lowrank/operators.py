@@ -320,7 +320,7 @@ class SparseOperator(MatrixOperator):
         n = self.shape[0]
         offset = row[self.csr.indices]
         rows = row_of_entry(self.csr)
-        stored = np.bincount(rows, (self.csr.data - offset) ** 2, n)
+        stored: Any = np.bincount(rows, (self.csr.data - offset) ** 2, n)
         zeros = row @ row - np.bincount(rows, offset**2, n)
         squares: Float64Array = stored + np.maximum(zeros, 0.0)
         return squares
