@@ -64,7 +64,7 @@ class Collection:
         """The documents of each term."""
         if self.has_counts:
             return Postings.from_counts(self.counts)
-        # Weights are no counts, so that no document has a word.
+        # Weights are not counts, and BM25 needs counts.
         return Postings.empty(self.counts.shape[1])
 
     @cached_property
