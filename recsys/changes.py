@@ -15,7 +15,6 @@ from recsys.data.age import DAY, FADED, check_reach, present, reference_time
 from recsys.data.axis import Axis
 from recsys.data.csr import Entries, Events, Values, first_repeat
 from recsys.data.events import (
-    EventRule,
     collect,
     common_kinds,
     joined_entries,
@@ -23,6 +22,7 @@ from recsys.data.events import (
 )
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike, Spot
+from recsys.data.kinds import EventRule
 from recsys.data.ratings import Ratings, restricted, table_of
 from recsys.data.splice import with_rows
 from recsys.data.times import duration

@@ -97,21 +97,25 @@ def stability(
     later = np.asarray(now, np.float64)
     if earlier.shape != later.shape or earlier.ndim != 1:
         raise DataError("The counts of both samples must be of the same groups.")
-    n, m = float(earlier.sum()), float(later.sum())
+    n = float(earlier.sum())
+    m = float(later.sum())
     if not (n and m):
         raise DataError("There is nothing to compare: a sample is empty.")
     is_filled = (earlier + later) > 0
     # An empty group counts as half a rating, so that the logarithm is finite.
     p = np.maximum(earlier[is_filled], 0.5) / n
     q = np.maximum(later[is_filled], 0.5) / m
-    index = float(np.sum((q - p) * np.log(q / p)))
-    freedom = max(1, int(is_filled.sum()) - 1)
+    divergences = (q - p) * np.log(q / p)
+    index = float(divergences.sum())
+    freedom = max(1, len(p) - 1)
     # Wilson and Hilferty's approximation of the quantile of chi-squared.
     spread = 2 / (9 * freedom)
     quantile = freedom * (1 - spread + _QUANTILE * spread**0.5) ** 3
     chance = quantile * (1 / n + 1 / m)
-    names = groups or tuple(map(str, range(1, len(is_filled) + 1)))
-    return Stability(index, chance, earlier / n, later / m, names)
+    if groups is None:
+        numbers = range(1, len(earlier) + 1)
+        groups = tuple(map(str, numbers))
+    return Stability(index, chance, earlier / n, later / m, groups)
 
 
 def latest(known: Ratings, n_new: int) -> npt.NDArray[np.int64] | None:
@@ -133,13 +137,10 @@ def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
     """
     if known.implicit or new.implicit or not new.n_ratings:
         return None
-    latest_positions = latest(known, new.n_ratings)
-    if latest_positions is None:
-        values, before = known.distribution()
-    else:
-        values, before = np.unique(
-            known.values_at(latest_positions), return_counts=True
-        )
+    recent = latest(known, new.n_ratings)
+    values, before = known.distribution()
+    if recent is not None:
+        values, before = np.unique(known.values_at(recent), return_counts=True)
     new_values, now = new.distribution()
     grades = np.union1d(values, new_values)
     if len(grades) > 2 * _GROUPS:
@@ -166,7 +167,8 @@ def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:
     Each group of items has a tenth of all known ratings, from the most popular to the least popular
     items. Ratings of new items are ignored.
     """
-    item_indices = known.items.find(new.items.values)[new.indices]
+    index_of = known.items.find(new.items.values)
+    item_indices = index_of[new.indices]
     item_indices = item_indices[item_indices >= 0]
     counts = known.counts("item")
     item_indices = item_indices[counts[item_indices] > 0]
@@ -179,7 +181,9 @@ def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:
     group = np.empty(known.n_items, np.int64)
     group[order] = np.minimum(tenth, _GROUPS - 1)
     recent = latest(known, new.n_ratings)
-    indices = known.indices if recent is None else known.indices[recent]
+    indices = known.indices
+    if recent is not None:
+        indices = indices[recent]
     before = np.bincount(group[indices], minlength=_GROUPS)
     now = np.bincount(group[item_indices], minlength=_GROUPS)
     sizes = np.bincount(group[counts > 0], minlength=_GROUPS)

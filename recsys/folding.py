@@ -13,10 +13,11 @@ from recsys.changes import check_range, encoded_rows
 from recsys.data.axis import Axis
 from recsys.data.columns import of_roles, usual_column
 from recsys.data.csr import Entries, Values, compact_times, encode, to_csr
-from recsys.data.events import Collected, EventRule
+from recsys.data.events import Collected
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ids import Ids, as_id_series, query_series
+from recsys.data.kinds import EventRule
 from recsys.data.ratings import Ratings, ratings_of_frame, table_of, with_collected
 from recsys.data.rows import rating_problem, rating_values
 from recsys.data.times import unix_seconds

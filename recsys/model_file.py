@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from recsys.atomic import recover
 from recsys.data.feedback import Feedback, Kind
-from recsys.data.kinds import FeatureKind, FeatureRequest, Policy, ReadAs
+from recsys.data.kinds import EventRule, FeatureKind, FeatureRequest, ReadAs
 from recsys.errors import ModelFileError, RecsysError
 from recsys.models.registry import MODELS, model_class
 from recsys.provenance import FitRequest
@@ -51,7 +51,6 @@ from recsys.saved_arrays import (
 )
 
 if TYPE_CHECKING:
-    from recsys.data.events import EventRule
     from recsys.models.base import Model
 
 INDEX_FORMAT = "recsys-lsi"
@@ -108,37 +107,6 @@ class ColumnEntry(Struct, frozen=True):
     type: ColumnType
     kind: FeatureKind | None = None
     read_as: ReadAs | None = None
-
-
-class RuleEntry(Struct, frozen=True):
-    """Rule by which events become ratings; fields as in `EventRule`."""
-
-    policy: Policy = "last"
-    half_life: Positive | None = None
-    kinds: list[str] = []
-    weights: list[float] = []
-    above: float | None = None
-
-    @classmethod
-    def from_rule(cls, rule: EventRule) -> RuleEntry:
-        """Describe a rule."""
-        kinds, weights = list(rule.kinds), list(rule.weights)
-        return cls(rule.policy, rule.half_life, kinds, weights, rule.above)
-
-    def to_rule(self) -> EventRule:
-        """Return the rule.
-
-        Raises
-        ------
-        DamageError
-        """
-        are_pairs = len(self.kinds) == len(self.weights)
-        if not are_pairs or not np.isfinite(self.weights).all():
-            raise DamageError(f"the kinds of events in {MANIFEST} need a weight each")
-        from recsys.data.events import EventRule
-
-        kinds, weights = tuple(self.kinds), tuple(self.weights)
-        return EventRule(self.policy, self.half_life, kinds, weights, self.above)
 
 
 class FeedbackEntry(Struct, frozen=True):
@@ -221,7 +189,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         As in `Ratings`.
     title : str or None
         Column of the item table with titles.
-    rule : RuleEntry
+    rule : EventRule
         Rule by which the ratings were made of events.
     feedback : FeedbackEntry or None
         Decision on the values, which a refit makes again.
@@ -250,7 +218,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     parent: str | None = None
     tag: str | None = None
     title: str | None = None
-    rule: RuleEntry = RuleEntry()
+    rule: EventRule = EventRule()
     feedback: FeedbackEntry | None = None
     reading: dict[str, Scalar | list[float] | dict[str, float]] = {}
     request: FitRequest | None = None

@@ -153,7 +153,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             feature_request=ratings.feature_request,
             untyped=list(ratings.untyped),
             title=None if ratings.item_table is None else ratings.item_table.title,
-            rule=model_file.RuleEntry.from_rule(ratings.rule),
+            rule=ratings.rule,
             feedback=model_file.FeedbackEntry.from_feedback(ratings.feedback),
             reading=provenance.reading,
             request=provenance.request,
@@ -370,6 +370,11 @@ def _saved_ratings(
     if levels is not None and data.max(initial=0) >= len(levels):
         raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
     implicit = bool(manifest.training["implicit"])
+    rule = manifest.rule
+    if len(rule.kinds) != len(rule.weights) or not np.isfinite(rule.weights).all():
+        raise DamageError(f"the kinds of events in {MANIFEST} need a weight each")
+    if rule.half_life is not None and not rule.half_life > 0:
+        raise DamageError(f"the half-life in {MANIFEST} must be positive")
     scale = manifest.reading.get("scale")
     ratings = Ratings(
         users,
@@ -385,7 +390,7 @@ def _saved_ratings(
         user_features=_saved_blocks(arrays, manifest, users),
         levels=levels,
         events=_saved_events(arrays, manifest, len(users), len(items)),
-        rule=manifest.rule.to_rule(),
+        rule=rule,
         scale=None if scale is None else check_scale(scale),
         feature_request=manifest.feature_request,
         untyped=tuple(manifest.untyped),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,45 +24,13 @@ from recsys.data.csr import (
     sort_rows_by,
     to_csr,
 )
-from recsys.data.kinds import Policy
+from recsys.data.kinds import EventRule
 from recsys.data.rows import ANY_EVENT, NO_EVENT, with_few_kinds
 
 _CHUNK = 1 << 18  # events compared at once, to limit temporary memory
 _LEAST_WEIGHT = np.float32(
     1e-12
 )  # of an old interaction, so that it does not underflow
-
-
-@dataclass(frozen=True, slots=True)
-class EventRule:
-    """Rule by which the events of a pair of user and item become its rating.
-
-    Attributes
-    ----------
-    policy : {"last", "first", "mean", "sum", "error"}
-        Rating of a pair with several events.
-    half_life : float or None
-        Age, in seconds before the newest event, at which the weight of an event is
-        halved.
-    kinds : tuple of str
-        Kinds of events. A code of `Events.kinds` is a position in it.
-    weights : tuple of float
-        Weight of each kind.
-    above : float or None
-        If given, pairs with a larger rating are interactions of weight 1, and others
-        are left out. The events keep their values, so that a refit can judge them
-        again.
-    """
-
-    policy: Policy = "last"
-    half_life: float | None = None
-    kinds: tuple[str, ...] = ()
-    weights: tuple[float, ...] = ()
-    above: float | None = None
-
-    def without_age(self) -> EventRule:
-        """Return the rule by which an event counts the same at any age."""
-        return replace(self, half_life=None)
 
 
 class Collected(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 FeatureKind: TypeAlias = Literal[
@@ -25,3 +25,35 @@ class FeatureRequest:
     texts: Literal["auto", "terms", "vectors"] = "auto"
     unrated: bool = False
     random_state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventRule:
+    """Rule by which the events of a pair of user and item become its rating.
+
+    Attributes
+    ----------
+    policy : {"last", "first", "mean", "sum", "error"}
+        Rating of a pair with several events.
+    half_life : float or None
+        Age, in seconds before the newest event, at which the weight of an event is
+        halved.
+    kinds : tuple of str
+        Kinds of events. A code of `Events.kinds` is a position in it.
+    weights : tuple of float
+        Weight of each kind.
+    above : float or None
+        If given, pairs with a larger rating are interactions of weight 1, and others
+        are left out. The events keep their values, so that a refit can judge them
+        again.
+    """
+
+    policy: Policy = "last"
+    half_life: float | None = None
+    kinds: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+    above: float | None = None
+
+    def without_age(self) -> EventRule:
+        """Return the rule by which an event counts the same at any age."""
+        return replace(self, half_life=None)

@@ -28,7 +28,6 @@ from recsys.data.csr import (
 )
 from recsys.data.events import (
     Collected,
-    EventRule,
     aggregate,
     collect,
     implied_events,
@@ -45,7 +44,7 @@ from recsys.data.frames import (
     to_polars,
 )
 from recsys.data.ids import MISSING_IDS, Ids, IdsLike, Place, as_id_series, id_problem
-from recsys.data.kinds import FeatureRequest, Policy
+from recsys.data.kinds import EventRule, FeatureRequest, Policy
 from recsys.data.read_options import (
     OF_FILES,
     FrameOptions,

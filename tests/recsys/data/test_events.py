@@ -14,6 +14,7 @@ from recsys.changes import change_of
 from recsys.data import csr
 from recsys.data import events as events_module
 from recsys.data.csr import event_keys
+from recsys.data.kinds import EventRule
 from recsys.errors import DataError
 
 KINDS = {"view": 1.0, "buy": 5.0}
@@ -252,7 +253,7 @@ def test_making_ratings_of_events_needs_at_most_32_bytes_each(has_repeats, monke
     entries = csr.Entries(users, items, seconds=seconds)
     del users, items, seconds
     tracemalloc.reset_peak()
-    shape, rule = (n_users, n_items), events_module.EventRule("sum")
+    shape, rule = (n_users, n_items), EventRule("sum")
     collected = events_module.collect(entries, shape, rule, implicit=True)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
