@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -268,10 +268,7 @@ def _requested_column(
     if role == "weight" and is_optional:
         forms.append(_JOURNAL_WEIGHT)
     positions = [n for n, name in enumerate(names) if name == requested]
-    simple_names = [plain_name(name) for name in names]
-    for form in map(plain_name, forms):
-        if not positions:
-            positions = [n for n, name in enumerate(simple_names) if name == form]
+    positions = positions or _positions_of(names, forms)
     if len(positions) > 1:
         raise DataError(
             f"{where} has {len(positions)} columns named {requested!r}; rename one of "
@@ -339,30 +336,36 @@ def is_known_name(name: str) -> bool:
 
 def title_column(names: Sequence[str]) -> str | None:
     """Return the name of the first column with a usual name for titles, or None."""
-    by_simple_name = {plain_name(name): name for name in reversed(names)}
-    usual = " ".join(_ALIASES["title"]).split()
-    return next(
-        (
-            by_simple_name[usual_name]
-            for usual_name in usual
-            if usual_name in by_simple_name
-        ),
-        None,
-    )
+    positions = _positions_of(names, " ".join(_ALIASES["title"]).split())
+    return names[positions[0]] if positions else None
+
+
+def _positions_of(names: Sequence[str], forms: Iterable[str]) -> list[int]:
+    """Return the positions of the columns with the first of some names that there is.
+
+    Names are compared in their plain form.
+    """
+    plain_names = [plain_name(name) for name in names]
+    for form in map(plain_name, forms):
+        if form in plain_names:
+            return [n for n, name in enumerate(plain_names) if name == form]
+    return []
 
 
 def of_roles(
     frame: FrameLike, required: Sequence[str], others: Sequence[str] = ()
 ) -> pl.DataFrame:
     """Select columns of a frame by their usual names, and rename them to roles."""
-    frame, chosen = as_frame(frame), {}
+    frame = as_frame(frame)
     names = column_names(frame)
+    chosen = {}
     for role in (*required, *others):
-        position = (
-            names.index(role) if role in names else usual_column(names, role, FRAME)
-        )
-        if position is not None or role in required:
-            chosen[role if position is None else names[position]] = role
+        name: str | None = role
+        if role not in names:
+            position = usual_column(names, role, FRAME)
+            name = None if position is None else names[position]
+        if name is not None or role in required:
+            chosen[name or role] = role
     ids = [name for name, role in chosen.items() if role in ("user", "item")]
     return to_polars(frame, list(chosen), mixed=ids).rename(chosen)
 
@@ -381,13 +384,13 @@ def id_column(
     """
     if wanted in names:
         return wanted
-    by_simple_name = {plain_name(name): name for name in reversed(names)}
-    if wanted is not None:
-        for simple_name in map(plain_name, (wanted, *without_types([wanted])[0])):
-            if simple_name in by_simple_name:
-                return by_simple_name[simple_name]
-    position = usual_column(names, kind, where)
-    return by_simple_name.get("id") if position is None else names[position]
+    forms = [] if wanted is None else [wanted, *without_types([wanted])[0]]
+    positions = _positions_of(names, forms)
+    position = positions[0] if positions else usual_column(names, kind, where)
+    if position is None:
+        positions = _positions_of(names, ["id"])
+        return names[positions[0]] if positions else None
+    return names[position]
 
 
 def usual_column(
@@ -467,23 +470,21 @@ def assign_roles(
     roles = choose_columns(names, request, where, required)
     rating = request.columns.get("rating")
     if rating is not None and "rating" in roles:
-        kinds = sorted(
-            {text for cell in sample(roles["rating"]) if (text := str(cell).strip())}
-        )
-        if 1 < len(kinds) <= _LISTED and all(
-            k.isalpha() and not is_truth(k) for k in kinds
-        ):
+        kinds = sorted({str(cell).strip() for cell in sample(roles["rating"])} - {""})
+        are_words = all(kind.isalpha() and not is_truth(kind) for kind in kinds)
+        if are_words and 1 < len(kinds) <= _LISTED:
+            weights = ",".join(f"{kind}=1" for kind in kinds[:2])
             raise DataError(
                 f"{where}: column {rating!r} has words, not numbers: {quoted(kinds)}. To "
                 f"use them as kinds of events, give weights: --event-col {rating} "
-                f"--event-weight {','.join(f'{kind}=1' for kind in kinds[:2])} (event=, "
-                "event_weights=); 0 leaves a kind out."
+                f"--event-weight {weights} (event=, event_weights=); 0 leaves a kind out."
             )
     parts = {role: f"{role} = {names[position]}" for role, position in roles.items()}
-    if (position := roles.get("rating")) is not None and _holds_weights(
-        position, names, request
-    ):
-        parts["rating"] = f"weight = {names[position]}"
+    weight = request.columns.get("weight")
+    if weight is not None and "rating" in roles:
+        name = names[roles["rating"]]
+        if plain_name(name) in (plain_name(weight), _JOURNAL_WEIGHT):
+            parts["rating"] = f"weight = {name}"
     used, form = set(roles.values()), request.rules.time_format
     if "timestamp" in roles and "timestamp" not in request.columns:
         times = sample(roles["timestamp"])
@@ -506,12 +507,6 @@ def assign_roles(
     if unused and ("rating" not in roles or "timestamp" not in roles):
         parts["unused"] = f"not used: {enumerated(unused, _NAMED)}"
     return roles, ", ".join(parts.values())
-
-
-def _holds_weights(place: int, names: Sequence[str], request: Request) -> bool:
-    """Return whether the column of ratings is the one requested for weights."""
-    weight, name = request.columns.get("weight"), plain_name(names[place])
-    return weight is not None and name in (plain_name(weight), _JOURNAL_WEIGHT)
 
 
 def names_without_header(

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
-from recsys.data.arrays import Array, Doubles, Floats, Hashes, Longs, Mask
+from recsys.data.arrays import Array, Doubles, Floats, Longs, Mask
 from recsys.data.csr import (
     CSR,
     Entries,
@@ -331,12 +332,13 @@ def _has_returns(values: Values | None) -> bool:
 def _repeated(events: Events) -> Mask:
     """Mark the events that an earlier row of the same user has told already."""
     repeated = np.zeros(len(events), np.bool_)
+    arrays = arrays_of(events)
     for block in _user_blocks(events.indptr):
-        users = np.searchsorted(
-            events.indptr, np.arange(block.start, block.stop), side="right"
-        )
-        arrays = [array[block] for array in arrays_of(events).values()]
-        repeated[block] = _later_copies([users, *arrays])
+        positions = np.arange(block.start, block.stop)
+        users = np.searchsorted(events.indptr, positions, side="right")
+        rows = pl.DataFrame({name: array[block] for name, array in arrays.items()})
+        is_first = rows.with_columns(user=users).to_struct().is_first_distinct()
+        repeated[block] = ~is_first.to_numpy()
     return repeated
 
 
@@ -349,30 +351,6 @@ def _user_blocks(indptr: Longs) -> Iterator[slice]:
         end = int(indptr[last_user])
         yield slice(begin, end)
         begin = end
-
-
-def _later_copies(columns: Sequence[Array]) -> Mask:
-    """Mark the rows, given by columns, that are equal to an earlier row."""
-    hashes = np.zeros(len(columns[0]), np.uint64)
-    for numbers in columns:
-        if numbers.dtype.kind == "f":
-            numbers = numbers.astype(np.float64).view(np.uint64)
-        hashes = _mixed(hashes ^ numbers.astype(np.int64, copy=False).view(np.uint64))
-    order = np.argsort(hashes, kind="stable")
-    pairs = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
-    for numbers in columns:
-        pairs = pairs[numbers[order[pairs + 1]] == numbers[order[pairs]]]
-    copies = np.zeros(len(hashes), np.bool_)
-    copies[order[pairs + 1]] = True
-    return copies
-
-
-def _mixed(numbers: Hashes) -> Hashes:
-    """Mix the bits of numbers (the finaliser of splitmix64)."""
-    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(numbers ^ (numbers >> np.uint64(31)))
 
 
 def _sorted_by_time(events: Events, in_time_order: Mask | None) -> Events:
