@@ -88,53 +88,70 @@ class NumberBlock(Block):
 
     @classmethod
     def of(cls, values: pl.Series) -> Self:
-        knots = _knots(values.drop_nulls().cast(pl.Float64).to_numpy())
-        return cls(column=values.name, knots=knots, has_missing=values.null_count() > 0)
+        numbers = values.drop_nulls().cast(pl.Float64)
+        return cls(
+            column=values.name,
+            knots=_knots(numbers),
+            has_missing=values.null_count() > 0,
+        )
 
     @property
     def names(self) -> list[str]:
-        names = [f"{self.column} near {knot:g}" for knot in self.knots]
-        return names + [f"{self.column} missing"] * self.has_missing
+        return self._named([f"{knot:g}" for knot in self.knots])
+
+    def _named(self, knots: Sequence[str], *others: str) -> list[str]:
+        """Return the names of the features of knots, of others, and of missing values."""
+        names = [f"{self.column} near {knot}" for knot in knots]
+        names += [f"{self.column} ({other})" for other in others]
+        if self.has_missing:
+            names.append(f"{self.column} missing")
+        return names
 
     def suited(self, values: pl.Series) -> pl.Series:
         dtype = values.dtype
-        is_number = dtype.is_numeric() or dtype in (pl.String, pl.Boolean, pl.Null)
-        numbers = (values if is_number else _nulls(values)).cast(
-            pl.Float64, strict=False
-        )
+        numbers = values
+        if not dtype.is_numeric() and dtype not in (pl.String, pl.Boolean, pl.Null):
+            numbers = _nulls(values)
+        numbers = numbers.cast(pl.Float64, strict=False)
         return numbers.set(numbers.is_infinite(), None)
 
     def _encoded(self, values: pl.Series) -> csr_array:
-        numbers = values.fill_null(np.nan).to_numpy()
-        missing = [np.isnan(numbers).astype(np.float64)] * self.has_missing
-        return _sparse([*_weights(numbers, self.knots), *missing], len(values))
+        return self._weights(values)
+
+    def _weights(self, numbers: pl.Series, *others: AnyFloats) -> csr_array:
+        """Return the weights of the knots of each number, and other features."""
+        array = numbers.fill_null(np.nan).to_numpy()
+        # The weight of a knot is the linear interpolation of 1 there and 0 at the others.
+        units = np.eye(len(self.knots))
+        columns = [np.interp(array, self.knots, unit) for unit in units]
+        columns += others
+        if self.has_missing:
+            columns.append(np.isnan(array).astype(np.float64))
+        return sparse.csr_array(np.nan_to_num(np.column_stack(columns)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class DateBlock(Block):
+class DateBlock(NumberBlock):
     """Encoding of a date as a number, with features for the season."""
 
-    knots: Doubles
     seasonal: bool
-    has_missing: bool
 
     @classmethod
     def of(cls, values: pl.Series) -> Self:
         dates = values.drop_nulls()
         return cls(
             column=values.name,
-            knots=_knots(_days(dates).to_numpy()),
-            seasonal=dates.dt.ordinal_day().n_unique()
-            > 2,  # else only the years differ
+            knots=_knots(_days(dates)),
+            # Otherwise only the years differ.
+            seasonal=dates.dt.ordinal_day().n_unique() > 2,
             has_missing=values.null_count() > 0,
         )
 
     @property
     def names(self) -> list[str]:
         days = self.knots.astype(np.int64).astype("datetime64[D]")
-        names = [f"{self.column} near {day}" for day in days]
-        names += [f"{self.column} (winter)", f"{self.column} (spring)"] * self.seasonal
-        return names + [f"{self.column} missing"] * self.has_missing
+        seasons = ("winter", "spring") if self.seasonal else ()
+        return self._named(days.astype(str).tolist(), *seasons)
 
     def suited(self, values: pl.Series) -> pl.Series:
         if values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime):
@@ -143,19 +160,13 @@ class DateBlock(Block):
         return texts.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
 
     def _encoded(self, values: pl.Series) -> csr_array:
-        days = _days(values).fill_null(np.nan).to_numpy()
-        columns = _weights(days, self.knots)
-        if self.seasonal:
-            angle = (
-                2
-                * np.pi
-                * values.dt.ordinal_day().cast(pl.Float64).fill_null(np.nan)
-                / _YEAR
-            )
-            columns += [np.nan_to_num(f(angle.to_numpy())) for f in (np.cos, np.sin)]
-        if self.has_missing:
-            columns.append(np.isnan(days).astype(np.float64))
-        return _sparse(columns, len(values))
+        if not self.seasonal:
+            return self._weights(_days(values))
+        days_of_year = values.dt.ordinal_day().cast(pl.Float64)
+        angles = 2 * np.pi * days_of_year.fill_null(np.nan).to_numpy() / _YEAR
+        winter = np.cos(angles)
+        spring = np.sin(angles)
+        return self._weights(_days(values), winter, spring)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,30 +200,29 @@ class LevelBlock(Block):
         if set(self.levels.values) <= {*_TRUTHS.values()}:
             return values.str.to_lowercase().replace(_TRUTHS)
         if self.is_list:
-            return values.str.split("|").list.eval(pl.element().str.strip_chars())
+            stripped = pl.element().str.strip_chars()
+            return values.str.split("|").list.eval(stripped)
         return values
 
     def _encoded(self, values: pl.Series) -> csr_array:
         elements = _elements(values)
-        rows, codes = elements["row"].to_numpy(), self.levels.find(elements["level"])
+        rows = elements["row"].to_numpy()
+        codes = self.levels.find(elements["level"])
         has_column = (codes >= 0) | self.has_rare
-        columns = np.where(codes < 0, len(self.levels), codes)[has_column]
+        columns = np.where(codes < 0, len(self.levels), codes)
+        columns = columns[has_column]
         shape = (len(values), len(self.levels) + self.has_rare)
-        entries = sparse.coo_array(
-            (np.ones(len(columns)), (rows[has_column], columns)), shape
-        )
-        matrix = entries.tocsr()
-        matrix.data = np.minimum(matrix.data, 1)  # several rare elements count once
+        ones = np.ones(len(columns))
+        rows = rows[has_column]
+        matrix = sparse.coo_array((ones, (rows, columns)), shape).tocsr()
+        # Several rare elements count once.
+        matrix.data = np.minimum(matrix.data, 1)
         return matrix
 
     def unknown(self, values: pl.Series) -> list[str]:
         levels = _elements(self.suited(values))["level"]
-        return (
-            levels.filter(pl.Series(self.levels.find(levels) < 0))
-            .unique()
-            .sort()
-            .to_list()
-        )
+        is_unknown = pl.Series(self.levels.find(levels) < 0)
+        return levels.filter(is_unknown).unique().sort().to_list()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,17 +240,17 @@ class TextBlock(Block):
     @classmethod
     def of(cls, values: pl.Series) -> Self:
         words = word_frame(values).unique()
-        frequency = words["word"].value_counts().filter(pl.col("count") >= _RARE)
-        terms = Ids(
-            frequency.sort("count", "word", descending=[True, False])["word"].head(
-                _MOST_TERMS
-            ),
-            "term",
+        frequency = words["word"].value_counts()
+        frequency = frequency.filter(pl.col("count") >= _RARE)
+        frequency = frequency.sort("count", "word", descending=[True, False])
+        terms = Ids(frequency["word"].head(_MOST_TERMS), "term")
+        block = cls(
+            column=values.name,
+            terms=terms,
+            weights=np.zeros(len(terms)),
         )
-        block = cls(column=values.name, terms=terms, weights=np.zeros(len(terms)))
-        return replace(
-            block, weights=Weighting.learn("tfidf", block._counts(values)).term_weights
-        )
+        weighting = Weighting.learn("tfidf", block._counts(values))
+        return replace(block, weights=weighting.term_weights)
 
     def as_vectors(self, values: pl.Series, random_state: int) -> Self:
         """Return a block whose features are directions in the space of words, not single words."""
@@ -255,43 +265,51 @@ class TextBlock(Block):
         terms = self.terms.values.to_list()
         if self.components is None:
             return [f"{self.column} ~ {term}" for term in terms]
-        main = np.argsort(-np.abs(self.components), axis=1, kind="stable")[:, :_NAMED]
-        return [f"{self.column} ~ {', '.join(terms[at] for at in row)}" for row in main]
+        order = np.argsort(-np.abs(self.components), axis=1, kind="stable")
+        names = []
+        for row in order[:, :_NAMED]:
+            main_terms = ", ".join(terms[column] for column in row)
+            names.append(f"{self.column} ~ {main_terms}")
+        return names
 
     def suited(self, values: pl.Series) -> pl.Series:
         is_list = isinstance(values.dtype, pl.List)
-        return (values.list.join(" ") if is_list else values).cast(pl.String)
+        texts = values.list.join(" ") if is_list else values
+        return texts.cast(pl.String)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the weighted words of texts, and the unknown words of each text."""
         values = pl.Series(self.column, texts, dtype=pl.String)
         words = word_frame(values)
         unknown: list[list[str]] = [[] for _ in texts]
-        for row, word in words.filter(
-            pl.Series(self.terms.find(words["word"]) < 0)
-        ).rows():
+        is_unknown = pl.Series(self.terms.find(words["word"]) < 0)
+        for row, word in words.filter(is_unknown).rows():
             unknown[row].append(word)
-        return Encoded(
-            Weighting("tfidf", self.weights).apply(self._counts(values)), unknown
-        )
+        return Encoded(self._weighted(values), unknown)
 
     def _encoded(self, values: pl.Series) -> csr_array:
-        rows = Weighting("tfidf", self.weights).apply(self._counts(values))
+        rows = self._weighted(values)
         if self.components is None:
             return sparse.csr_array(rows)
         space = Space(self.components, np.ones(len(self.components)))
         return sparse.csr_array(space.project(rows))
+
+    def _weighted(self, values: pl.Series) -> csr_array:
+        """Return the words of each text, weighted by tf-idf."""
+        weighting = Weighting("tfidf", self.weights)
+        rows: csr_array = weighting.apply(self._counts(values))
+        return rows
 
     def _counts(self, values: pl.Series) -> csr_array:
         """Return the number of occurrences of each known word in each text."""
         words = word_frame(values)
         columns = self.terms.find(words["word"])
         is_term = columns >= 0
-        entries = (
-            np.ones(int(is_term.sum()), np.float32),
-            (words["row"].to_numpy()[is_term], columns[is_term]),
-        )
-        return sparse.coo_array(entries, (len(values), len(self.terms))).tocsr()
+        columns = columns[is_term]
+        rows = words["row"].to_numpy()[is_term]
+        ones = np.ones(len(columns), np.float32)
+        shape = (len(values), len(self.terms))
+        return sparse.coo_array((ones, (rows, columns)), shape).tocsr()
 
 
 KINDS: dict[FeatureKind, type[Block]] = {
@@ -318,19 +336,16 @@ def _nulls(values: pl.Series) -> pl.Series:
     return pl.Series(values.name, [None] * len(values), dtype=pl.String)
 
 
-def _knots(numbers: Doubles) -> Doubles:
+def _knots(numbers: pl.Series) -> Doubles:
     """Return the distinct quantiles of numbers, in ascending order."""
-    return np.unique(np.quantile(numbers, _QUANTILES, method="nearest"))
-
-
-def _weights(numbers: Doubles, knots: Doubles) -> list[AnyFloats]:
-    """Return the linear interpolation weights of each knot; zeros for missing numbers."""
-    return [np.nan_to_num(np.interp(numbers, knots, one)) for one in np.eye(len(knots))]
+    quantiles = np.quantile(numbers.to_numpy(), _QUANTILES, method="nearest")
+    return np.unique(quantiles)
 
 
 def _days(dates: pl.Series) -> pl.Series:
     """Return dates as days since 1970."""
-    return dates.cast(pl.Datetime("us")).cast(pl.Int64).cast(pl.Float64) / _DAY
+    microseconds = dates.cast(pl.Datetime("us")).cast(pl.Int64)
+    return microseconds.cast(pl.Float64) / _DAY
 
 
 def _elements(values: pl.Series) -> pl.DataFrame:
@@ -339,8 +354,5 @@ def _elements(values: pl.Series) -> pl.DataFrame:
     elements = pl.DataFrame([rows, values.alias("level")])
     if isinstance(values.dtype, pl.List):
         elements = elements.explode("level")
-    return elements.drop_nulls().with_columns(pl.col("level").cast(pl.String))
-
-
-def _sparse(columns: Sequence[AnyFloats], n: int) -> csr_array:
-    return sparse.csr_array(np.column_stack([np.zeros((n, 0)), *columns]))
+    levels = pl.col("level").cast(pl.String)
+    return elements.drop_nulls().with_columns(levels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -312,7 +312,8 @@ class _GrowingArray:
             dtype = np.result_type(self._space, numbers)
         if end > len(self._space) or dtype != self._space.dtype:
             # Not by `resize`, which writes zeros.
-            space = np.empty(max(2 * self._n, end, self._n_expected), dtype)
+            size = max(2 * self._n, end, self._n_expected)
+            space = np.empty(size, dtype)
             space[: self._n] = self.numbers
             self._space = space
         self._space[self._n : end] = numbers
@@ -323,7 +324,9 @@ def _fits_in_ints(numbers: Array) -> bool:
     """Return whether all integers are in the range of int32."""
     if not len(numbers):
         return True
-    return bool(numbers.min() >= _INT32.min and numbers.max() <= _INT32.max)
+    low = numbers.min()
+    high = numbers.max()
+    return bool(low >= _INT32.min and high <= _INT32.max)
 
 
 def _fits_in_floats(numbers: pl.Series) -> bool:
@@ -341,7 +344,8 @@ def concatenated(series: list[pl.Series]) -> pl.Series:
         return pl.concat(series, rechunk=True)
     if all(isinstance(dtype, pl.Categorical) for dtype in types):
         shared = pl.Categorical(pl.Categories.random())
-        return pl.concat([column.cast(pl.String).cast(shared) for column in series])
+        texts = [column.cast(pl.String) for column in series]
+        return pl.concat([column.cast(shared) for column in texts])
     target: type[pl.DataType] = pl.String
     if all(dtype.is_integer() for dtype in types):
         target = pl.Int64
@@ -363,8 +367,7 @@ class Entries:
 
     def take(self, selected: Mask) -> Entries:
         """Return the events selected by a mask."""
-        arrays = {name: array[selected] for name, array in arrays_of(self).items()}
-        fields = _fields(arrays, levels_of(self))
+        fields = _changed(self, lambda array: array[selected])
         return Entries(self.rows[selected], **fields)
 
 
@@ -404,7 +407,8 @@ class Events:
     def users(self) -> Ints:
         """User of each event, a new array."""
         counts = np.diff(self.indptr)
-        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        users = np.arange(len(counts), dtype=np.int32)
+        return np.repeat(users, counts)
 
     def saved_arrays(self) -> dict[str, Array]:
         """Return the arrays by name, as they are saved."""
@@ -422,10 +426,14 @@ class Events:
 
     def reordered(self, order: Array) -> Events:
         """Return the events in another order that keeps them with their users."""
-        arrays = {name: array[order] for name, array in arrays_of(self).items()}
-        return Events(self.indptr, **_fields(arrays, levels_of(self)))
+        return Events(self.indptr, **_changed(self, lambda array: array[order]))
 
-    def renumbered(self, users: Longs, n_users: int, items: Longs) -> Events:
+    def renumbered(
+        self,
+        users: Longs,
+        n_users: int,
+        items: Longs,
+    ) -> Events:
         """Return the events with other indices; increasing, so that their order stays.
 
         `users` and `items` have the new index of each old one. Those without events may
@@ -435,12 +443,12 @@ class Events:
         remaining = users >= 0
         counts[users[remaining]] = np.diff(self.indptr)[remaining]
         indptr = np.append(0, np.cumsum(counts))
-        return replace(self, indptr=indptr, items=items[self.items].astype(np.int32))
+        new_items = items[self.items].astype(np.int32)
+        return replace(self, indptr=indptr, items=new_items)
 
     def entries(self) -> Entries:
         """Return copies of the arrays as entries, which may be moved and merged."""
-        arrays = {name: array.copy() for name, array in arrays_of(self).items()}
-        return Entries(self.users, **_fields(arrays, levels_of(self)))
+        return Entries(self.users, **_changed(self, np.copy))
 
     def compact(self) -> Events:
         """Return the events with read-only arrays of few bytes, and no values of 1."""
@@ -477,7 +485,19 @@ def levels_of(events: Entries | Events) -> Floats | None:
     return None if events.values is None else events.values.levels
 
 
-def _fields(arrays: dict[str, Array], levels: Floats | None) -> dict[str, Any]:
+def _changed(
+    events: Entries | Events,
+    change: Callable[[Array], Array],
+) -> dict[str, Any]:
+    """Return the fields of events with a function of each array."""
+    arrays = {name: change(array) for name, array in arrays_of(events).items()}
+    return _fields(arrays, levels_of(events))
+
+
+def _fields(
+    arrays: dict[str, Array],
+    levels: Floats | None,
+) -> dict[str, Any]:
     """Return the fields of events for arrays as `arrays_of` returns them."""
     fields: dict[str, Any] = {**arrays}
     if "data" in fields:
@@ -625,7 +645,8 @@ def encode(
     if isinstance(values.dtype, pl.Categorical):
         dtype: Any = values.dtype
         distinct = dtype.categories.to_series().gather(distinct).alias(kind)
-    distinct = distinct.cast(pl.Int64 if distinct.dtype.is_integer() else pl.String)
+    dtype_of_ids = pl.Int64 if distinct.dtype.is_integer() else pl.String
+    distinct = distinct.cast(dtype_of_ids)
     all_ids = distinct
     if idle is not None:
         all_ids = pl.concat([distinct, idle.alias(kind)])
@@ -634,7 +655,8 @@ def encode(
         raise DataError(
             f"There may be at most {_MOST_IDS:,} {kind}s; got {len(ids):,}."
         )
-    indices = np.zeros(int(used_codes.max(initial=-1)) + 1, np.int32)
+    n_codes = int(used_codes.max(initial=-1)) + 1
+    indices = np.zeros(n_codes, np.int32)
     indices[used_codes] = ids.find(distinct)
     backends.active.look_up(codes, indices, codes, default_threads.get())
     return ids, codes
@@ -646,15 +668,20 @@ def _coded(keys: Array) -> tuple[Ints, Longs, Longs]:
     Keys of a small range are counted directly, without a table of hashes. 32-bit keys
     are overwritten by their codes.
     """
-    low = int(keys.min()) if len(keys) else 0
-    span = int(keys.max()) - low + 1 if len(keys) else 1
+    low = 0
+    span = 1
+    if len(keys):
+        low = int(keys.min())
+        span = int(keys.max()) - low + 1
     if keys.dtype == np.uint32:  # codes of categories
         keys = keys.view(np.int32)
     if span > _FEW_PLACES + len(keys) // _ROWS_PER_PLACE:
         coded = Keys()
         codes = coded.codes(keys.astype(np.int64, copy=False))
         return codes, np.arange(coded.count), coded.values
-    codes = keys if keys.dtype == np.int32 else np.empty(len(keys), np.int32)
+    codes = keys
+    if keys.dtype != np.int32:
+        codes = np.empty(len(keys), np.int32)
     np.subtract(keys, low, out=codes, casting="unsafe")
     offsets = np.empty(span + 1, np.int64)
     backends.active.row_offsets(codes, offsets)
@@ -739,12 +766,13 @@ def sort_rows_by(events: Events, keys: Array) -> Events:
     """
     if keys.dtype.kind == "f" or _span(keys) > _INT32.max:
         return events.reordered(np.lexsort((keys, events.users)))
-    arrays = {name: array.copy() for name, array in arrays_of(events).items()}
+    copies = Events(events.indptr, **_changed(events, np.copy))
     shifted = keys
     if len(keys):
         shifted = keys - keys.min()
-    _sort_by(shifted.astype(np.int32), events.indptr, [*arrays.values()])
-    return Events(events.indptr, **_fields(arrays, levels_of(events)))
+    arrays = [*arrays_of(copies).values()]
+    _sort_by(shifted.astype(np.int32), events.indptr, arrays)
+    return copies
 
 
 def _span(keys: Array) -> int:
@@ -787,7 +815,11 @@ def are_repeats(events: Events) -> Mask:
     return np.asarray(repeats)
 
 
-def merged(events: Events, shape: tuple[int, int], policy: Policy) -> CSR:
+def merged(
+    events: Events,
+    shape: tuple[int, int],
+    policy: Policy,
+) -> CSR:
     """Merge sorted events to one per pair, in place."""
     repeats = are_repeats(events)
     n_repeats = int(np.count_nonzero(repeats))
@@ -805,7 +837,8 @@ def merged(events: Events, shape: tuple[int, int], policy: Policy) -> CSR:
     for name in arrays:
         arrays[name] = _moved_to_front(arrays[name], selected)
     # The positions have no name, so that they are released before values are coded.
-    indptr = events.indptr - np.searchsorted(np.flatnonzero(~selected), events.indptr)
+    n_removed = np.searchsorted(np.flatnonzero(~selected), events.indptr)
+    indptr = events.indptr - n_removed
     pairs = Events(indptr, **_fields(arrays, levels_of(events)))
     if totals is not None:
         pairs = replace(pairs, values=Values.of(totals))
@@ -820,7 +853,8 @@ def _sort_pairs_by_time(
     """Sort the entries of each repeated pair by time in place."""
     members = np.flatnonzero(~(is_first & is_last))
     pairs = np.cumsum(is_first[members], dtype=np.int64)
-    order = members[np.lexsort((arrays["seconds"][members], pairs))]
+    times = arrays["seconds"][members]
+    order = members[np.lexsort((times, pairs))]
     for array in arrays.values():
         array[members] = array[order]
 
@@ -834,7 +868,11 @@ def _as_csr(events: Events, shape: tuple[int, int]) -> CSR:
     return CSR(shape, events.indptr, events.items, values, seconds)
 
 
-def _totals(events: Events, firsts: Longs, policy: Policy) -> Floats:
+def _totals(
+    events: Events,
+    firsts: Longs,
+    policy: Policy,
+) -> Floats:
     """Return the sum or mean of each pair, whose first events are given."""
     totals = np.empty(len(firsts), np.float32)
     for start in range(0, len(firsts), _CHUNK):
@@ -849,7 +887,11 @@ def _totals(events: Events, firsts: Longs, policy: Policy) -> Floats:
     return totals
 
 
-def _sums(events: Events, firsts: Longs, end: int) -> Doubles:
+def _sums(
+    events: Events,
+    firsts: Longs,
+    end: int,
+) -> Doubles:
     """Return the sum of each of some pairs, whose events are next to one another."""
     begin = int(firsts[0])
     starts = firsts - begin

@@ -246,24 +246,17 @@ class FeatureEncoder:
         columns = {block.column: block for block in self.blocks}
         for name, text in texts_by_column.items():
             if name not in columns:
-                listed, suggestions = (
-                    ", ".join(columns) or "none",
-                    close_matches(name, columns, 1),
-                )
+                listed = ", ".join(columns) or "none"
+                hint = did_you_mean(close_matches(name, columns, 1))
                 raise DataError(
-                    f"There is no feature {name!r} of {self.kind}s; there are {listed}."
-                    f"{did_you_mean(suggestions)}"
+                    f"There is no feature {name!r} of {self.kind}s; there are {listed}.{hint}"
                 )
-            block, typed = columns[name], pl.Series(name, [text])
-            if (
-                isinstance(block, NumberBlock | DateBlock)
-                and block.suited(typed).null_count()
-            ):
-                kind = (
-                    "number"
-                    if isinstance(block, NumberBlock)
-                    else "date, such as 2024-01-31"
-                )
+            block = columns[name]
+            typed = pl.Series(name, [text])
+            if isinstance(block, NumberBlock) and block.suited(typed).null_count():
+                kind = "number"
+                if isinstance(block, DateBlock):
+                    kind = "date, such as 2024-01-31"
                 raise DataError(f"{name}: {text!r} is not a {kind}.")
             if isinstance(block, LevelBlock) and not (block.has_rare and known is None):
                 levels = [*block.levels.values, *[OTHER] * block.has_rare]
@@ -307,7 +300,7 @@ class FeatureEncoder:
             scalars = {
                 value.name: getattr(block, value.name) for value in fields(block)
             }
-            if isinstance(block, NumberBlock | DateBlock):
+            if isinstance(block, NumberBlock):
                 weights, values = (
                     block.knots,
                     pl.Series(map(repr, block.knots.tolist())),
@@ -398,8 +391,8 @@ class FeatureEncoder:
         parts = []
         for block in self.blocks:
             what = f"{len(block.names):,}"
-            if isinstance(block, NumberBlock | DateBlock):
-                what = "number" if isinstance(block, NumberBlock) else "date"
+            if isinstance(block, NumberBlock):
+                what = "date" if isinstance(block, DateBlock) else "number"
             elif isinstance(block, TextBlock):
                 what += " terms" if block.components is None else " dimensions"
                 if block.remark:

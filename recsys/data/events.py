@@ -112,7 +112,10 @@ def with_used_kinds(collected: Collected) -> Collected:
 
 
 def ratings_tell(
-    csr: CSR, events: Events, rule: EventRule, in_time_order: Mask | None
+    csr: CSR,
+    events: Events,
+    rule: EventRule,
+    in_time_order: Mask | None,
 ) -> bool:
     """Return whether ratings tell all that is known of the events behind them."""
     if (
@@ -131,7 +134,11 @@ def ratings_tell(
 
 
 def aggregate(
-    events: Events, shape: tuple[int, int], rule: EventRule, *, implicit: bool
+    events: Events,
+    shape: tuple[int, int],
+    rule: EventRule,
+    *,
+    implicit: bool,
 ) -> tuple[CSR, int]:
     """Return one rating per pair, and the number of pairs left out with no positive weight."""
     entries = events.entries()
@@ -164,7 +171,10 @@ def event_weights(events: Events, rule: EventRule) -> Floats:
 
 
 def _weights_of(
-    events: Events, part: slice, rule: EventRule, newest: np.number[Any] | None
+    events: Events,
+    part: slice,
+    rule: EventRule,
+    newest: np.number[Any] | None,
 ) -> Doubles:
     """Return the weights of some events; `newest` is the time of the newest of all events."""
     weights = np.ones(len(events.items[part]))
@@ -233,7 +243,11 @@ def common_kinds(
     return kinds, tuple(weights[kind] for kind in kinds)
 
 
-def set_kinds(entries: Entries, own: tuple[str, ...], kinds: tuple[str, ...]) -> None:
+def set_kinds(
+    entries: Entries,
+    own: tuple[str, ...],
+    kinds: tuple[str, ...],
+) -> None:
     """Replace codes of `own` kinds by codes of `kinds`; entries without one get a code, too."""
     codes = {kind: code for code, kind in enumerate(kinds)}
     other_code = codes.get(ANY_EVENT, 0)
@@ -245,7 +259,11 @@ def set_kinds(entries: Entries, own: tuple[str, ...], kinds: tuple[str, ...]) ->
         entries.kinds = table[entries.kinds]
 
 
-def _joined(parts: Sequence[Entries], name: str, dtype: Any) -> Array | None:
+def _joined(
+    parts: Sequence[Entries],
+    name: str,
+    dtype: Any,
+) -> Array | None:
     """Concatenate an array of several parts, with zeros for a part without it."""
     if all(getattr(part, name) is None for part in parts):
         return None
@@ -301,7 +319,11 @@ def _order_of_time(events: Events, known_order: Mask | None) -> _Order:
 
 
 def _if_plain(
-    events: Events, shape: tuple[int, int], rule: EventRule, *, implicit: bool
+    events: Events,
+    shape: tuple[int, int],
+    rule: EventRule,
+    *,
+    implicit: bool,
 ) -> tuple[CSR | None, Events]:
     """Return the ratings if they tell everything; else None, and the events as they were."""
     needs_events = events.seconds is not None or rule.policy not in ("last", "first")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import polars as pl
 
 from lowrank.kernels import pieces
+from recsys.data.age import iso_time
 from recsys.data.ratings import Ratings
 
 _BLOCK = 1 << 22  # ratings hashed at a time
@@ -28,31 +28,31 @@ def period_of(ratings: Ratings) -> tuple[str, str] | None:
     times = ratings.seconds
     if times is None or not len(times):
         return None
-    ends = (timedelta(seconds=int(seconds)) for seconds in (times.min(), times.max()))
     try:
-        first, last = (datetime(1970, 1, 1, tzinfo=UTC) + seconds for seconds in ends)
+        return iso_time(int(times.min())), iso_time(int(times.max()))
     except OverflowError:  # before the year 1
         return None
-    return first.isoformat(timespec="seconds"), last.isoformat(timespec="seconds")
 
 
 def fingerprint(*parts: Ratings) -> str:
     """Return the SHA-256 of pairs of ids and their values, ignoring ids without ratings."""
     digest = hashlib.sha256()
     for part in parts:
-        rated, used = np.diff(part.indptr) > 0, np.zeros(part.n_items, np.bool_)
         blocks = [*pieces(part.n_ratings, _BLOCK)]
-        for block in blocks:
-            used[part.indices[block]] = True
-        for ids, mask in ((part.users, rated), (part.items, used)):
-            texts = ids.values.filter(mask).cast(pl.String)
-            digest.update((texts.str.join("\n").item() or "").encode())
-        digest.update(
-            part.indptr[np.append(True, rated)].astype("<i8", copy=False).data
-        )
-        columns = (np.cumsum(used) - 1).astype("<i4")
+        rated_users = part.counts("user") > 0
+        rated_items = part.counts("item") > 0
+        for ids, is_rated in ((part.users, rated_users), (part.items, rated_items)):
+            texts = ids.values.filter(is_rated).cast(pl.String)
+            joined = texts.str.join("\n").item() or ""
+            digest.update(joined.encode())
+        offsets = part.indptr[np.append(True, rated_users)]
+        digest.update(offsets.astype("<i8", copy=False).data)
+        # The indices of items without those that have no ratings.
+        columns = (np.cumsum(rated_items) - 1).astype("<i4")
         for block in blocks:
             digest.update(columns[part.indices[block]].data)
-        for block in blocks:  # values, decoded if ratings are stored as codes
-            digest.update(np.ascontiguousarray(part.values_at(block), "<f4").data)
+        for block in blocks:
+            # Values are decoded if ratings are stored as codes.
+            values = np.ascontiguousarray(part.values_at(block), "<f4")
+            digest.update(values.data)
     return f"sha256:{digest.hexdigest()}"

@@ -16,17 +16,25 @@ from recsys.data.events import (
 from recsys.data.ratings import Ratings, with_collected
 
 
-def with_rows(ratings: Ratings, part: Collected, users: Mask) -> Ratings:
+def with_rows(
+    ratings: Ratings,
+    part: Collected,
+    users: Mask,
+) -> Ratings:
     """Return ratings in which some users have other ratings and events.
 
     `part` has ratings of these users only, with the users and items of `ratings`, and was made by
     the rule that made `ratings`. The result has the arrays of one reading of all events.
     """
     rows = _Rows(ratings.indptr, part.csr.indptr, users)
-    values = _mixed_values(rows, Values(ratings.data, ratings.levels), part.csr.values)
-    seconds = _mixed_times(rows, ratings.seconds, part.csr.seconds)
-    indices = rows.mixed(ratings.indices, part.csr.indices)
-    csr = CSR(ratings.shape, rows.indptr, indices, values, seconds)
+    old_values = Values(ratings.data, ratings.levels)
+    csr = CSR(
+        ratings.shape,
+        rows.indptr,
+        rows.mixed(ratings.indices, part.csr.indices),
+        _mixed_values(rows, old_values, part.csr.values),
+        _mixed_times(rows, ratings.seconds, part.csr.seconds),
+    )
     in_time_order = ratings.in_time_order
     if in_time_order is not None and part.in_time_order is not None:
         in_time_order = np.where(users, part.in_time_order, in_time_order)
@@ -42,36 +50,56 @@ def with_rows(ratings: Ratings, part: Collected, users: Mask) -> Ratings:
 class _Rows:
     """Rows of two sets of arrays by user: rows of marked users from the second set."""
 
-    def __init__(self, old: Longs, new: Longs, users: Mask) -> None:
-        counts = np.where(users, np.diff(new), np.diff(old))
+    def __init__(
+        self,
+        old: Longs,
+        new: Longs,
+        users: Mask,
+    ) -> None:
+        old_counts = np.diff(old)
+        counts = np.where(users, np.diff(new), old_counts)
         self.indptr = np.append(0, np.cumsum(counts))
         self.n_old = int(old[-1])
         self.n_new = int(new[-1])
         self._is_new = np.repeat(users, counts)
-        self._is_kept = np.repeat(~users, np.diff(old))
+        self._stays = np.repeat(~users, old_counts)
 
     def mixed(self, old: Array, new: Array) -> Array:
-        """Return an array with the entries of both, which `new` has of the marked users only."""
-        array = np.empty(len(self._is_new), np.result_type(old, new))
+        """Return an array of the entries of both; `new` has those of marked users only."""
+        dtype = np.result_type(old, new)
+        array = np.empty(len(self._is_new), dtype)
         array[self._is_new] = new
-        array[~self._is_new] = old[self._is_kept]
+        array[~self._is_new] = old[self._stays]
         return array
 
 
-def _mixed_values(rows: _Rows, old: Values, new: Values) -> Values:
+def _mixed_values(
+    rows: _Rows,
+    old: Values,
+    new: Values,
+) -> Values:
     """Mix values, as codes of the levels that occur if they are few."""
     old, new = in_common(old, new)
-    return Values(rows.mixed(old.data, new.data), old.levels).compact()
+    data = rows.mixed(old.data, new.data)
+    return Values(data, old.levels).compact()
 
 
-def _mixed_times(rows: _Rows, old: Any, new: Any) -> Any:
+def _mixed_times(
+    rows: _Rows,
+    old: Any,
+    new: Any,
+) -> Any:
     """Mix times, which both have or neither."""
     if old is None or new is None:
         return None
     return compact_times(rows.mixed(old, new))
 
 
-def _mixed_events(ratings: Ratings, part: Collected, users: Mask) -> Events:
+def _mixed_events(
+    ratings: Ratings,
+    part: Collected,
+    users: Mask,
+) -> Events:
     """Mix the logs of both."""
     old = ratings.log
     new = part.log
@@ -93,7 +121,11 @@ def _mixed_events(ratings: Ratings, part: Collected, users: Mask) -> Events:
     )
 
 
-def _mixed_codes(rows: _Rows, old: Array | None, new: Array | None) -> Array | None:
+def _mixed_codes(
+    rows: _Rows,
+    old: Array | None,
+    new: Array | None,
+) -> Array | None:
     """Mix kinds or keys, with zeros for a log without them."""
     if old is None and new is None:
         return None
