@@ -34,7 +34,8 @@ def errors(predicted: Floats, actual: Floats) -> Doubles:
 
 def rmse(predicted: Floats, actual: Floats) -> float:
     """Return the root mean squared error over all ratings, ``sqrt(mean((p - x)^2))``."""
-    return float(np.sqrt(np.mean(np.square(errors(predicted, actual)))))
+    squares = np.square(errors(predicted, actual))
+    return float(np.sqrt(np.mean(squares)))
 
 
 def ndcg(hits: NDArray[np.bool_], n_relevant: NDArray[np.integer[Any]]) -> Doubles:
@@ -50,6 +51,9 @@ def ndcg(hits: NDArray[np.bool_], n_relevant: NDArray[np.integer[Any]]) -> Doubl
     array([0.91972079])
     """
     n = hits.shape[1]
-    discounts = 1 / np.log2(np.arange(2, n + 2))
-    ideal = np.cumsum(discounts)[np.minimum(n, n_relevant) - 1]
+    ranks = np.arange(1, n + 1)
+    discounts = 1 / np.log2(ranks + 1)
+    # The best list has all relevant items first.
+    n_best = np.minimum(n, n_relevant)
+    ideal = np.cumsum(discounts)[n_best - 1]
     return np.asarray(hits @ discounts / ideal)

@@ -53,7 +53,12 @@ class Candidate:
 
     def unfitted(self, random_state: int, threads: int | None) -> Model:
         """Return the unfitted model, with the seed and threads if it has these parameters."""
-        return seeded_model(self.model, random_state, threads, **self.params)
+        return seeded_model(
+            self.model,
+            random_state,
+            threads,
+            **self.params,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,11 @@ def choose_model(ratings: Ratings) -> Choice:
         ratings = as_implicit(ratings)
     if ratings.n_ratings < _ENOUGH:
         factors = default_factors(*ratings.shape, ratings.n_ratings)
-        return Choice((Candidate("spectral", {"factors": factors}),), ratings, reason)
+        return Choice(
+            (Candidate("spectral", {"factors": factors}),),
+            ratings,
+            reason,
+        )
     ease = "ease" if ratings.n_items <= _FEW_ITEMS else "sparse-ease"
     names = ("spectral", "ials", ease)
     return Choice(tuple(map(Candidate, names)), ratings, reason)
@@ -251,7 +260,11 @@ class Auto(Model):
 
     def among(self, choice: Choice, *, blends: bool = True) -> Self:
         """Set the candidates, and whether blends of them are tried."""
-        vars(self).update(_choice=choice, _blends=blends, _is_given=True)
+        vars(self).update(
+            _choice=choice,
+            _blends=blends,
+            _is_given=True,
+        )
         return self
 
     def report_to(self, report: Callable[[str], None]) -> Self:
@@ -303,7 +316,11 @@ class Auto(Model):
         self._report(f"fitting {winner}")
         fitted = winner.unfitted(self.random_state, self.threads)
         trials = {trial.name: trial for trial in self._compared}
-        vars(self)["_winner"] = fitted._fit_like(trials, self.ratings, progress)
+        vars(self)["_winner"] = fitted._fit_like(
+            trials,
+            self.ratings,
+            progress,
+        )
 
     def _trials(
         self, choice: Choice, folds: Sequence[HeldOut]
@@ -372,7 +389,13 @@ class Auto(Model):
             verdict = f"{blend}, {gain:.1%} better than {choice.candidates[best]}"
             params = {"members": ",".join(names), "weights": ",".join(shares)}
             chosen = Candidate("blend", params)
-        return _Verdict(chosen, trials, f"NDCG@{TOP}", results, verdict)
+        return _Verdict(
+            chosen,
+            trials,
+            f"NDCG@{TOP}",
+            results,
+            verdict,
+        )
 
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
         return self.chosen, self.ratings, "; ".join(self.findings) or None

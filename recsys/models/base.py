@@ -125,10 +125,10 @@ class Progress:
 def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     """Return predictions of held-out ratings, at their times if the model uses times."""
     users = held_out.user_index_of_nonzeros()
-    times = {}
+    options = {}
     if model.uses_times and held_out.seconds is not None:
-        times["times"] = held_out.timestamps
-    return model.predict(users, held_out.indices, **times)
+        options["times"] = held_out.timestamps
+    return model.predict(users, held_out.indices, **options)
 
 
 def scores_of_pairs(model: Model, users: ArrayLike, items: ArrayLike) -> Floats:
@@ -250,10 +250,7 @@ class Model:
 
     def __post_init__(self) -> None:
         for declared in self.parameters():
-            value = getattr(self, declared.name)
-            # Defaults are valid, and most parameters have them.
-            if type(value) is not type(declared.default) or value != declared.default:
-                declared.check(value)
+            declared.check(getattr(self, declared.name))
 
     @classmethod
     def parameters(cls) -> tuple[Parameter, ...]:
@@ -270,11 +267,9 @@ class Model:
     @property
     def _request(self) -> FitRequest:
         """The model's name, and its parameters that are not the defaults."""
-        changed = {}
-        for declared in self.parameters():
-            value = getattr(self, declared.name)
-            if value != declared.default:
-                changed[declared.name] = value
+        defaults = {declared.name: declared.default for declared in self.parameters()}
+        values = self.get_params().items()
+        changed = {name: value for name, value in values if value != defaults[name]}
         return FitRequest(self.name, changed)
 
     def _plan(self, ratings: Ratings) -> Ratings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -84,19 +83,20 @@ class Bias(RatingModel, FoldingModel):
     item_bias: Floats = fitted("n_items")
 
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
-        users = _Side(
-            ratings.user_index_of_nonzeros(), ratings.counts("user"), self.user_damping
-        )
-        items = _items_of(ratings, self.item_damping)
+        rows, columns = ratings.user_index_of_nonzeros(), ratings.indices
+        user_counts, item_counts = ratings.counts("user"), ratings.counts("item")
+        n_users, n_items = ratings.shape
         mean, deviation = ratings.mean_and_std()
-        user_sums = users.sums(ratings.values) - users.counts * mean
-        item_sums = items.sums(ratings.values) - items.counts * mean
-        user_bias, item_bias = np.zeros(ratings.n_users), np.zeros(ratings.n_items)
+        user_sums = _sums(rows, ratings.values, n_users) - user_counts * mean
+        item_sums = _sums(columns, ratings.values, n_items) - item_counts * mean
+        user_bias = np.zeros(n_users)
+        item_bias = np.zeros(n_items)
         for step in range(1, self.iterations + 1):
             before = user_bias, item_bias
-            item_bias = items.shrink(item_sums - items.sums(user_bias, of=users.codes))
-            of_items = users.sums(item_bias, of=items.codes)
-            user_bias = users.shrink(user_sums - of_items)
+            of_users = _sums(columns, user_bias, n_items, of=rows)
+            item_bias = _shrunken(item_sums - of_users, item_counts, self.item_damping)
+            of_items = _sums(rows, item_bias, n_users, of=columns)
+            user_bias = _shrunken(user_sums - of_items, user_counts, self.user_damping)
             self.global_mean = mean
             self.user_bias = user_bias.astype(np.float32)
             self.item_bias = item_bias.astype(np.float32)
@@ -106,7 +106,7 @@ class Bias(RatingModel, FoldingModel):
                 # sum (x - mu)^2 + sum n_u b_u^2 + sum n_i c_i^2
                 #     - 2 (sum b_u (X_u - s_u) + sum c_i X_i)
                 cross = user_bias @ (user_sums - of_items) + item_bias @ item_sums
-                squares = users.counts @ user_bias**2 + items.counts @ item_bias**2
+                squares = user_counts @ user_bias**2 + item_counts @ item_bias**2
                 error = float(deviation**2 * ratings.n_ratings + squares - 2 * cross)
                 penalty = self.user_damping * (user_bias @ user_bias)
                 penalty += self.item_damping * (item_bias @ item_bias)
@@ -137,7 +137,11 @@ class Bias(RatingModel, FoldingModel):
         residuals = history.values - mean - self.item_bias[rated]
         terms = residuals / np.float32(max(1, len(residuals)) + self.user_damping)
         base = self.item_bias[columns] + mean
-        return self._explanation(base, np.tile(terms, (len(columns), 1)), columns)
+        return self._explanation(
+            base,
+            np.tile(terms, (len(columns), 1)),
+            columns,
+        )
 
     @property
     def n_users(self) -> int:
@@ -163,7 +167,12 @@ class Bias(RatingModel, FoldingModel):
         other_bias, damping = self.item_bias, self.user_damping
         if side == "item":
             other_bias, damping = self.user_bias, self.item_damping
-        _, bias = damped_biases(histories, self.global_mean, other_bias, damping)
+        _, bias = damped_biases(
+            histories,
+            self.global_mean,
+            other_bias,
+            damping,
+        )
         return {f"{side}_bias": bias.astype(np.float32)}
 
 
@@ -204,8 +213,13 @@ class Popular(Model):
         """Count the ratings of each item and average them."""
         self.n_users, self.counts_only = ratings.n_users, ratings.implicit
         self.global_mean = 0.0 if ratings.implicit else ratings.mean_and_std()[0]
-        items = _items_of(ratings, self.damping)
-        vars(self).update(self._counted(items, ratings.values))
+        counts = ratings.counts("item")
+        sums = _sums(
+            ratings.indices,
+            ratings.values,
+            ratings.n_items,
+        )
+        vars(self).update(self._counted(counts, sums))
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model with these users, who get the same scores as all others."""
@@ -213,8 +227,12 @@ class Popular(Model):
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model with these items, their counts and damped means."""
-        items = _Side(histories.rows, histories.counts, self.damping)
-        return self._with(**self._counted(items, histories.values))
+        sums = _sums(
+            histories.rows,
+            histories.values,
+            histories.n_rows,
+        )
+        return self._with(**self._counted(histories.counts, sums))
 
     def contributions(
         self, history: Histories, items: ArrayLike, raters: Histories | None = None
@@ -224,14 +242,20 @@ class Popular(Model):
         nothing = np.zeros((len(columns), len(history.indices)), dtype=np.float32)
         return Explanation(self.item_counts[columns], nothing)
 
-    def _counted(self, items: _Side, values: Floats) -> dict[str, Floats]:
+    def _counted(
+        self, n_ratings: NDArray[np.int64], sums: Doubles
+    ) -> dict[str, Floats]:
         """Return counts and means; for implicit feedback, both are sums of weights (or ones)."""
-        counts: NDArray[Any] = items.sums(values)
-        means = counts
+        counts: NDArray[Any] = sums
+        means = sums
         if not self.counts_only:
-            residuals = counts - items.counts * self.global_mean
-            means = self.global_mean + items.shrink(residuals)
-            counts = items.counts
+            counts = n_ratings
+            deviations = sums - counts * self.global_mean
+            means = self.global_mean + _shrunken(
+                deviations,
+                counts,
+                self.damping,
+            )
         return {
             "item_counts": counts.astype(np.float32),
             "item_means": means.astype(np.float32),
@@ -336,7 +360,11 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         self.global_mean = bias.global_mean
         self.user_bias, self.item_bias = bias.user_bias, bias.item_bias
         k, seed = min(_RANK, *ratings.shape), self.random_state
-        _, s, Vt = lowrank.truncated_svd(bias.residuals(ratings), k, random_state=seed)
+        _, s, Vt = lowrank.truncated_svd(
+            bias.residuals(ratings),
+            k,
+            random_state=seed,
+        )
         k_means = KMeans(
             min(self.clusters, ratings.n_items), n_init=1, random_state=seed
         )
@@ -349,7 +377,13 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
         vars(self).update(self._solved("user", Histories.of(ratings)))
         if progress.on_step is not None:
-            progress.report(self, 1, 1, None, validation_rmse(self, ratings))
+            progress.report(
+                self,
+                1,
+                1,
+                None,
+                validation_rmse(self, ratings),
+            )
 
     def contributions(
         self, history: Histories, items: ArrayLike, raters: Histories | None = None
@@ -386,7 +420,12 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
             size = histories.n_rows * n_groups
             counts = np.bincount(cells, minlength=size) + self.damping
             sums = np.bincount(cells, residuals, minlength=size)
-            means = np.divide(sums, counts, out=np.zeros(size), where=counts > 0)
+            means = np.divide(
+                sums,
+                counts,
+                out=np.zeros(size),
+                where=counts > 0,
+            )
             means = means.reshape(-1, n_groups).astype(np.float32)
             return {"user_bias": bias, "user_factors": means}
         # sum (r - d_g)^2 is least where sum (2 r d_g - d_g^2) is largest.
@@ -403,36 +442,31 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         return groups
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """Users or items of ratings: the index of each rating, counts and damping."""
-
-    codes: NDArray[np.integer[Any]]
-    counts: NDArray[np.int64]
-    damping: float
-
-    def sums(
-        self, values: NDArray[Any], of: NDArray[np.integer[Any]] | None = None
-    ) -> Doubles:
-        """Sum `values` (or ``values[of]``) by user or item."""
-        total = np.zeros(len(self.counts))
-        for start in range(0, len(self.codes), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            weights = values[block] if of is None else values[of[block]]
-            total += np.bincount(self.codes[block], weights, minlength=len(total))
-        return total
-
-    def shrink(self, sums: Doubles) -> Doubles:
-        """Divide by count plus damping; the result is zero where both are zero."""
-        divisor = self.counts + self.damping
-        shrunken: Doubles = np.divide(
-            sums, divisor, out=np.zeros_like(sums), where=divisor > 0
+def _sums(
+    indices: NDArray[np.integer[Any]],
+    values: NDArray[Any],
+    n: int,
+    of: NDArray[np.integer[Any]] | None = None,
+) -> Doubles:
+    """Sum `values` (or ``values[of]``) by user or item, in blocks that take little memory."""
+    total = np.zeros(n)
+    for block in kernels.pieces(len(indices), _BLOCK):
+        weights = values[block] if of is None else values[of[block]]
+        total += np.bincount(
+            indices[block],
+            weights,
+            minlength=n,
         )
-        return shrunken
+    return total
 
 
-def _items_of(ratings: Ratings, damping: float) -> _Side:
-    return _Side(ratings.indices, ratings.counts("item"), damping)
+def _shrunken(sums: Doubles, counts: NDArray[np.int64], damping: float) -> Doubles:
+    """Divide by count plus damping; the result is zero where both are zero."""
+    divisor = counts + damping
+    shrunken: Doubles = np.divide(
+        sums, divisor, out=np.zeros_like(sums), where=divisor > 0
+    )
+    return shrunken
 
 
 def damped_biases(
@@ -442,7 +476,14 @@ def damped_biases(
 
     `other_bias` are item biases in histories of users, and user biases in histories of items.
     """
-    side = _Side(histories.rows, histories.counts, damping)
     residuals = histories.values - np.float64(mean) - other_bias[histories.indices]
-    sums = np.bincount(side.codes, residuals, minlength=histories.n_rows)
-    return residuals, side.shrink(sums.astype(float))
+    sums = np.bincount(
+        histories.rows,
+        residuals,
+        minlength=histories.n_rows,
+    )
+    return residuals, _shrunken(
+        sums.astype(float),
+        histories.counts,
+        damping,
+    )

@@ -265,7 +265,11 @@ class Blend(Model):
         if sparse is not None:
             sparse = sparse._replace(history=_history(forms, len(u)))
         vectors = np.hstack([factor * form.users for factor, form in forms])
-        return columns._replace(users=vectors, offset=offset, sparse=sparse)
+        return columns._replace(
+            users=vectors,
+            offset=offset,
+            sparse=sparse,
+        )
 
     def with_users(self, histories: Histories) -> Self:
         """Return the blend with these users instead of its own.
@@ -275,7 +279,11 @@ class Blend(Model):
         DataError
             If a model cannot fold in users.
         """
-        return self._folded(abilities.FoldsInUsers, "user", histories)
+        return self._folded(
+            abilities.FoldsInUsers,
+            "user",
+            histories,
+        )
 
     def with_items(self, histories: Histories) -> Self:
         """Return the blend with these items instead of its own.
@@ -285,7 +293,11 @@ class Blend(Model):
         DataError
             If a model cannot fold in items.
         """
-        return self._folded(abilities.FoldsInItems, "item", histories)
+        return self._folded(
+            abilities.FoldsInItems,
+            "item",
+            histories,
+        )
 
     def _folded(self, ability: Any, side: str, histories: Histories) -> Self:
         self._check_able(ability, f"fold in new {side}s")
@@ -301,7 +313,11 @@ class Blend(Model):
         terms: dict[str, list[Floats]] = {name: [] for name in Explanation._fields}
         for factor, part in self._weighted:
             explained = cast(abilities.Explains, part)
-            explanation = explained.contributions(history, items, raters)
+            explanation = explained.contributions(
+                history,
+                items,
+                raters,
+            )
             for name, values in explanation._asdict().items():
                 if values is not None:
                     terms[name].append(factor * values)
@@ -344,7 +360,11 @@ class Blend(Model):
         """Return the blend with more items (or users) without ratings; see `KnowsFeatures`."""
         return self.with_parts(
             [
-                cast(abilities.KnowsFeatures, part).widened(side, order, features)
+                cast(abilities.KnowsFeatures, part).widened(
+                    side,
+                    order,
+                    features,
+                )
                 for part in self.parts
             ]
         )
@@ -355,7 +375,12 @@ class Blend(Model):
             # Vectors of length sqrt(share) make the cosine of all columns the mean of the cosines.
             lengths = np.sqrt(np.einsum("ij,ij->i", of_part, of_part))[:, None]
             zeros = np.zeros_like(of_part)
-            unit = np.divide(of_part, lengths, out=zeros, where=lengths > 0)
+            unit = np.divide(
+                of_part,
+                lengths,
+                out=zeros,
+                where=lengths > 0,
+            )
             columns.append(np.sqrt(share) * unit)
         return np.hstack(columns)
 
@@ -392,7 +417,11 @@ class Blend(Model):
         # Models of weight zero are not saved, and do not count.
         for number, member in enumerate(compress(models, shares > 0), start=1):
             number_prefix = f"{prefix}{number}_"
-            part = member._from_arrays(member.get_params(), arrays, number_prefix)
+            part = member._from_arrays(
+                member.get_params(),
+                arrays,
+                number_prefix,
+            )
             parts.append(part)
         if len({(part.n_users, part.n_items) for part in parts}) > 1:
             raise DataError("The models of a blend must have the same users and items.")

@@ -235,13 +235,22 @@ class EASE(ProfileModel, ItemItemModel):
         scale = power(C.sum(axis=1), -self.item_power)
         C.data *= self._user_scale()[C.indices]
         sides = (X.T @ C.T).toarray() * scale
-        weights = solve(self._gram(), sides, assume_a="pos", overwrite_a=True)
+        weights = solve(
+            self._gram(),
+            sides,
+            assume_a="pos",
+            overwrite_a=True,
+        )
         self.weights = (weights * self.item_weight[:, None]).astype(np.float32)
 
     def _user_scale(self) -> Floats:
         """Return the scale factors of the rows of X, shape (n_users,)."""
         histories = self._all_histories()
-        sums = np.bincount(histories.rows, histories.values, self.n_users)
+        sums = np.bincount(
+            histories.rows,
+            histories.values,
+            self.n_users,
+        )
         return power(sums, -self.user_power)
 
 
@@ -330,9 +339,18 @@ class SparseEASE(LinearFilter):
         if self._is_cut:  # Rayleigh quotients with the stored part of G
             vectors = self.item_factors / self.item_output[:, None]
             scaled = (vectors / self.item_output[:, None])[self.item_order]
-            image = kernels.csr_matmat(self._weights, scaled, threads=self.threads)
+            image = kernels.csr_matmat(
+                self._weights,
+                scaled,
+                threads=self.threads,
+            )
             image *= inverse_of(self.item_weight)[:, None]
-            linear = np.einsum("ij,ij->j", vectors, image, dtype=np.float64)
+            linear = np.einsum(
+                "ij,ij->j",
+                vectors,
+                image,
+                dtype=np.float64,
+            )
             linear /= self._slope
         self.response = -self._correction(linear).astype(np.float32)
         # Make the diagonal of B zero.
@@ -401,7 +419,12 @@ def _invert(P: Floats) -> None:
     from scipy.linalg import lapack
 
     # LAPACK uses column-major order, hence the transpose, and writes the upper triangle of P.
-    _, failed = lapack.spotrf(P.T, lower=True, clean=False, overwrite_a=True)
+    _, failed = lapack.spotrf(
+        P.T,
+        lower=True,
+        clean=False,
+        overwrite_a=True,
+    )
     if failed:
         raise DataError(
             "The Gram matrix of the items is singular in single precision; try a larger "

@@ -51,7 +51,12 @@ class FactorForm(NamedTuple):
             scores += self.offset[rows]
         if self.bias is not None:
             scores += self.bias[items]
-        scores += kernels.pair_dots(self.users, self.items, rows, items)
+        scores += kernels.pair_dots(
+            self.users,
+            self.items,
+            rows,
+            items,
+        )
         if self.sparse is not None:
             history, weights, order = self.sparse
             columns = items
@@ -59,7 +64,13 @@ class FactorForm(NamedTuple):
                 column_of = np.empty(len(order), np.int64)
                 column_of[order] = np.arange(len(order))
                 columns = column_of[items]
-            scores += sparse_pairs(history, weights, rows, columns, threads=threads)
+            scores += sparse_pairs(
+                history,
+                weights,
+                rows,
+                columns,
+                threads=threads,
+            )
         return scores
 
     def scores(self, threads: int | None = None) -> Floats:
@@ -71,7 +82,12 @@ class FactorForm(NamedTuple):
             scores += self.offset[:, None]
         if self.sparse is not None:
             history, weights, order = self.sparse
-            linear = sparse_rows(history, weights, len(self.items), threads=threads)
+            linear = sparse_rows(
+                history,
+                weights,
+                len(self.items),
+                threads=threads,
+            )
             scores[:, slice(None) if order is None else order] += linear
         return scores
 
@@ -82,7 +98,8 @@ class FactorForm(NamedTuple):
         the absolute terms (u = 2^-24, Higham 2002, section 3.1), which the Cauchy-Schwarz
         inequality bounds. The sparse part is one term, with the same bits in both sums.
         """
-        size: Floats = _lengths(self.users) * _lengths(self.items).max(initial=0)
+        lengths = np.linalg.norm(self.items, axis=1)
+        size: Floats = np.linalg.norm(self.users, axis=1) * lengths.max(initial=0)
         if self.offset is not None:
             size += np.abs(self.offset)
         if self.bias is not None:
@@ -90,12 +107,11 @@ class FactorForm(NamedTuple):
         if self.sparse is not None:
             history, weights, _ = self.sparse
             rows = np.repeat(np.arange(len(size)), np.diff(history.indptr))
-            totals = np.bincount(rows, np.abs(history.data), minlength=len(size))
+            totals = np.bincount(
+                rows,
+                np.abs(history.data),
+                minlength=len(size),
+            )
             size += totals.astype(np.float32) * np.abs(weights.data).max(initial=0)
         terms = self.items.shape[1] + 5
         return size * np.float32(2 * terms * np.finfo(np.float32).eps)
-
-
-def _lengths(vectors: Floats) -> Floats:
-    lengths: Floats = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    return lengths

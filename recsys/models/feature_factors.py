@@ -49,7 +49,11 @@ def widened(model: F, side: str, order: Indices, features: GroupedFeatures) -> F
     result = model._rearranged(**{side: rows})
     histories = without_ratings(n_new, features)
     fold = model.with_items if side == "item" else model.with_users
-    result._put(fold(histories), side, np.argsort(order)[n_fitted:])
+    result._put(
+        fold(histories),
+        side,
+        np.argsort(order)[n_fitted:],
+    )
     return result
 
 
@@ -109,7 +113,12 @@ class AxisFeaturePrior(Part):
         is_rated = factors.any(axis=1)
         predicted = prior.vectors(features, len(factors))
         residual = (factors - predicted)[is_rated]
-        squares = np.einsum("ij,ij->", residual, residual, dtype=np.float64)
+        squares = np.einsum(
+            "ij,ij->",
+            residual,
+            residual,
+            dtype=np.float64,
+        )
         none = np.zeros(len(factors), np.float32)
         axis = cls(
             mean=prior.mean,
@@ -195,8 +204,17 @@ class AxisFeatures(Part):
         from lowrank.completion import cold_start
 
         counts = histories.counts
-        cold = cold_start.fit_cold_map(own.mean, counts, features, covariance)
-        directions = cold_start.main_directions(features, counts, np.dtype(np.float32))
+        cold = cold_start.fit_cold_map(
+            own.mean,
+            counts,
+            features,
+            covariance,
+        )
+        directions = cold_start.main_directions(
+            features,
+            counts,
+            np.dtype(np.float32),
+        )
         matrix = histories.features
         assert matrix is not None
         vectors = cold.vectors(matrix).mean.astype(np.float32, copy=False)
@@ -204,7 +222,12 @@ class AxisFeatures(Part):
         sample = sampled_rows(other_histories.counts)
         entries = other_histories.take(sample).csr
         positions = kernels.csr_matmat(matrix, directions)
-        residuals = _residuals(entries, others.mean[sample], vectors, global_mean)
+        residuals = _residuals(
+            entries,
+            others.mean[sample],
+            vectors,
+            global_mean,
+        )
         slopes = cold_start.fit_slopes(residuals, positions)
         return cls(
             mean=cold.mean,
@@ -234,7 +257,11 @@ class AxisFeatures(Part):
         w[:, -1] = 1
         spread = np.einsum("ni,ij,nj->n", w, self.covariance, w)
         expected = self.slope_noise - noise
-        share = np.clip(expected * counts.sum() / (spread @ counts), _LEAST_SHARE, 1)
+        share = np.clip(
+            expected * counts.sum() / (spread @ counts),
+            _LEAST_SHARE,
+            1,
+        )
         return replace(self, covariance=self.covariance * np.float32(share))
 
     @property
@@ -255,8 +282,18 @@ class AxisFeatures(Part):
         from lowrank.completion.cold_start import Slopes
 
         none = np.zeros((0, len(self.slope_mean)), np.float32)
-        prior = RowPrior(self.slope_mean, self.slope_precision, none, 0.0)
-        residuals = _residuals(entries, others, self.vectors, global_mean)
+        prior = RowPrior(
+            self.slope_mean,
+            self.slope_precision,
+            none,
+            0.0,
+        )
+        residuals = _residuals(
+            entries,
+            others,
+            self.vectors,
+            global_mean,
+        )
         return Slopes(prior, self.slope_noise).of(residuals, self.positions)
 
     def of_rows(self, rows: Posterior, histories: Histories) -> tuple[Self, Posterior]:
@@ -267,7 +304,11 @@ class AxisFeatures(Part):
         features = histories.features
         if features is None:
             starts = np.zeros(histories.n_rows + 1, np.int64)
-            features = CsrArrays(starts, np.zeros(0, np.int32), np.zeros(0, np.float32))
+            features = CsrArrays(
+                starts,
+                np.zeros(0, np.int32),
+                np.zeros(0, np.float32),
+            )
         # Only rows without ratings take the predicted vector: ratings say more than features.
         is_cold = histories.counts == 0
         predicted = self.map.vectors(features)
@@ -277,10 +318,18 @@ class AxisFeatures(Part):
             positions=kernels.csr_matmat(features, self.directions),
             spread=np.where(is_cold, self.map.spread(features), 0).astype(np.float32),
         )
-        mean = np.where(is_cold[:, None], predicted.mean, rows.mean)
+        mean = np.where(
+            is_cold[:, None],
+            predicted.mean,
+            rows.mean,
+        )
         covariance = rows.covariance
         if covariance.shape[1]:
-            covariance = np.where(is_cold[:, None], predicted.covariance, covariance)
+            covariance = np.where(
+                is_cold[:, None],
+                predicted.covariance,
+                covariance,
+            )
         return axis, Posterior(mean, covariance.astype(np.float32, copy=False))
 
     def terms(self, features: CsrArrays | None) -> Terms:
@@ -290,7 +339,11 @@ class AxisFeatures(Part):
         if features is not None:
             of_features = self.coefficients[features.indices].astype(np.float64)
             of_features *= features.data[:, None]
-        return Terms(self.mean.astype(np.float64), none, of_features)
+        return Terms(
+            self.mean.astype(np.float64),
+            none,
+            of_features,
+        )
 
     def comparable(self, vectors: Floats) -> tuple[Floats, Floats]:
         """Return centred `vectors` of the rows, and the reliability of their features.
@@ -378,5 +431,9 @@ def _residuals(
     entries: CsrArrays, rows: Floats, columns: Floats, global_mean: float
 ) -> CsrArrays:
     """Return ratings minus products of vectors."""
-    predicted = kernels.csr_entries(entries, np.ascontiguousarray(rows), columns)
+    predicted = kernels.csr_entries(
+        entries,
+        np.ascontiguousarray(rows),
+        columns,
+    )
     return entries._replace(data=entries.data - predicted - np.float32(global_mean))

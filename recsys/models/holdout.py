@@ -77,7 +77,13 @@ class HeldOut:
             n_parts, n_folds = _PARTS_OF_FEW, _FOLDS
         folds = []
         for part in range(n_folds):
-            fold = cls.of(ratings, random_state, n_most, n_parts, part)
+            fold = cls.of(
+                ratings,
+                random_state,
+                n_most,
+                n_parts,
+                part,
+            )
             if len(fold._users):
                 folds.append(fold)
         return folds
@@ -125,7 +131,13 @@ class HeldOut:
         ties = user_ties(self.train.items.hashes, self.train.users.hashes[users])
         listed = []
         for model in models:
-            best = top_n(model, users, _DEPTH, exclude=exclude, ties=ties)
+            best = top_n(
+                model,
+                users,
+                _DEPTH,
+                exclude=exclude,
+                ties=ties,
+            )
             listed += [top.rows * n_items + top.items for top in best]
         rows, items = np.divmod(np.unique(np.concatenate(listed)), n_items)
         order = np.lexsort((ties.places(rows, items), rows))
@@ -185,7 +197,11 @@ class Lists:
         ordered = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64)
         keys = (ordered << 32) + np.arange(n_candidates)
         best = np.sort(np.partition(keys, self.top - 1, axis=1)[:, : self.top], axis=1)
-        hits = np.take_along_axis(relevant, best & 0xFFFFFFFF, axis=1)
+        hits = np.take_along_axis(
+            relevant,
+            best & 0xFFFFFFFF,
+            axis=1,
+        )
         return ndcg(hits, self.counts[users])
 
 
@@ -248,7 +264,14 @@ def best_weights(
     n_lists = heights.shape[1]
     if not n_lists:
         return np.full(n_models, 1 / n_models), np.zeros(0)
-    first, second = slice(0, None, 2), slice(int(n_lists > 1), None, 2)
+    first, second = (
+        slice(0, None, 2),
+        slice(
+            int(n_lists > 1),
+            None,
+            2,
+        ),
+    )
     validated = np.empty(n_lists)
     validated[second] = ndcg_of(lists, _bagged(grid, heights[:, first]))[second]
     validated[first] = ndcg_of(lists, _bagged(grid, heights[:, second]))[first]
@@ -261,7 +284,11 @@ def _bagged(
     """Return the mean of the best weights for bootstrap samples of the lists."""
     size = heights.shape[1]
     shares = np.full(size, 1 / size)
-    draws = np.random.default_rng(0).multinomial(size, shares, _BAGS)
+    draws = np.random.default_rng(0).multinomial(
+        size,
+        shares,
+        _BAGS,
+    )
     best = (heights @ draws.T).argmax(axis=0)
     weights: NDArray[np.float64] = grid[best].mean(axis=0)
     weights[weights < _LEAST_WEIGHT] = 0

@@ -104,7 +104,12 @@ class HistoryModel(Model):
         """Return the contributions of a history's items to scores, shape (n_items, n_history)."""
 
     def _check_arrays(self) -> None:
-        check_rows("history", self.history_indptr, self.history_items, self.n_items)
+        check_rows(
+            "history",
+            self.history_indptr,
+            self.history_items,
+            self.n_items,
+        )
 
 
 @model
@@ -131,14 +136,22 @@ class ItemItemModel(HistoryModel):
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
         self._require_items_of_the_fit()
-        rated = check_indices(history.indices, self.n_items, "item")
+        rated = check_indices(
+            history.indices,
+            self.n_items,
+            "item",
+        )
         weights = history.values / np.float32(self.unit)
         terms = self._entries(rated, items) * weights[:, None]
         return np.ascontiguousarray(terms.T)
 
     def _all_histories(self) -> Histories:
         """Return the histories of all users, with weights as values."""
-        return Histories(self.history_indptr, self.history_items, self.history_weights)
+        return Histories(
+            self.history_indptr,
+            self.history_items,
+            self.history_weights,
+        )
 
     def _take_histories(self, histories: Histories) -> None:
         self.history_indptr, self.history_items = histories.indptr, histories.indices
@@ -157,7 +170,11 @@ class VectorMap(Part):
         predicted = positions[:, :-1] @ self.weights[:-1]  # the intercept is the mean
         variance = np.float32(self.variance + LEAST_VARIANCE)
         centred = vectors - self.weights[-1]
-        compared = np.where(positions[:, -1:] > 0, predicted, centred)
+        compared = np.where(
+            positions[:, -1:] > 0,
+            predicted,
+            centred,
+        )
         return compared, reliability(predicted, variance)
 
 
@@ -183,7 +200,11 @@ class AxisProfiles(Part):
     loadings: Floats = saved("n_items", "{side}_width")
     positions: Floats = saved("n_{side}s", "{side}_width")
     similarity: VectorMap | None = side_part(VectorMap)
-    columns: Floats | None = saved("n_items", "user_width", default=None)
+    columns: Floats | None = saved(
+        "n_items",
+        "user_width",
+        default=None,
+    )
 
     def all_positions(self, features: CsrArrays | None, n_rows: int) -> Floats:
         """Return the positions of rows, with or without ratings."""
@@ -276,7 +297,12 @@ class ProfileModel(Model):
         """Fit the regressions on the features of `ratings`, after S is set."""
         histories = Histories.of(ratings)
         counts = ratings.counts("item")
-        items = self._fitted_profiles("item", histories, counts, ratings.item_features)
+        items = self._fitted_profiles(
+            "item",
+            histories,
+            counts,
+            ratings.item_features,
+        )
         users = self._fitted_profiles(
             "user", histories, histories.counts, ratings.user_features
         )
@@ -311,7 +337,11 @@ class ProfileModel(Model):
             loadings = self._filter(Z) * np.float32(self._new_item_share)
         else:
             weighted = histories.csr._replace(data=self._counting(histories))
-            loadings = kernels.csr_rmatmat(weighted, Z, self.n_items)
+            loadings = kernels.csr_rmatmat(
+                weighted,
+                Z,
+                self.n_items,
+            )
         similarity = None
         vectors = self._compared(side)
         if vectors is not None:
@@ -454,7 +484,12 @@ class ProfileModel(Model):
         terms = self._terms(history, columns)
         item_features = user_features = None
         if raters is not None and raters.features is not None and self.knows("item"):
-            item_features = self._explain_items(history, columns, raters, terms)
+            item_features = self._explain_items(
+                history,
+                columns,
+                raters,
+                terms,
+            )
         axis = self._features_of("user")
         if axis is not None and axis.columns is not None and not len(history.indices):
             weights = axis.columns[columns]
@@ -465,7 +500,12 @@ class ProfileModel(Model):
                 user_features = np.zeros((len(columns), len(axis.centre)), np.float32)
                 user_features[:, features.indices] = shares
                 base -= shares.sum(axis=1)
-        return Explanation(base, terms, item_features, user_features)
+        return Explanation(
+            base,
+            terms,
+            item_features,
+            user_features,
+        )
 
     def _explain_items(
         self, history: Histories, columns: Indices, raters: Histories, terms: Floats

@@ -11,13 +11,16 @@ from recsys.models.parts import Floats
 
 def has_topics(model: Model) -> bool:
     """Return whether the factors of a model are not negative, so that each is a topic."""
-    return isinstance(model, FactorModel) and bool(getattr(model, "nonnegative", False))
+    if not isinstance(model, FactorModel):
+        return False
+    return bool(getattr(model, "nonnegative", False))
 
 
 def strongest_first(factors: Floats) -> Floats:
     """Return factors with their columns in descending order of length."""
-    squares = np.einsum("ij,ij->j", factors, factors, dtype=np.float64)
-    return np.ascontiguousarray(factors[:, np.argsort(-squares, kind="stable")])
+    squares = np.square(factors, dtype=np.float64).sum(axis=0)
+    order = np.argsort(-squares, kind="stable")
+    return np.ascontiguousarray(factors[:, order])
 
 
 def inverse_on(

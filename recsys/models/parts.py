@@ -53,7 +53,12 @@ def saved(*axes: str, **options: Any) -> Any:
 
 def part(kind: type[Part]) -> Any:
     """Declare a part of a model; it is None unless a fit sets it."""
-    return field(init=False, repr=False, default=None, metadata={"part": kind})
+    return field(
+        init=False,
+        repr=False,
+        default=None,
+        metadata={"part": kind},
+    )
 
 
 def side_part(kind: type[Part]) -> Any:
@@ -91,12 +96,26 @@ class ArrayReader:
             name = prefix + declared.name
             if (kind := declared.metadata.get("part")) is not None:
                 part_side = SIDES.get(declared.name, side)
-                yield declared.name, kind.from_arrays(self, f"{name}_", part_side)
+                yield (
+                    declared.name,
+                    kind.from_arrays(
+                        self,
+                        f"{name}_",
+                        part_side,
+                    ),
+                )
             elif is_set(owner, declared) and (
                 declared.default is not None or name in self._arrays
             ):
                 axes = axes_of(declared, side)
-                yield declared.name, self._read(name, axes, str(declared.type))
+                yield (
+                    declared.name,
+                    self._read(
+                        name,
+                        axes,
+                        str(declared.type),
+                    ),
+                )
 
     def has(self, prefix: str) -> bool:
         """Return whether there is an array whose name starts with `prefix`."""
@@ -197,10 +216,19 @@ def put_rows(
         replacement = getattr(other, declared.name)
         if isinstance(value, Part):
             side_of_part = SIDES.get(declared.name, part_side)
-            parts[declared.name] = value.replaced(replacement, side, rows, side_of_part)
+            parts[declared.name] = value.replaced(
+                replacement,
+                side,
+                rows,
+                side_of_part,
+            )
         elif axis in (axes := axes_of(declared, part_side)):
             number = axes.index(axis)
-            np.moveaxis(value, number, 0)[rows] = np.moveaxis(replacement, number, 0)
+            np.moveaxis(value, number, 0)[rows] = np.moveaxis(
+                replacement,
+                number,
+                0,
+            )
     return parts
 
 
@@ -250,7 +278,11 @@ class Sides(Part, Generic[A]):
         if not reader.has(prefix):
             return None
         parts: dict[str, Any] = {
-            name: cls.kind.from_arrays(reader, f"{prefix}{name}_", side_of_part)
+            name: cls.kind.from_arrays(
+                reader,
+                f"{prefix}{name}_",
+                side_of_part,
+            )
             for name, side_of_part in SIDES.items()
         }
         return cls(**parts)
