@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion import linked_als, links
@@ -28,7 +27,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import OTHER, Floats
+from recsys.models.parts import OTHER, AnyFloats, Doubles, Floats
 from recsys.models.vector_model import Priors, VectorModel
 
 if TYPE_CHECKING:
@@ -195,7 +194,7 @@ class ALS(VectorModel):
             return self.regularization * _PART_PENALTY, 2 * self.count_power
         return self.regularization, self.count_power
 
-    def _precision(self, dtype: type) -> NDArray[np.floating]:
+    def _precision(self, dtype: type) -> AnyFloats:
         regularization, _ = self._penalty
         return links.ridge_precision(
             self.factors, regularization, self.rating_std, dtype
@@ -279,7 +278,7 @@ class ALS(VectorModel):
                 features=histories.features,
             )
 
-    def _mean_covariance(self, side: str, histories: Histories) -> NDArray[np.float64]:
+    def _mean_covariance(self, side: str, histories: Histories) -> Doubles:
         sample = links.sampled_rows(histories.counts)
         sampled = histories.take(sample)
         posterior = links.exact_posterior(

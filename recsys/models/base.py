@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from recsys.accuracy import rmse
@@ -33,9 +33,12 @@ from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.parameters import Parameter, fitted, model, parameter
 from recsys.models.parts import (
     OTHER,
+    AnyFloats,
+    Array,
     ArrayReader,
     Floats,
     Indices,
+    Longs,
     Part,
     arrays_of,
     part,
@@ -180,9 +183,7 @@ def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
     return array.astype(np.int64, copy=False)
 
 
-def obscurity(
-    log_counts: NDArray[np.floating[Any]], most: float, rating_std: float
-) -> Floats:
+def obscurity(log_counts: AnyFloats, most: float, rating_std: float) -> Floats:
     """Return ``rating_std * max(log(1 + most) - log_counts, 0)`` for each item."""
     behind = np.maximum(np.log1p(most) - log_counts.astype(np.float64), 0)
     return np.asarray(rating_std * behind, np.float32)
@@ -471,7 +472,7 @@ class Model:
         """Return the scores in factored form, or None if they have no such form."""
         return None
 
-    def _arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
+    def _arrays(self, prefix: str = "") -> dict[str, Array]:
         """Return the fitted arrays by name without copying them; scalars have shape ()."""
         return arrays_of(self, prefix)
 
@@ -479,7 +480,7 @@ class Model:
     def _from_arrays(
         cls,
         params: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Mapping[str, Array],
         prefix: str = "",
     ) -> Self:
         """Return a fitted model that shares memory with `arrays`, after checking them.
@@ -553,7 +554,7 @@ class CountMap(Part):
     weights: Floats = saved("n_item_features")
 
     @classmethod
-    def fit(cls, features: GroupedFeatures, counts: NDArray[np.int64]) -> Self:
+    def fit(cls, features: GroupedFeatures, counts: Longs) -> Self:
         """Fit the map to the counts of items with ratings."""
         from lowrank.completion.cold_start import fit_cold_map  # only with features
 
@@ -610,10 +611,8 @@ class RatingModel(Model):
             self.item_counts = CountMap.fit(features, counts)
         self.item_obscurity = self._obscurity(counts, rows)
 
-    def _obscurity(
-        self, counts: NDArray[np.int64], features: kernels.CsrArrays | None
-    ) -> Floats:
-        log_counts: NDArray[np.floating[Any]] = np.log1p(counts)
+    def _obscurity(self, counts: Longs, features: kernels.CsrArrays | None) -> Floats:
+        log_counts: AnyFloats = np.log1p(counts)
         if self.item_counts is not None:
             predicted = np.full(len(counts), self.item_counts.mean)
             if features is not None:
@@ -645,8 +644,8 @@ class RatingModel(Model):
 
     def _explanation(
         self,
-        base: NDArray[Any],
-        terms: NDArray[Any],
+        base: Array,
+        terms: Array,
         items: Indices,
         **features: Floats,
     ) -> Explanation:

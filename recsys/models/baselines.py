@@ -24,14 +24,12 @@ from recsys.models.base import (
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import fitted, model, parameter, random_state_parameter
-from recsys.models.parts import OTHER, Floats, Indices
+from recsys.models.parts import OTHER, Array, Doubles, Floats, Indices, Longs
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from recsys.data.ratings import Ratings
-
-Doubles = NDArray[np.float64]
 
 _RANK = 16  # number of singular vectors for clustering items
 # ratings summed at a time, for temporary arrays of a few tens of megabytes
@@ -242,11 +240,9 @@ class Popular(Model):
         nothing = np.zeros((len(columns), len(history.indices)), dtype=np.float32)
         return Explanation(self.item_counts[columns], nothing)
 
-    def _counted(
-        self, n_ratings: NDArray[np.int64], sums: Doubles
-    ) -> dict[str, Floats]:
+    def _counted(self, n_ratings: Longs, sums: Doubles) -> dict[str, Floats]:
         """Return counts and means; for implicit feedback, both are sums of weights (or ones)."""
-        counts: NDArray[Any] = sums
+        counts: Array = sums
         means = sums
         if not self.counts_only:
             counts = n_ratings
@@ -313,7 +309,7 @@ class Random(Model):
             block[row] = self._scores(u[row : row + 1], np.arange(self.n_items))
         return block
 
-    def _scores(self, users: NDArray[np.int64], items: NDArray[np.int64]) -> Floats:
+    def _scores(self, users: Longs, items: Longs) -> Floats:
         seed = mixed(np.array([self.random_state], np.uint64))
         pair = mixed(users.astype(np.uint64) + seed)
         bits = mixed(pair + items.astype(np.uint64)) >> np.uint64(40)
@@ -444,7 +440,7 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
 
 def _sums(
     indices: NDArray[np.integer[Any]],
-    values: NDArray[Any],
+    values: Array,
     n: int,
     of: NDArray[np.integer[Any]] | None = None,
 ) -> Doubles:
@@ -460,7 +456,7 @@ def _sums(
     return total
 
 
-def _shrunken(sums: Doubles, counts: NDArray[np.int64], damping: float) -> Doubles:
+def _shrunken(sums: Doubles, counts: Longs, damping: float) -> Doubles:
     """Divide by count plus damping; the result is zero where both are zero."""
     divisor = counts + damping
     shrunken: Doubles = np.divide(

@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from lowrank.completion.bayes import (
@@ -32,7 +32,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import OTHER, Floats, Indices, part
+from recsys.models.parts import OTHER, Doubles, Floats, Indices, Longs, part
 from recsys.models.time_biases import TimeBiases, fit_time_biases
 from recsys.models.vector_model import Priors, VectorModel
 
@@ -196,7 +196,7 @@ class Bayes(VectorModel):
         vars(self).update(rows | self._side("item", sweep.columns))
 
     def predict(
-        self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
+        self, users: ArrayLike, items: ArrayLike, times: Longs | None = None
     ) -> Floats:
         """Predict the ratings of pairs, shape (n_pairs,); independent of the other pairs.
 
@@ -218,7 +218,7 @@ class Bayes(VectorModel):
         users: ArrayLike,
         items: ArrayLike,
         level: float = 0.9,
-        times: NDArray[np.int64] | None = None,
+        times: Longs | None = None,
     ) -> tuple[Floats, Floats]:
         """Return the ends of prediction intervals of probability `level`, each of shape (n_pairs,).
 
@@ -235,7 +235,7 @@ class Bayes(VectorModel):
         return predicted - half_width, predicted + half_width
 
     def predict_std(
-        self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
+        self, users: ArrayLike, items: ArrayLike, times: Longs | None = None
     ) -> Floats:
         """Return predictive standard deviations, including the noise, shape (n_pairs,)."""
         assert self.calibration is not None
@@ -312,9 +312,9 @@ class Bayes(VectorModel):
         columns = self._posterior(OTHER[side])
         return axis.calibrated(columns, other_histories.counts, self.calibration.noise)
 
-    def _mean_covariance(self, side: str, histories: Histories) -> NDArray[np.float64]:
+    def _mean_covariance(self, side: str, histories: Histories) -> Doubles:
         return mean_covariance(self._posterior(side), histories.counts)
 
 
-def _times_of_pairs(times: ArrayLike, n: int) -> NDArray[np.int64]:
+def _times_of_pairs(times: ArrayLike, n: int) -> Longs:
     return np.broadcast_to(np.asarray(times, np.int64), (n,))

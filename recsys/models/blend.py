@@ -10,7 +10,7 @@ from itertools import compress, count
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, SparsePart
@@ -27,7 +27,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import Floats, Indices
+from recsys.models.parts import Array, Doubles, Floats, Indices
 from recsys.models.registry import seeded_model
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Blend(Model):
             )
         return [seeded_model(name, self.random_state, self.threads) for name in names]
 
-    def _given_shares(self, n_members: int) -> NDArray[np.float64]:
+    def _given_shares(self, n_members: int) -> Doubles:
         """Return the weights as parameters give them, by default all alike."""
         if self.weights is None:
             return np.full(n_members, 1 / n_members)
@@ -155,7 +155,7 @@ class Blend(Model):
                 f"weights must be {n_members} numbers between commas, one for each of "
                 f"{self.members}, not negative and not all 0; got {self.weights!r}."
             )
-        shares: NDArray[np.float64] = numbers / numbers.sum()
+        shares: Doubles = numbers / numbers.sum()
         return shares
 
     def _fit_like(
@@ -392,7 +392,7 @@ class Blend(Model):
                 f"The blend cannot {action}, because {' and '.join(unable)} cannot."
             )
 
-    def _arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
+    def _arrays(self, prefix: str = "") -> dict[str, Array]:
         arrays = super()._arrays(prefix)
         for number, part in enumerate(self.parts, start=1):
             arrays |= part._arrays(f"{prefix}{number}_")
@@ -402,7 +402,7 @@ class Blend(Model):
     def _from_arrays(
         cls,
         params: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Mapping[str, Array],
         prefix: str = "",
     ) -> Self:
         result = super()._from_arrays(params, arrays, prefix)

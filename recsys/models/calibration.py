@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.bayes import calibrated_noise, leverages, predictive_variance
 from lowrank.completion.links import Posterior, RowPrior
 from recsys.models.histories import Histories
-from recsys.models.parts import Floats, Indices, Part, record, saved
+from recsys.models.parts import Floats, Indices, Longs, Part, record, saved
 
 _CALIBRATED_ON = 5_000  # maximum number of ratings
 _ALL = slice(None)
@@ -41,7 +40,7 @@ class Calibration(Part):
     item_leverage: Floats = saved("n_items")
 
     def with_rows(
-        self, side: str, rows: Posterior, counts: NDArray[np.int64], prior: RowPrior
+        self, side: str, rows: Posterior, counts: Longs, prior: RowPrior
     ) -> Self:
         """Return the calibration with the leverages of other users (or items)."""
         leverage = leverages(counts, prior, rows.covariance)

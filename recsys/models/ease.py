@@ -30,7 +30,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import Floats, Indices
+from recsys.models.parts import Array, Doubles, Floats, Indices, Longs
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -323,9 +323,7 @@ class SparseEASE(LinearFilter):
         weights: Floats = histories.values / np.float32(self.unit)
         return weights
 
-    def _outputs(
-        self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats
-    ) -> Floats:
+    def _outputs(self, sums: Array, squares: Array, vectors: Floats) -> Floats:
         constant, slope = self._line
         diagonal = constant - slope * squares
         diagonal += np.square(vectors) @ self._correction(self._eigenvalues)
@@ -361,7 +359,7 @@ class SparseEASE(LinearFilter):
         self.weight_values[on_diagonal] = -diagonal[rows[on_diagonal]]
 
     @property
-    def _eigenvalues(self) -> NDArray[np.float64]:
+    def _eigenvalues(self) -> Doubles:
         return self.singular_values.astype(np.float64) ** 2
 
     @property
@@ -380,10 +378,10 @@ class SparseEASE(LinearFilter):
     def _response(self) -> Floats:
         return self.response
 
-    def _correction(self, linear: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _correction(self, linear: Doubles) -> Doubles:
         """Return the coefficients of the directions in P, given eigenvalues of the linear part."""
         constant, slope = self._line
-        exact: NDArray[np.float64] = 1 / (self._eigenvalues + self.penalty)
+        exact: Doubles = 1 / (self._eigenvalues + self.penalty)
         return exact - constant + slope * linear
 
 
@@ -397,7 +395,7 @@ def _penalty(ratings: Ratings, model: EASE | SparseEASE) -> tuple[float, float]:
     return penalty * user_square * item_square, math.sqrt(user_square)
 
 
-def _mean_square(counts: NDArray[np.int64], exponent: float) -> float:
+def _mean_square(counts: Longs, exponent: float) -> float:
     """Return the mean square of the scale factors over all interactions."""
     return float(np.average(power(counts, -2 * exponent), weights=counts))
 

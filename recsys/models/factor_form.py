@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.kernels.retrieval import sparse_pairs, sparse_rows
-
-Floats = NDArray[np.float32]
+from recsys.data.arrays import Floats, Longs
 
 
 class FactorForm(NamedTuple):
@@ -41,8 +39,8 @@ class FactorForm(NamedTuple):
 
     def pairs(
         self,
-        rows: NDArray[np.int64],
-        items: NDArray[np.int64],
+        rows: Longs,
+        items: Longs,
         threads: int | None = None,
     ) -> Floats:
         """Return the scores of pairs, shape (n_pairs,), bit for bit as the top-N search."""

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.feature_ridge import FeatureMap
@@ -25,7 +24,18 @@ from lowrank.completion.links import Posterior, RowPrior, Terms, sampled_rows
 from lowrank.kernels import CsrArrays
 from recsys.models.base import FoldingModel
 from recsys.models.histories import Histories, csr_rows
-from recsys.models.parts import OTHER, Floats, Indices, Part, Sides, record, saved
+from recsys.models.parts import (
+    OTHER,
+    AnyFloats,
+    Doubles,
+    Floats,
+    Indices,
+    Longs,
+    Part,
+    Sides,
+    record,
+    saved,
+)
 
 if TYPE_CHECKING:
     from lowrank.completion.cold_start import ColdMap
@@ -64,9 +74,7 @@ def without_ratings(n_rows: int, features: GroupedFeatures | None) -> Histories:
     return Histories(starts, *none, features=csr_rows(features))
 
 
-def reliability(
-    offsets: Floats, variance: NDArray[np.floating[Any]] | np.floating[Any]
-) -> Floats:
+def reliability(offsets: Floats, variance: AnyFloats | np.floating[Any]) -> Floats:
     """Return the expected cosine of each vector with its prediction, shape (n,).
 
     `offsets` are the predictions minus the mean vector, and `variance` is that of the vectors
@@ -106,7 +114,7 @@ class AxisFeaturePrior(Part):
         prior: FeatureMap,
         factors: Floats,
         features: CsrArrays | None,
-        counts: NDArray[np.int64],
+        counts: Longs,
     ) -> Self:
         """Return the prior of a fit; zero factors mean no ratings."""
         # The fit leaves rows without interactions at zero.
@@ -135,7 +143,7 @@ class AxisFeaturePrior(Part):
         """The map from features to factors."""
         return FeatureMap(self.mean, self.weights)
 
-    def of_rows(self, predicted: Floats, counts: NDArray[np.int64]) -> Self:
+    def of_rows(self, predicted: Floats, counts: Longs) -> Self:
         """Return the prior with other rows, for which features predict these factors."""
         variance = np.float32(self.variance + LEAST_VARIANCE)
         return replace(
@@ -194,7 +202,7 @@ class AxisFeatures(Part):
         other_histories: Histories,
         features: GroupedFeatures,
         *,
-        covariance: NDArray[np.float64],
+        covariance: Doubles,
         global_mean: float,
     ) -> Self:
         """Fit the map to the vectors of the `own` side, and slopes of the `others` to ratings.
@@ -244,9 +252,7 @@ class AxisFeatures(Part):
             spread=np.where(counts == 0, cold.spread(matrix), 0).astype(np.float32),
         )
 
-    def calibrated(
-        self, others: Posterior, counts: NDArray[np.int64], noise: float
-    ) -> Self:
+    def calibrated(self, others: Posterior, counts: Longs, noise: float) -> Self:
         """Return the map with the covariance scaled to the variance of residuals.
 
         `others` are the vectors of the other side, with these counts of ratings. `noise` is the
@@ -397,8 +403,8 @@ class FeatureFactors(Sides[AxisFeatures | None]):
         user_columns: Floats,
         item_columns: Floats,
         histories: Histories | None,
-        base: NDArray[np.float64],
-        shares: NDArray[np.float64],
+        base: Doubles,
+        shares: Doubles,
     ) -> None:
         """Add the products with positions of rows without ratings to `base` and `shares`.
 

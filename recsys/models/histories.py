@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, row_places
+from recsys.data.arrays import Floats, Ints, Longs, Times
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
-
-Floats = NDArray[np.float32]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,10 +25,10 @@ class Histories:
     seconds since 1970-01-01 UTC, if known. `features` are those of the users (or items), if any.
     """
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
+    indptr: Longs
+    indices: Ints
     values: Floats
-    times: NDArray[np.integer[Any] | np.floating[Any]] | None = None
+    times: Times | None = None
     features: CsrArrays | None = None
 
     @classmethod
@@ -46,7 +43,7 @@ class Histories:
         )
 
     @classmethod
-    def of_items(cls, ratings: Ratings, items: Indices) -> Histories:
+    def of_items(cls, ratings: Ratings, items: Longs) -> Histories:
         """Return the histories of some items of `ratings`, without features."""
         from scipy.sparse import csr_array  # needed by updates only
 
@@ -72,16 +69,16 @@ class Histories:
         return len(self.indptr) - 1
 
     @property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Longs:
         """Number of ratings of each row."""
         return np.diff(self.indptr)
 
     @property
-    def rows(self) -> Indices:
+    def rows(self) -> Longs:
         """Row of each rating."""
         return np.repeat(np.arange(self.n_rows), self.counts)
 
-    def take(self, rows: Indices) -> Histories:
+    def take(self, rows: Longs) -> Histories:
         """Return some of the rows, in the given order."""
         at, indptr = row_places(self.indptr, rows)
         times = None if self.times is None else self.times[at]
@@ -105,14 +102,12 @@ def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
     return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
 
 
-def sampled_rows(
-    counts: NDArray[np.int64], most: int, generator: np.random.Generator
-) -> Indices:
+def sampled_rows(counts: Longs, most: int, generator: np.random.Generator) -> Longs:
     """Return random rows in ascending order, with at most `most` entries in total, at least one."""
     order = generator.permutation(len(counts))
     totals = counts[order].cumsum()
     n_sampled = max(1, int(np.searchsorted(totals, most, "right")))
-    rows: Indices = np.sort(order[:n_sampled])
+    rows: Longs = np.sort(order[:n_sampled])
     return rows
 
 

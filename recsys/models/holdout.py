@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import comb
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from recsys.accuracy import ndcg
 from recsys.models.base import Model
 from recsys.models.histories import sampled_rows
-from recsys.models.parts import Floats, Indices
+from recsys.models.parts import AnyFloats, Doubles, Floats, Indices, Longs, Mask
 from recsys.ranking.topn import CsrPairs, top_n, user_ties
 
 if TYPE_CHECKING:
@@ -179,11 +178,11 @@ class Lists:
     """
 
     scores: Floats
-    relevant: NDArray[np.bool_]
-    counts: NDArray[np.int64]
+    relevant: Mask
+    counts: Longs
     top: int
 
-    def ndcg(self, weights: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    def ndcg(self, weights: AnyFloats) -> Doubles:
         """Return the NDCG of each user with relevant items, ranking by weighted sums of scores."""
         users = np.flatnonzero(self.counts)
         relevant = self.relevant[users]
@@ -205,9 +204,7 @@ class Lists:
         return ndcg(hits, self.counts[users])
 
 
-def ndcg_of(
-    lists: Sequence[Lists], weights: NDArray[np.floating[Any]]
-) -> NDArray[np.float64]:
+def ndcg_of(lists: Sequence[Lists], weights: AnyFloats) -> Doubles:
     """Return the NDCG of each user with relevant items in several sets of lists."""
     return np.concatenate([part.ndcg(weights) for part in lists])
 
@@ -216,8 +213,8 @@ class WeightedLists(NamedTuple):
     """Models of a blend by number, their weights, and the NDCG of each list."""
 
     members: list[int]
-    weights: NDArray[np.float64]
-    heights: NDArray[np.float64]
+    weights: Doubles
+    heights: Doubles
 
 
 def growing_blends(lists: Sequence[Lists], first: int) -> Iterator[WeightedLists]:
@@ -245,7 +242,7 @@ def growing_blends(lists: Sequence[Lists], first: int) -> Iterator[WeightedLists
 
 def best_weights(
     lists: Sequence[Lists],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Doubles, Doubles]:
     """Return weights with a high NDCG, and the cross-validated NDCG of each list.
 
     The weights are non-negative with sum 1: the mean of the optimal weights for bootstrap samples
@@ -278,9 +275,7 @@ def best_weights(
     return _bagged(grid, heights), validated
 
 
-def _bagged(
-    grid: NDArray[np.float64], heights: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _bagged(grid: Doubles, heights: Doubles) -> Doubles:
     """Return the mean of the best weights for bootstrap samples of the lists."""
     size = heights.shape[1]
     shares = np.full(size, 1 / size)
@@ -290,7 +285,7 @@ def _bagged(
         _BAGS,
     )
     best = (heights @ draws.T).argmax(axis=0)
-    weights: NDArray[np.float64] = grid[best].mean(axis=0)
+    weights: Doubles = grid[best].mean(axis=0)
     weights[weights < _LEAST_WEIGHT] = 0
     weights /= weights.sum()
     return weights

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from lowrank.completion.implicit import (
@@ -34,7 +34,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import OTHER, Floats, Indices, part
+from recsys.models.parts import OTHER, Doubles, Floats, Indices, Mask, part
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -344,12 +344,12 @@ class IALS(FoldingModel, FactorModel):
         """Return the model with additional items (or users) without ratings, sorted by `order`."""
         return widened(self, side, order, features)
 
-    def known(self, side: str) -> NDArray[np.bool_]:
+    def known(self, side: str) -> Mask:
         """Return which rows of `side` have ratings; all rows if there are no features."""
         axis = self._axis_features(side)
         if axis is None:
             return np.ones(len(self._vectors_of(side)[1]), np.bool_)
-        is_known: NDArray[np.bool_] = axis.has_ratings > 0
+        is_known: Mask = axis.has_ratings > 0
         return is_known
 
     def _solved(self, side: str, histories: Histories) -> dict[str, Any]:
@@ -374,7 +374,7 @@ class IALS(FoldingModel, FactorModel):
             changes["features"] = self.features.with_side(side, of_rows)
         return changes | {f"{side}_factors": factors}
 
-    def _pairs(self, side: str) -> tuple[Floats, NDArray[np.float64], int]:
+    def _pairs(self, side: str) -> tuple[Floats, Doubles, int]:
         """Return the factors (zero for unknown rows), their Gram matrix, the number of known rows.
 
         The result is cached, and shared by all rows that are folded in.
@@ -387,7 +387,7 @@ class IALS(FoldingModel, FactorModel):
             gram = kernels.coefficients(used, used, threads=self.threads)
             n_known = int(np.count_nonzero(is_known))
             cache[side] = factors, (used, gram.astype(np.float64), n_known)
-        pairs: tuple[Floats, NDArray[np.float64], int] = cache[side][1]
+        pairs: tuple[Floats, Doubles, int] = cache[side][1]
         return pairs
 
     def _weights(self, histories: Histories, n_columns: int) -> csr_array[np.float32]:
@@ -462,7 +462,7 @@ class IALS(FoldingModel, FactorModel):
         fold_of = generator.integers(_FOLDS, size=sample.nnz)
         n_folds = min(_FOLDS, 1 + _REPEATED // max(sample.nnz, 1))
 
-        def part(is_chosen: NDArray[np.bool_]) -> csr_array[np.float32]:
+        def part(is_chosen: Mask) -> csr_array[np.float32]:
             rows, columns = sample.coords
             coords = rows[is_chosen], columns[is_chosen]
             return csr_array((sample.data[is_chosen], coords), shape=sample.shape)

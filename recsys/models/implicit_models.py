@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays
@@ -30,7 +30,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import OTHER, Floats, Indices
+from recsys.models.parts import OTHER, Floats, Indices, Ints, Longs
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
@@ -338,8 +338,8 @@ class ImplicitKNN(ItemItemModel):
     )
     threads: int | None = threads_parameter()
 
-    neighbor_indptr: NDArray[np.int64] = fitted("n_items + 1")
-    neighbor_items: NDArray[np.int32] = fitted("n_neighbors")
+    neighbor_indptr: Longs = fitted("n_items + 1")
+    neighbor_items: Ints = fitted("n_neighbors")
     neighbor_weights: Floats = fitted("n_neighbors")
 
     @property

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from lowrank.completion.feature_ridge import FeatureMap
@@ -33,6 +33,9 @@ from recsys.models.parameters import fitted, model
 from recsys.models.parts import (
     Floats,
     Indices,
+    Ints,
+    Longs,
+    Mask,
     Part,
     Sides,
     missing_array,
@@ -61,8 +64,8 @@ class HistoryModel(Model):
 
     predicts_ratings = False
 
-    history_indptr: NDArray[np.int64] = fitted("n_users + 1")
-    history_items: NDArray[np.int32] = fitted("n_interactions")
+    history_indptr: Longs = fitted("n_users + 1")
+    history_items: Ints = fitted("n_interactions")
 
     @property
     def n_users(self) -> int:
@@ -225,9 +228,7 @@ class Profiles(Sides[AxisProfiles | None]):
     kind = AxisProfiles
 
 
-def _directions(
-    features: GroupedFeatures, counts: NDArray[np.int64]
-) -> tuple[Floats, Floats]:
+def _directions(features: GroupedFeatures, counts: Longs) -> tuple[Floats, Floats]:
     """Return the mean features of rows with ratings, and their main directions.
 
     Rows are weighted by the square roots of their counts.
@@ -244,7 +245,7 @@ def _directions(
     return (matrix.T @ is_rated / is_rated.sum()).astype(np.float32), directions
 
 
-def _regression(positions: Floats, is_rated: NDArray[np.bool_]) -> Floats:
+def _regression(positions: Floats, is_rated: Mask) -> Floats:
     """Return Z = T (T'T + rho I)^-1, with zeros for rows without ratings."""
     T = positions * is_rated[:, None]
     system = kernels.coefficients(T, T).astype(np.float64)
@@ -263,7 +264,7 @@ class ProfileModel(Model):
     profiles: Profiles | None = part(Profiles)
 
     if TYPE_CHECKING:
-        history_items: NDArray[np.int32]
+        history_items: Ints
 
         def _terms(self, history: Histories, items: Indices) -> Floats: ...
 
@@ -314,7 +315,7 @@ class ProfileModel(Model):
         self,
         side: str,
         histories: Histories,
-        counts: NDArray[np.int64],
+        counts: Longs,
         features: GroupedFeatures | None,
     ) -> AxisProfiles | None:
         rows = csr_rows(features)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays
@@ -33,7 +33,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import OTHER, Floats, Indices
+from recsys.models.parts import OTHER, Array, Floats, Indices, Ints, Longs
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ class LinearFilter(ProfileModel, HistoryModel):
     item_output: Floats = fitted("n_items")
     singular_values: Floats = fitted("k")
     item_factors: Floats = fitted("n_items", "k")
-    item_order: NDArray[np.int32] = fitted("n_items", when="linear")
-    weight_indptr: NDArray[np.int64] = fitted("n_items + 1", when="linear")
-    weight_places: NDArray[np.int32] = fitted("n_weights", when="linear")
+    item_order: Ints = fitted("n_items", when="linear")
+    weight_indptr: Longs = fitted("n_items + 1", when="linear")
+    weight_places: Ints = fitted("n_weights", when="linear")
     weight_values: Floats = fitted("n_weights", when="linear")
 
     if TYPE_CHECKING:
@@ -110,9 +110,7 @@ class LinearFilter(ProfileModel, HistoryModel):
         """Set the attributes that `_counting` needs, and `weighted`."""
 
     @abstractmethod
-    def _outputs(
-        self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats
-    ) -> Floats:
+    def _outputs(self, sums: Array, squares: Array, vectors: Floats) -> Floats:
         """Return the diagonal E, given total weights, sums of squares and vectors of items."""
 
     @property
@@ -401,9 +399,7 @@ class Spectral(LinearFilter):
     def _counting(self, histories: Histories) -> Floats:
         return histories.values if self.weighted else np.ones_like(histories.values)
 
-    def _outputs(
-        self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats
-    ) -> Floats:
+    def _outputs(self, sums: Array, squares: Array, vectors: Floats) -> Floats:
         return power(sums, self.popularity)
 
     @property
@@ -418,7 +414,7 @@ class Spectral(LinearFilter):
         return response if self.linear else response + share
 
 
-def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:
+def _most_that_fit(lengths: Longs, n_rows: int) -> int:
     """Return the number of weights per row that fit in memory, given the lengths of some rows.
 
     Examples
@@ -440,7 +436,7 @@ def inverse_of(output: Floats) -> Floats:
     return inverse
 
 
-def power(sums: NDArray[Any], exponent: float) -> Floats:
+def power(sums: Array, exponent: float) -> Floats:
     """Return powers of counts or of sums of weights; any power of 0 is 0."""
     powers = np.where(sums > 0, sums, 1).astype(np.float32) ** np.float32(exponent)
     zeroed: Floats = np.where(sums > 0, powers, np.float32(0))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recsys.models.base import FactorModel, Model
-from recsys.models.parts import Floats
+from recsys.models.parts import Doubles, Floats, Mask
 
 
 def has_topics(model: Model) -> bool:
@@ -23,9 +22,7 @@ def strongest_first(factors: Floats) -> Floats:
     return np.ascontiguousarray(factors[:, order])
 
 
-def inverse_on(
-    system: NDArray[np.float64], support: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def inverse_on(system: Doubles, support: Mask) -> Doubles:
     """Return the inverse of the rows and columns of a support, and zeros elsewhere.
 
     A non-negative solution is the solution of the normal equations of its positive entries. On

@@ -16,20 +16,22 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, dataclass_transform
 
 import numpy as np
-from numpy.typing import NDArray
 
+from recsys.data.arrays import AnyFloats as AnyFloats
+from recsys.data.arrays import Array as Array
+from recsys.data.arrays import Doubles as Doubles
+from recsys.data.arrays import Floats as Floats
+from recsys.data.arrays import Ints as Ints
+from recsys.data.arrays import Longs as Longs
+from recsys.data.arrays import Mask as Mask
 from recsys.errors import DataError
 
-Floats = NDArray[np.float32]
-Indices = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+Indices = Longs
 
 SIDES = {"users": "user", "items": "item"}  # sides of parts, by the name of the part
 OTHER = {"user": "item", "item": "user", "": ""}
 # Dtypes of arrays and dtype kinds of scalars, by annotation.
-_DTYPES = {"Floats": "float32"} | {
-    f"NDArray[np.{name}]": name for name in ("float64", "int32", "int64")
-}
+_DTYPES = {"Floats": "float32", "Doubles": "float64", "Ints": "int32", "Longs": "int64"}
 _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}
 # Sides of the axes along which users or items are indexed. Links have the rows of the other side.
 _SIDE_OF_AXIS = {
@@ -83,7 +85,7 @@ def record(cls: type[P]) -> type[P]:
 class ArrayReader:
     """The arrays of a saved model, which are checked as they are read."""
 
-    def __init__(self, model: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, model: str, arrays: Mapping[str, Array]) -> None:
         self._model = model
         self._arrays = arrays
         self._sizes: dict[str, int] = {}  # of the axes, by name
@@ -172,9 +174,9 @@ def values_of(owner: Declares) -> Iterator[tuple[Field[Any], Any]]:
                 yield declared, value
 
 
-def arrays_of(owner: Declares, prefix: str = "") -> dict[str, NDArray[Any]]:
+def arrays_of(owner: Declares, prefix: str = "") -> dict[str, Array]:
     """Return the arrays by name without copying them; scalars have shape ()."""
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, Array] = {}
     for declared, value in values_of(owner):
         name = prefix + declared.name
         if isinstance(value, Part):

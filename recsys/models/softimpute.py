@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from recsys.models.base import FactorModel, FoldingModel, Progress, RatingModel
@@ -19,7 +19,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import OTHER, Floats
+from recsys.models.parts import OTHER, AnyFloats, Floats
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -166,7 +166,7 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
         return {f"{side}_bias": bias.astype(np.float32), f"{side}_factors": factors}
 
 
-def _with_a_column(factors: NDArray[np.floating]) -> Floats:
+def _with_a_column(factors: AnyFloats) -> Floats:
     """Return the factors, or a column of zeros for rank 0, since saved arrays are never empty."""
     columns = factors if factors.shape[1] else np.zeros((len(factors), 1))
     return np.ascontiguousarray(columns, np.float32)

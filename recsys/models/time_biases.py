@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank.completion.time_biases import Drift, Knots, fit_drifts
 from recsys.errors import DataError
 from recsys.messages import lasting
 from recsys.models.histories import Histories
-from recsys.models.parts import OTHER, Floats, Indices, Part, Sides, record, saved
+from recsys.models.parts import (
+    OTHER,
+    Floats,
+    Indices,
+    Longs,
+    Part,
+    Sides,
+    record,
+    saved,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +39,9 @@ class AxisTimes(Part):
         If the knots of a row do not exist.
     """
 
-    starts: NDArray[np.int64] = saved("n_{side}s")
-    counts: NDArray[np.int64] = saved("n_{side}s")
-    times: NDArray[np.int64] = saved("n_{side}_knots")
+    starts: Longs = saved("n_{side}s")
+    counts: Longs = saved("n_{side}s")
+    times: Longs = saved("n_{side}_knots")
     means: Floats = saved("n_{side}_knots")
     variances: Floats = saved("n_{side}_knots")
     variance: float = saved()
@@ -74,9 +82,7 @@ class TimeBiases(Sides[AxisTimes]):
 
     kind = AxisTimes
 
-    def at(
-        self, users: Indices, items: Indices, times: NDArray[np.int64]
-    ) -> tuple[Floats, Floats]:
+    def at(self, users: Indices, items: Indices, times: Longs) -> tuple[Floats, Floats]:
         """Return the drifts of pairs, and the reduction of their variance by the ratings."""
         user_means, user_variances = self.users.knots.at(users, times)
         item_means, item_variances = self.items.knots.at(items, times)

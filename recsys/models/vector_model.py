@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms
@@ -19,6 +19,7 @@ from recsys.models.parameters import model
 from recsys.models.parts import (
     OTHER,
     SIDES,
+    Doubles,
     Floats,
     Indices,
     Part,
@@ -122,7 +123,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         """Return the vectors of users given items, or of items given users."""
 
     @abstractmethod
-    def _mean_covariance(self, side: str, histories: Histories) -> NDArray[np.float64]:
+    def _mean_covariance(self, side: str, histories: Histories) -> Doubles:
         """Return the mean covariance of the vectors of users (or items)."""
 
     def _posterior(self, side: str, rows: Indices | slice = _ALL) -> Posterior:
@@ -297,7 +298,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         }
         return self._explanation(base, terms, columns, **by_feature)
 
-    def _no_shares(self, n: int) -> dict[str, NDArray[np.float64]]:
+    def _no_shares(self, n: int) -> dict[str, Doubles]:
         """Return zeros for each item and each feature of a side, if it has any."""
         shares = {}
         for side in ("item", "user"):
