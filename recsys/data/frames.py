@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Array
+from recsys.data.arrays import Array, Floats
 from recsys.data.ids import query_series
 from recsys.errors import DataError
 
@@ -148,10 +148,10 @@ def _pandas_column(series: Any, mixed: Collection[str] = ()) -> pl.Series:
         raise DataError(f"Column {name!r} mixes values of several types.") from None
 
 
-def matrix_arrays(
+def matrix_entries(
     matrix: Any, *, zeros: bool = True
-) -> tuple[Any, Array, Array, Array]:
-    """Return the shape, indptr, columns and values of a sparse or dense matrix, in CSR order.
+) -> tuple[Any, Array, Array, Floats]:
+    """Return the shape, rows, columns and values of a sparse or dense matrix.
 
     If `zeros` is False, zeros are left out like missing values.
 
@@ -170,13 +170,14 @@ def matrix_arrays(
         matrix = matrix.to_numpy(
             np.float64, na_value=np.nan
         )  # also of nullable columns
-    is_sparse = sp.issparse(matrix)
     if isinstance(matrix, np.ma.MaskedArray) and matrix.dtype.kind in "biuf":
         matrix = np.ma.filled(matrix.astype(np.float64), np.nan)
-    try:
-        matrix = matrix if is_sparse else np.asarray(matrix)
-    except ValueError:  # rows of different lengths
-        raise DataError("The matrix must have rows of the same length.") from None
+    is_sparse = bool(sp.issparse(matrix))
+    if not is_sparse:
+        try:
+            matrix = np.asarray(matrix)
+        except ValueError:  # rows of different lengths
+            raise DataError("The matrix must have rows of the same length.") from None
     if matrix.ndim != 2:
         raise DataError(
             f"The matrix must have 2 dimensions (users x items); got {matrix.ndim}."
@@ -186,17 +187,18 @@ def matrix_arrays(
     if is_sparse:
         if matrix.dtype.kind in "iu" and matrix.dtype.itemsize < np.int64().itemsize:
             matrix = matrix.astype(np.int64)  # which holds sums of repeated entries
-        csr = matrix.tocsr()
-        if not csr.has_canonical_format or not (zeros or csr.data.all()):
-            csr = csr.copy() if csr is matrix else csr
-            csr.sum_duplicates()
-            if not zeros:
-                csr.eliminate_zeros()
-        indptr, columns, data = csr.indptr, csr.indices, csr.data
+        csr = matrix.tocsr(copy=True)
+        csr.sum_duplicates()
+        rows, columns = csr.tocoo().coords
+        data = csr.data
     else:
-        is_entry = ~np.isnan(matrix) if zeros else (matrix != 0) & ~np.isnan(matrix)
-        indptr = np.append(0, np.cumsum(is_entry.sum(axis=1)))
-        columns, data = np.nonzero(is_entry)[1], matrix[is_entry]
+        rows, columns = np.nonzero(~np.isnan(matrix))
+        data = matrix[rows, columns]
+    if not zeros:
+        is_entry = data != 0
+        rows = rows[is_entry]
+        columns = columns[is_entry]
+        data = data[is_entry]
     with np.errstate(over="ignore"):
         values = data.astype(np.float32)
     if not len(values):
@@ -204,9 +206,8 @@ def matrix_arrays(
     finite = np.isfinite(values)
     if not finite.all():
         bad = int(np.argmin(finite))
-        row = np.searchsorted(indptr, bad, side="right") - 1
         raise DataError(
-            f"Row {row}, column {columns[bad]} (from 0): rating {data[bad]} is not a finite "
+            f"Row {rows[bad]}, column {columns[bad]} (from 0): rating {data[bad]} is not a finite "
             "number of type float32."
         )
-    return matrix.shape, indptr.astype(np.int64), columns.astype(np.int32), values
+    return matrix.shape, rows, columns, values

@@ -166,12 +166,6 @@ class Ids:
             self._hashes = id_hashes(self.values)
         return self._hashes
 
-    def invalid(self) -> Longs:
-        """Return the indices of texts that are not ids, such as "NULL" and "1.23457E+11"."""
-        if self.dtype != pl.String:
-            return np.zeros(0, np.int64)
-        return is_bad_id(self.values).arg_true().to_numpy().astype(np.int64)
-
     def take(self, indices: npt.NDArray[np.integer[Any]]) -> pl.Series:
         """Return the ids at `indices`, ints in 0..n-1.
 

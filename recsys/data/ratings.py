@@ -40,10 +40,10 @@ from recsys.data.frames import (
     as_frame,
     column_names,
     is_pandas,
-    matrix_arrays,
+    matrix_entries,
     to_polars,
 )
-from recsys.data.ids import MISSING_IDS, Ids, IdsLike, Place, as_id_series, id_problem
+from recsys.data.ids import Ids, IdsLike, Place, as_id_series, id_problem, is_bad_id
 from recsys.data.kinds import EventRule, FeatureRequest, Policy
 from recsys.data.read_options import (
     OF_FILES,
@@ -72,11 +72,11 @@ if TYPE_CHECKING:
 
 _polars_process: dict[str, int] = {}  # process id of the first recommender
 _DTYPES = {
-    "indptr": (np.int64,),
-    "indices": (np.int32,),
-    "data": (np.uint8, np.float32),
-    "seconds": (np.int32, np.int64, np.float64),
-    "in_time_order": (np.bool_,),
+    "indptr": ("int64",),
+    "indices": ("int32",),
+    "data": ("uint8", "float32"),
+    "seconds": ("int32", "int64", "float64"),
+    "in_time_order": ("bool",),
 }
 
 
@@ -164,15 +164,16 @@ class Ratings:
             "indices": nnz,
             "data": nnz,
             "seconds": nnz,
+            "in_time_order": len(self.users),
         }
-        lengths["in_time_order"] = len(self.users)
         for name, length in lengths.items():
-            array, dtypes = getattr(self, name), _DTYPES[name]
+            array = getattr(self, name)
             if array is None and name in ("seconds", "in_time_order"):
                 continue
-            if array.dtype not in dtypes or array.shape != (length,):
+            dtypes = _DTYPES[name]
+            if array.dtype.name not in dtypes or array.shape != (length,):
                 raise DataError(
-                    f"{name} must be {' or '.join(np.dtype(dtype).name for dtype in dtypes)} of "
+                    f"{name} must be {' or '.join(dtypes)} of "
                     f"shape ({length},); got {array.dtype} of shape {array.shape}."
                 )
             view = array.view()
@@ -265,15 +266,11 @@ class Ratings:
         if is_pandas(matrix):
             users = matrix.index.tolist() if users is None else users
             items = matrix.columns.tolist() if items is None else items
-        shape, indptr, indices, values = matrix_arrays(matrix, zeros=not implicit)
-        csr = CSR(shape, indptr, indices, Values.of(values))
+        shape, rows, columns, values = matrix_entries(matrix, zeros=not implicit)
         row_ids, row_codes = _axis(users, shape[0], "user")
         column_ids, column_codes = _axis(items, shape[1], "item")
-        if row_codes is not None or column_codes is not None:
-            rows = np.repeat(np.arange(shape[0], dtype=np.int32), np.diff(csr.indptr))
-            rows = rows if row_codes is None else row_codes[rows]
-            columns = csr.indices if column_codes is None else column_codes[csr.indices]
-            csr = to_csr(Entries(rows, np.array(columns), csr.values), shape)
+        entries = Entries(row_codes[rows], column_codes[columns], Values.of(values))
+        csr = to_csr(entries, shape)
         policy: Policy = "sum" if implicit else "last"
         collected = Collected(csr, None, EventRule(policy))
         ratings = _of_collected(row_ids, column_ids, collected, implicit)
@@ -953,10 +950,11 @@ def table_of(
     )
 
 
-def _axis(given: IdsLike | None, length: int, kind: str) -> tuple[Ids, Ints | None]:
+def _axis(given: IdsLike | None, length: int, kind: str) -> tuple[Ids, Ints]:
     """Return the sorted ids of an axis and the new index of each of its rows (or columns)."""
     if given is None:
-        return Ids(pl.Series(kind, np.arange(length)), kind), None
+        ids = Ids(pl.Series(kind, np.arange(length)), kind)
+        return ids, np.arange(length, dtype=np.int32)
     series = as_id_series(given, kind)
     if len(series) != length:
         raise DataError(
@@ -966,9 +964,7 @@ def _axis(given: IdsLike | None, length: int, kind: str) -> tuple[Ids, Ints | No
     if len(ids) != length:
         repeated = series.filter(series.is_duplicated())[0]
         raise DataError(f"{kind.capitalize()} id {repeated!r} is given more than once.")
-    if len(invalid := ids.invalid()):
-        text = ids.values[int(invalid[0])]
-        if text in MISSING_IDS:
-            raise DataError(f"An id of {kind}s is missing ({text!r}).")
-        raise DataError(f"In the ids of {kind}s, {id_problem(text, kind)}")
+    bad = ids.values.filter(is_bad_id(ids.values))
+    if len(bad):
+        raise DataError(f"In the ids of {kind}s, {id_problem(bad[0], kind)}")
     return ids, ids.find(series).astype(np.int32)

@@ -454,7 +454,11 @@ def test_the_matrix_and_its_ids_hold_everything(rows: list[Row]) -> None:
         (sp.csr_array((2, 2)), {}, "There are no ratings: the matrix has no entries"),
         (DENSE, {"users": [1, 2]}, "The matrix has 3 users; got 2 user ids"),
         (DENSE, {"items": ["a", "b", "a"]}, "Item id 'a' is given more than once"),
-        (DENSE, {"users": ["a", "nan", "b"]}, "An id of users is missing ('nan')"),
+        (
+            DENSE,
+            {"users": ["a", "nan", "b"]},
+            "In the ids of users, the user id is missing",
+        ),
         ([[1, 2], [3]], {}, "The matrix must have rows of the same length"),
     ],
 )
