@@ -182,6 +182,7 @@ class NMF(
         data = self._checked(X, reset=True)
         exponent = safe_exponent(_peak(data), data.dtype)
         self._exponents = exponent // 2, exponent - exponent // 2
+        # Squares must neither overflow nor vanish; the two factors share the power of two.
         data = _times(data, -exponent)
         seed = seed_of(self.random_state)
         k = checked_rank(
@@ -192,27 +193,27 @@ class NMF(
             or_none=True,
         )
         self.held_out_rmse_ = None
-        known = self._known(data)
-        if known is not None:
-            known = observed_entries(known)
+        known_entries = self._known(data)
+        if known_entries is not None:
+            known_entries = observed_entries(known_entries)
         if k == 0:
             k, error = chosen_rank(
-                *_entries_to_fit(data, known, seed), self.regularization, seed
+                *_entries_to_fit(data, known_entries, seed), self.regularization, seed
             )
             self.held_out_rmse_ = error * 2.0**exponent
         count = math.prod(data.shape)
         values = data.data if is_sparse(data) else data
-        if known is not None:
-            count = known.nnz
-            values = known.data
+        if known_entries is not None:
+            count = known_entries.nnz
+            values = known_entries.data
         squares = sum_of_squares(values)
         self._size = math.sqrt(squares / count) or 1.0
         rounding = _ROUNDING * float(np.finfo(data.dtype).eps) * squares
         objectives: list[float] = []
-        if known is None:
+        if known_entries is None:
             states = self._sweeps_of_all(data, k, seed)
         else:
-            states = self._sweeps_of_known(known, k, seed)
+            states = self._sweeps_of_known(known_entries, k, seed)
         for state in states:
             objectives = state.objectives
             if len(objectives) > 1:
@@ -227,6 +228,7 @@ class NMF(
                     stacklevel=2,
                 )
                 break
+        # The rows are solved exactly at the end, as `transform` does: the results are equal.
         self._columns = state.column_factors.copy()
         factors = self._solved(data)
         self.components_ = np.ldexp(self._columns.T, self._exponents[1])
@@ -234,10 +236,10 @@ class NMF(
         with np.errstate(over="ignore", under="ignore"):
             self.objectives_ = np.ldexp(objectives, 2 * exponent)
         fitted = LowRank(factors, self._columns)
-        if known is None:
+        if known_entries is None:
             error = fitted.distance_to(data)
         else:
-            rows, columns, values = Entries.of(known)
+            rows, columns, values = Entries.of(known_entries)
             errors = values - fitted.entries(rows, columns)
             error = math.sqrt(sum_of_squares(errors))
         self.reconstruction_err_ = error * 2.0**exponent
@@ -280,7 +282,7 @@ class NMF(
         if not is_sparse(data):
             return np.ascontiguousarray(data)
         csr = sparse.csr_array(data)
-        if not csr.has_canonical_format:
+        if not csr.has_canonical_format:  # entries that are stored twice add up
             csr = csr.copy()
             csr.sum_duplicates()
         return csr
@@ -353,12 +355,12 @@ class NMF(
     def _solved(self, data: Any) -> FloatArray:
         """Return the best factors of samples that are in the units of the fit."""
         H = self._columns.astype(data.dtype, copy=False)
-        known = self._known(data)
-        if known is None:
+        known_entries = self._known(data)
+        if known_entries is None:
             penalty = self.regularization * self._size * math.sqrt(data.shape[1])
             return solve_nonnegative_rows(data, H, penalty)
         factors, _ = solve_rows(
-            kernels.csr_arrays(known),
+            kernels.csr_arrays(known_entries),
             H,
             np.zeros(len(H), H.dtype),
             mean=0.0,
@@ -419,6 +421,7 @@ def _entries_to_fit(
     stored = rows * m + columns
     drawn = rng.integers(0, n * m, size=max(data.nnz, 1))
     zeros = np.setdiff1d(drawn, stored)
+    # The drawn zeros stand for all that are not stored.
     weight_of_zero = (n * m - stored.size) / max(zeros.size, 1)
     weights = np.append(np.ones(stored.size), np.full(zeros.size, weight_of_zero))
     values = np.append(values, np.zeros(zeros.size, data.dtype))

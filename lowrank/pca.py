@@ -79,11 +79,13 @@ class MeanAlignmentWarning(UserWarning):
 
 
 def _can_follow_batches(pca: PCA) -> bool:
-    wanted: Any = pca.n_components
-    is_integer = isinstance(wanted, numbers.Integral) and not isinstance(wanted, bool)
-    if wanted is not None and not (is_integer and wanted >= 0):
+    requested: Any = pca.n_components
+    is_integer = isinstance(requested, numbers.Integral) and not isinstance(
+        requested, bool
+    )
+    if requested is not None and not (is_integer and requested >= 0):
         raise AttributeError(
-            f"n_components must be None or an integer for partial_fit; got {wanted!r}."
+            f"n_components must be None or an integer for partial_fit; got {requested!r}."
         )
     if pca.standardize:
         raise AttributeError(
@@ -310,7 +312,7 @@ class PCA(
             samples.shape[1],
             safe_exponent(samples.peak, np.dtype(np.float64)),
         )
-        wanted = self._wanted_of_batches(features)
+        n_components = self._wanted_of_batches(features)
         if before is None:
             require_samples(samples.shape[0], self.ddof)
             centering = self._checked_center()
@@ -321,6 +323,7 @@ class PCA(
             exponent = max(exponent, before.exponent)
             before = before.with_exponent(exponent)
         weight = forgetting * before.n_samples + samples.shape[0]
+        # The variances would be divided by nothing.
         if weight - self.ddof <= _LEAST_DIVISOR * weight:
             raise ArgumentError(
                 f"forgetting must leave earlier samples a weight: with {forgetting!r}, the weights "
@@ -335,10 +338,10 @@ class PCA(
             before,
             samples,
             forgetting=forgetting,
-            k=2 * wanted + _EXTRA_DIRECTIONS,
+            k=2 * n_components + _EXTRA_DIRECTIONS,
             ddof=self.ddof,
         )
-        rank = min(wanted, len(self._so_far.components))
+        rank = min(n_components, len(self._so_far.components))
         self._keep(self._so_far.first(rank, weight - self.ddof), dtype)
         return self
 
@@ -395,22 +398,23 @@ class PCA(
         if sample_weight is not None:
             weights = checked_weights(sample_weight, samples.shape[0], "sample_weight")
             return self._fit_weighted(samples, weights, centering)
-        scale, is_constant = None, np.zeros(samples.shape[1], bool)
+        scale = None
+        is_constant = np.zeros(samples.shape[1], bool)
         if self.standardize:
             scale, is_constant = column_scale(samples, self.ddof)
             samples = samples.scaled(1 / scale)
         fitted = samples
         if is_constant.any():  # up to rounding, which must not count as variance
             fitted = samples.scaled(np.where(is_constant, 0.0, 1.0))
-        wanted = self._wanted(fitted)
-        if isinstance(wanted, int):
-            directions = self._directions(fitted, wanted, centering)
+        requested = self._wanted(fitted)
+        if isinstance(requested, int):
+            directions = self._directions(fitted, requested, centering)
         else:
             if centering == "auto":  # the cost of dropping is known for one number only
                 centering = "exact"
             directions = self._directions_for_fraction(
                 fitted,
-                wanted,
+                requested,
                 fitted.shape[0] - self.ddof,
                 lambda k: self._directions(fitted, k, centering),
             )
@@ -453,14 +457,14 @@ class PCA(
                 "n_components must be an integer, a fraction or None with sample_weight; got "
                 f"{self.n_components!r}."
             )
-        wanted = self._wanted(weighted.matrix)
+        requested = self._wanted(weighted.matrix)
         solver = Solver(self.ddof, self.method, self.tol, self.random_state)
-        if isinstance(wanted, int):
-            directions = weighted_directions(weighted, wanted, solver)
+        if isinstance(requested, int):
+            directions = weighted_directions(weighted, requested, solver)
         else:
             directions = self._directions_for_fraction(
                 weighted.matrix,
-                wanted,
+                requested,
                 total - self.ddof,
                 lambda k: weighted_directions(weighted, k, solver),
             )
@@ -483,23 +487,24 @@ class PCA(
 
     def _wanted(self, samples: Samples) -> int | float:
         """Return the requested number of components, or the requested fraction of the variance."""
-        wanted, largest = self.n_components, min(samples.shape)
-        if wanted is None:
+        requested = self.n_components
+        largest = min(samples.shape)
+        if requested is None:
             return largest
-        if isinstance(wanted, str) and wanted in RULES:
+        if isinstance(requested, str) and requested in RULES:
             is_centred = self._checked_center() != "none"
             k = choose_rank(
-                samples, wanted, center=is_centred, random_state=self.random_state
+                samples, requested, center=is_centred, random_state=self.random_state
             )
             return min(k, largest)
-        if isinstance(wanted, numbers.Real) and not isinstance(wanted, bool):
-            if isinstance(wanted, numbers.Integral) and 0 <= wanted <= largest:
-                return int(wanted)
-            if 0 < wanted < 1:
-                return float(wanted)
+        if isinstance(requested, numbers.Real) and not isinstance(requested, bool):
+            if isinstance(requested, numbers.Integral) and 0 <= requested <= largest:
+                return int(requested)
+            if 0 < requested < 1:
+                return float(requested)
         raise ArgumentError(
             f"n_components must be an integer between 0 and {largest} (min(X.shape)), a fraction "
-            f"between 0 and 1, None or one of {', '.join(map(repr, RULES))}; got {wanted!r}."
+            f"between 0 and 1, None or one of {', '.join(map(repr, RULES))}; got {requested!r}."
         )
 
     def _directions(
@@ -517,7 +522,7 @@ class PCA(
         if dropped.is_small:
             return dropped.directions
         alignment = dropped.directions.alignment
-        if centering == "auto":
+        if centering == "auto":  # the alignment says why nothing was dropped
             return replace(
                 directions_about(samples, k, solver, centred=True), alignment=alignment
             )
@@ -539,8 +544,8 @@ class PCA(
     ) -> PrincipalDirections:
         """Return the smallest number of principal directions with this share of the variance."""
         largest = min(samples.shape)
-        whole = isinstance(samples, DenseOperator) and largest <= _FULL_SPECTRUM
-        k = largest if whole else min(_FIRST_GUESS, largest)
+        is_complete = isinstance(samples, DenseOperator) and largest <= _FULL_SPECTRUM
+        k = largest if is_complete else min(_FIRST_GUESS, largest)
         rounding = 4 * float(np.finfo(samples.dtype).eps)
         while True:
             directions = directions_of(k)
@@ -551,7 +556,7 @@ class PCA(
             )
             if needed <= k or k == largest:
                 return directions.first(needed, divisor)
-            k = min(2 * k, largest)
+            k = min(2 * k, largest)  # the last solve takes about half of all time
 
     def _keep(
         self,
@@ -563,8 +568,9 @@ class PCA(
         k, features = directions.components.shape
         divisor = directions.n_samples - self.ddof
         total = directions.total / divisor
+        # There are at most as many directions as rows, and as columns.
         discarded = min(directions.n_rows, features) - k
-        variances = np.maximum(directions.variances, 0.0)
+        variances = np.maximum(directions.variances, 0.0)  # differences of sums
         self.components_ = directions.components.astype(dtype, copy=False)
         self._unit = unit = 2.0**directions.exponent
         self.singular_values_ = (directions.singular_values * unit).astype(dtype)

@@ -102,7 +102,7 @@ def scree(
         color=_COLOURS[0],
         label=name,
     )
-    right = axes.twinx()
+    right = axes.twinx()  # shares have a scale of their own
     right.plot(
         ranks,
         shares,
@@ -137,7 +137,7 @@ def scree(
         ncols=len(handles),
         frameon=False,
     )
-    axes.set_xlim(0.5 if k != 0 else -0.5, values.size + 0.5)
+    axes.set_xlim(0.5 if k != 0 else -0.5, values.size + 0.5)  # show the mark of k = 0
     return axes
 
 

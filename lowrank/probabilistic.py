@@ -161,9 +161,9 @@ class ProbabilisticPCA(
         data = self._checked(X, reset=True)
         count, features = data.shape
         largest = min(count, features - 1)
-        wanted = self.n_components
+        requested = self.n_components
         self.n_components_ = checked_rank(
-            min(_DEFAULT, largest) if wanted is None else wanted,
+            min(_DEFAULT, largest) if requested is None else requested,
             largest,
             f"n_samples={count}, below n_features={features}",
             name="n_components",
@@ -383,15 +383,15 @@ class IncompleteRows:
         X: FloatArray,
         location: Float64Array | None = None,
     ) -> None:
-        known = ~np.isnan(X)
-        values = np.where(known, X, 0).astype(np.float64)
+        is_known = ~np.isnan(X)
+        values = np.where(is_known, X, 0).astype(np.float64)
         if location is None:
-            location = values.sum(axis=0) / known.sum(axis=0)
-        np.subtract(values, location, out=values, where=known)
+            location = values.sum(axis=0) / is_known.sum(axis=0)
+        np.subtract(values, location, out=values, where=is_known)
         self.values = values
         self.location = location
-        self.known = known.astype(np.float64)
-        self.count = int(known.sum())
+        self.known = is_known.astype(np.float64)
+        self.count = int(is_known.sum())
         self.squares = inner(values, values)
 
     @property
@@ -410,19 +410,19 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
     step = max(1, _CHUNK // max(1, features, (k + 1) ** 2))
     for part in pieces(len(rows.values), step):
         values = rows.values[part]
-        known = rows.known[part]
+        mask = rows.known[part]
         # W'W + noise I over the known entries of each row
-        system = (known @ squares).reshape(len(known), k, k)
+        system = (mask @ squares).reshape(len(mask), k, k)
         system += noise * np.eye(k)
         inverse: Float64Array = np.linalg.inv(system).astype(np.float64, copy=False)
-        right = values @ W - known @ (model.mean[:, None] * W)
+        right = values @ W - mask @ (model.mean[:, None] * W)
         right = right[:, :, None]
         # The rounding errors of the inverse are relative to its largest entries, 1 / noise, in all
         # directions. A step of iterative refinement removes them.
         first = inverse @ right
         hidden = (first + inverse @ (right - system @ first))[:, :, 0]
-        residual = (values - model.mean - hidden @ W.T) * known
-        count = known.sum(axis=1)
+        residual = (values - model.mean - hidden @ W.T) * mask
+        count = mask.sum(axis=1)
         logarithms = count * math.log(2 * math.pi)
         logarithms += (count - k) * math.log(noise)
         logarithms += np.linalg.slogdet(system)[1]
@@ -460,13 +460,13 @@ def em_steps(
         hidden = np.zeros((k + 1, k + 1))
         likelihoods = []
         for posterior in posteriors(rows, model):
-            known = rows.known[posterior.rows]
-            extended = np.column_stack([posterior.mean, np.ones(len(known))])
+            mask = rows.known[posterior.rows]
+            extended = np.column_stack([posterior.mean, np.ones(len(mask))])
             outer = extended[:, :, None] * extended[:, None, :]
             outer[:, :-1, :-1] += posterior.covariance
-            squares += known.T @ outer.reshape(len(known), -1)
+            squares += mask.T @ outer.reshape(len(mask), -1)
             products += rows.values[posterior.rows].T @ extended
-            hidden += outer[known.any(axis=1)].sum(axis=0)
+            hidden += outer[mask.any(axis=1)].sum(axis=0)
             likelihoods.append(float(posterior.log_likelihood.sum()))
         yield model, math.fsum(likelihoods)
         # One regression for each feature

@@ -68,16 +68,16 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
     scale = float(spectrum.max(initial=0.0)) or 1.0
     energy = np.cumsum((spectrum / scale) ** 2)
     least = float(energy.max(initial=0.0))
-    whole = least
+    total_energy = least
     if total is not None:
-        whole = float(total) / scale / scale
-    if not least * (1 - 1e-5) <= whole < np.inf:  # float32 spectra are rounded
+        total_energy = float(total) / scale / scale
+    if not least * (1 - 1e-5) <= total_energy < np.inf:  # float32 spectra are rounded
         raise ArgumentError(
             f"total must be at least sum s^2 = {least * scale * scale:.6g}; got {total}."
         )
-    if whole == 0:
+    if total_energy == 0:
         return np.ones_like(energy)
-    return np.minimum(energy / whole, 1.0)
+    return np.minimum(energy / total_energy, 1.0)
 
 
 def rank_for_energy(
@@ -104,13 +104,13 @@ def rank_for_energy(
     shares = cumulative_energy(s, total)
     if fraction == 0.0 or shares.size == 0:
         return 0
-    wanted = fraction - 4 * np.finfo(np.float64).eps * shares.size  # sums are rounded
-    if shares[-1] < wanted:
+    needed = fraction - 4 * np.finfo(np.float64).eps * shares.size  # sums are rounded
+    if shares[-1] < needed:
         raise ArgumentError(
             f"fraction must be at most {shares[-1]:.4f}, the share of these {shares.size} singular "
             f"values; got {fraction}: compute more of them."
         )
-    return int(np.argmax(shares >= wanted)) + 1
+    return int(np.argmax(shares >= needed)) + 1
 
 
 def elbow(s: ArrayLike) -> int:

@@ -295,12 +295,14 @@ class _Pursuit:
 
     def duality_gap(self) -> float:
         """Return the duality gap of the low-rank part and the remainder of X."""
-        reached = self.nuclear_norm
-        reached += self._penalty * float(np.abs(self._remainder).sum(dtype=np.float64))
+        objective = self.nuclear_norm
+        objective += self._penalty * float(
+            np.abs(self._remainder).sum(dtype=np.float64)
+        )
         svd = truncated_svd(self._multipliers, 1, random_state=self._rng)
         # Multipliers whose singular values are at most 1 give a lower bound.
         bound = inner(self._X, self._multipliers) / max(float(svd.s[0]), 1.0)
-        return 1.0 - bound / reached if reached else 0.0
+        return 1.0 - bound / objective if objective else 0.0
 
 
 def _known_values(X: ArrayLike) -> tuple[FloatArray, Masks | None]:

@@ -407,9 +407,9 @@ def _pivots(
         chosen.append(column)
         exact[column] = 0.0
         squares[exact == 0] = 0.0
-    others = np.setdiff1d(np.arange(n_columns), chosen)
+    remaining = np.setdiff1d(np.arange(n_columns), chosen)
     pivots = np.array(chosen, np.int64)
-    return np.append(pivots, others[: k - len(chosen)])
+    return np.append(pivots, remaining[: k - len(chosen)])
 
 
 def _outside(Q: Float64Array, block: Float64Array) -> Float64Array:
@@ -439,15 +439,15 @@ def _best_middle(
     smallest singular values, as many as make the error of the product smallest.
     """
     samples = samples_of(selection.matrix)
-    left = _basis(C)
-    right = _basis(R.T)
-    core = left.T @ samples.matmat(right)
-    attainable = selection.distance(left @ core, right)
+    column_basis = _basis(C)
+    row_basis = _basis(R.T)
+    core = column_basis.T @ samples.matmat(row_basis)
+    attainable = selection.distance(column_basis @ core, row_basis)
     best = np.zeros((C.shape[1], len(R)))
     least = math.inf
     for share in _SHARES:
-        columns = _inverse(C, share) @ left
-        rows = _inverse(R.T, share) @ right
+        columns = _inverse(C, share) @ column_basis
+        rows = _inverse(R.T, share) @ row_basis
         U = columns @ core @ rows.T
         rounded = U.astype(selection.dtype).astype(np.float64)
         error = selection.distance(C @ rounded, R.T)

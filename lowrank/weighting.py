@@ -54,7 +54,8 @@ class WeightedSamples:
         to the number of columns, there are as many rows, of weight 0.
         """
         rows = np.flatnonzero(weights > 0)
-        missing = min(int(weights.sum()), samples.shape[1]) - rows.size
+        n_repeated = int(weights.sum())
+        missing = min(n_repeated, samples.shape[1]) - rows.size
         of_rows = weights[rows]
         if missing > 0:
             rows = np.append(rows, np.repeat(rows[:1], missing))
@@ -161,6 +162,7 @@ def weighted_rows(
     row: Float64Array,
 ) -> InMemory:
     """Return the operator of diag(w)^(1/2) (X - 1 row') for samples X."""
+    # The Gram matrix of these rows is X' diag(w) X.
     roots = np.sqrt(weights)
     if isinstance(samples, DenseOperator):
         array = samples.array

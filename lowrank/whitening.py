@@ -123,19 +123,22 @@ class Whitening(
         data = validated_samples(self, X)
         check_choice(self.method, _METHODS)
         check_positive(self.epsilon, "epsilon", or_zero=True)
-        limits = min(data.shape), "min(X.shape)"
-        k = (
-            checked_rank(self.n_components, *limits, name="n_components", or_none=True)
-            or None
+        k = checked_rank(
+            self.n_components,
+            min(data.shape),
+            "min(X.shape)",
+            name="n_components",
+            or_none=True,
         )
-        is_scaled = self.method == "zca-cor"
         pca = PCA(
-            k,
+            k or None,
             center="exact",
-            standardize=is_scaled,
+            standardize=self.method == "zca-cor",
             ddof=self.ddof,
             tol=0,
-        ).fit(data)
+        )
+        pca.fit(data)
+        # Dividing by mere rounding errors would make noise of variance 1.
         has_variance = pca._variances > pca._negligible_variance
         self.components_ = pca.components_[has_variance]
         self.explained_variance_ = pca.explained_variance_[has_variance]
@@ -143,6 +146,7 @@ class Whitening(
             pca._so_far.total / (pca._so_far.n_samples - self.ddof) / data.shape[1]
         )
         damping = math.sqrt(self.epsilon * mean_square) * pca._unit
+        # sqrt(variance + epsilon M) without a square that may overflow
         self._lengths = np.hypot(pca._deviations[has_variance], damping).astype(
             pca.mean_.dtype
         )
@@ -163,6 +167,7 @@ class Whitening(
         centred: FloatArray = data - self.mean_
         if self.scale_ is not None:
             centred /= self.scale_
+        # "zca" turns the coordinates back to the axes of the features.
         whitened: FloatArray = (centred @ self.components_.T) / self._lengths
         return whitened if self.method == "pca" else whitened @ self.components_
 

@@ -327,6 +327,7 @@ def als_sweeps(
                 by_column=by_column,
             )
     mean, deviation = moments(X, weights)
+    # The unit of the entries: a matrix of equal entries has no deviation.
     scale = (deviation if biases else math.hypot(mean, deviation)) or 1.0
     model = _Model(k, regularization, scale, count_power, biases, nonnegative)
     column_weights = _transposed_weights(entries, weights, X.shape[1])
@@ -350,7 +351,7 @@ def als_sweeps(
             shift = columns.mean_residual()
             fitted -= total_weight * shift**2
             mean += shift
-        squares = fitted - columns.penalties()
+        squares = fitted - columns.penalties()  # `solve` includes its own penalties
         replaced = yield AlsSweep(
             BiasedFactors(mean, rows.bias, columns.bias, rows.factors, columns.factors),
             half_objective=half,

@@ -116,12 +116,13 @@ class Completion:
     @property
     def matrix(self) -> LowRank:
         """The completed matrix in factored form; two more columns hold the mean and the biases."""
-        left, right = self.factors.left, self.factors.right
-        rows = (self.row_bias + left.dtype.type(self.mean))[:, None]
+        row_factors = self.factors.left
+        column_factors = self.factors.right
+        rows = (self.row_bias + row_factors.dtype.type(self.mean))[:, None]
         columns = self.column_bias[:, None]
         return LowRank(
-            np.hstack([left, rows, np.ones_like(rows)]),
-            np.hstack([right, np.ones_like(columns), columns]),
+            np.hstack([row_factors, rows, np.ones_like(rows)]),
+            np.hstack([column_factors, np.ones_like(columns), columns]),
         )
 
     def predict(
@@ -267,13 +268,16 @@ def complete(
     completion = fit(problem, rank, regularization, stop)
     scale = completion.factors.dtype.type(unit)
     half = exponent // 2  # split between the two factors: one alone might overflow
-    left, right = completion.factors.left, completion.factors.right
+    row_factors = completion.factors.left
+    column_factors = completion.factors.right
     return replace(
         completion,
         mean=completion.mean * unit,
         row_bias=completion.row_bias * scale,
         column_bias=completion.column_bias * scale,
-        factors=LowRank(np.ldexp(left, half), np.ldexp(right, exponent - half)),
+        factors=LowRank(
+            np.ldexp(row_factors, half), np.ldexp(column_factors, exponent - half)
+        ),
         rmse=completion.rmse * unit,
         held_out_rmse=completion.held_out_rmse and completion.held_out_rmse * unit,
     )

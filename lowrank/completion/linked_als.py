@@ -189,6 +189,7 @@ class _LinkedSide(Side):
             column_factors,
             other_bias=column_bias,
             shift=shift,
+            # The precision of `ridge_precision` is diagonal, with equal factors.
             penalty=self.weight * precision[0],
             bias_penalty=self.weight * precision[-1],
             factors=factors,

@@ -120,7 +120,7 @@ def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
         )
     check_not_negative(array, "weights")
     rows, columns, _ = Entries.of(X)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # infinity is an error below
         values = _values_at(array, rows, columns).astype(X.dtype)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -173,6 +173,7 @@ def _values_at(
         return np.asarray(matrix[rows, columns], np.float64)
     sparse_matrix: Any = matrix
     coo = sparse_matrix.tocoo()
+    # Row-major order makes the keys ascend.
     keys = rows.astype(np.int64) * coo.shape[1] + columns
     stored = coo.row.astype(np.int64) * coo.shape[1] + coo.col
     positions = np.searchsorted(keys, stored)

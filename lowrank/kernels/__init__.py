@@ -264,7 +264,7 @@ def parts(matrix: Coded) -> tuple[Any, ...]:
     """Return a matrix as the active kernels take it."""
     if not isinstance(matrix, CodedMatrix):
         return matrix
-    if backends.active is reference:
+    if backends.active is reference:  # it knows no codes
         return matrix.arrays
     row_shift = column_shift = matrix.levels[:0]
     if matrix.row_shift is not None and matrix.column_shift is not None:
@@ -285,6 +285,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
     """Return an array that starts on a cache line, so that rows span as few lines as possible."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(n_bytes + 64, dtype=np.uint8)
+    # The address of the array becomes a multiple of 64, the length of a line.
     start = -memory.ctypes.data % 64
     return memory[start : start + n_bytes].view(dtype).reshape(shape)
 
@@ -656,6 +657,7 @@ def resolve_threads(threads: int | None) -> int:
 @contextmanager
 def at_most(threads: int | None) -> Iterator[None]:
     """Set the default number of threads inside the block; None does not change it."""
+    # A context variable belongs to one thread or task: others keep their number.
     token = default_threads.set(resolve_threads(threads))
     try:
         yield
@@ -679,6 +681,7 @@ def one_blas_thread() -> Iterator[None]:
     with _lock:
         if _users == 0:
             _release(force=True)
+            # A module that was imported since may have brought another BLAS.
             _limits = _controller(len(sys.modules)).limit(limits=1, user_api="blas")
         _users += 1
     try:

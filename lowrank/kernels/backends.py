@@ -54,6 +54,7 @@ def use(name: str) -> None:
         )
     active = reference
     if name != "reference" and _core is not None:
+        # The instruction set is a state of the extension.
         _core.use(name)
         active = _core
 
@@ -84,8 +85,8 @@ def check_same(core: ModuleType) -> None:
             and function.__module__ == reference.__name__
         ):
             code, signature = function.__code__, getattr(core, name, core).__doc__ or ""
-            found = re.findall(r"[(,] ?(\w+): ", signature.partition("\n")[0])
-            if not hasattr(core, name) or found != list(
+            parameters = re.findall(r"[(,] ?(\w+): ", signature.partition("\n")[0])
+            if not hasattr(core, name) or parameters != list(
                 code.co_varnames[: code.co_argcount]
             ):
                 raise ImportError(

@@ -55,7 +55,7 @@ def als_half_sweep(
     for row in range(len(factors)):
         observed = slice(indptr[row], indptr[row + 1])
         columns = indices[observed]
-        if len(columns) == 0:
+        if len(columns) == 0:  # the penalties alone have their minimum at zero
             factors[row], bias[row], objective[row] = 0, 0, 0
             continue
         target = data[observed] - other.dtype.type(shift) - other_bias[columns]
@@ -66,6 +66,7 @@ def als_half_sweep(
             roots = np.sqrt(weights[observed])
             target = roots * target
             design = roots[:, None] * design
+        # Without a bias its column is zero: any penalty leaves it at zero.
         ridge = np.append(
             np.full(k, penalty[row]), bias_penalty[row] if fit_bias else 1
         )
@@ -123,7 +124,7 @@ def implicit_half_sweep(
         design, weights = other[indices[observed]], data[observed]
         design = design * np.sqrt(weights)[:, None]
         target = np.sqrt(weights)
-        if residual is not None:
+        if residual is not None:  # the errors of the other blocks alone
             target = residual[observed] + design @ factors[row]
         total = design.T @ target + (0 if right is None else right[row])
         system = design.T @ design + gram + penalty[row] * fixed
@@ -312,6 +313,7 @@ def project(
 ) -> None:
     """Subtract the projection of W on V; write its coefficients, and W.T @ W of the rest."""
     inside[:] = 0
+    # The second pass removes what rounding has left in all columns.
     for start in (first, 0)[: 1 + again]:
         part = V[:, start:].T @ W
         inside[start:] += part
@@ -381,8 +383,9 @@ def best_items(
             is_valid &= ~np.isin(candidates, rated)
         valid = candidates[is_valid]
         scores = scores[is_valid] + np.float32(0)  # no minus zero
-        places = valid if ties is None else ties.places(rows[is_valid], valid)
-        best = np.lexsort((places, -scores))[: found.items.shape[1]]
+        order_of_ties = valid if ties is None else ties.places(rows[is_valid], valid)
+        # The last key counts first.
+        best = np.lexsort((order_of_ties, -scores))[: found.items.shape[1]]
         count = len(best)
         found.counts[query] = count
         found.items[query, :count] = valid[best]
@@ -450,6 +453,7 @@ def gram_rows(
         sums = np.empty((1, len(out)), np.float32)
         one_row = np.array([0, len(users)])
         sparse_rows(one_row, users, history, indptr, indices, data, sums, threads)
+        # In the order of the compiled kernel, so that the bits are equal
         values_of_row = sums[0] * (scale[first + row] * out)
         best = np.argsort(-np.abs(values_of_row), kind="stable")
         best = best[: columns.shape[1]]
@@ -484,8 +488,8 @@ def sum_rows(
 ) -> None:
     """Add rows of a CSR matrix, each times its factor, to `out`."""
     for row, factor in zip(rows.tolist(), factors, strict=True):
-        own = slice(indptr[row], indptr[row + 1])
-        out[indices[own]] += factor * data[own]
+        stored = slice(indptr[row], indptr[row + 1])
+        out[indices[stored]] += factor * data[stored]
 
 
 def hash_texts(
@@ -506,9 +510,9 @@ def hash_texts(
 
 def largest(scores: Floats, found: Ints) -> int:
     """Write the positions of the largest scores, best first; return their number."""
-    places = np.flatnonzero(scores > -np.inf)
-    order = np.argsort(-scores[places], kind="stable")
-    best = places[order[: len(found)]]
+    positions = np.flatnonzero(scores > -np.inf)
+    order = np.argsort(-scores[positions], kind="stable")
+    best = positions[order[: len(found)]]
     found[: len(best)] = best
     return len(best)
 
@@ -570,17 +574,17 @@ def read_rows(
     """Write the numbers in columns of a text; return the number of rows, -1 if it is not plain."""
     n_rows, block = 0, text.tobytes()
     room = min((len(array) for array in arrays), default=sys.maxsize)
-    if b'"' in block or not block.isascii():
+    if b'"' in block or not block.isascii():  # quoted fields need a real parser
         return -1
     for line in re.split("\r?\n", block.decode()):
         fields = line.split(mark)
         if line and (len(fields) != width or n_rows == room):
             return -1
-        for place, array in zip(places if line else (), arrays, strict=False):
+        for column, array in zip(places if line else (), arrays, strict=False):
             form = _INTEGER if array.dtype == np.int64 else _DECIMAL
-            if not form.fullmatch(fields[place]):
+            if not form.fullmatch(fields[column]):
                 return -1
-            array[n_rows] = array.dtype.type(fields[place])
+            array[n_rows] = array.dtype.type(fields[column])
         n_rows += bool(line)
     return n_rows
 

@@ -101,6 +101,7 @@ def top_k(
             fixed = np.arange(n_items, dtype=np.int32)
         if allowed is not None:  # the fixed order has all items; NaN is never found
             bias = np.where(allowed, bias, np.float32(np.nan))
+    # A search for all items has no bounds.
     n_pruned = n if prune else n_items
     order, stops = search_plan(
         users, items, bias, weight, allowed, fixed, n_pruned, order
@@ -111,7 +112,7 @@ def top_k(
         scores=np.empty(shape, np.float32),
         counts=np.zeros(n_users, np.int64),
     )
-    if top.items.size:
+    if top.items.size:  # the kernel takes no empty arrays
         backends.active.best_items(
             users,
             items,
@@ -197,9 +198,9 @@ def gram_rows(
         Matrix of shape (r, m), with sorted indices.
     """
     n_rows = rows.stop - rows.start
-    most = max(1, min(most, len(out)))
-    columns = np.empty((n_rows, most), np.int32)
-    values = np.empty((n_rows, most), np.float32)
+    width = max(1, min(most, len(out)))
+    columns = np.empty((n_rows, width), np.int32)
+    values = np.empty((n_rows, width), np.float32)
     counts = np.empty(n_rows, np.int64)
     backends.active.gram_rows(
         *X,
@@ -213,7 +214,8 @@ def gram_rows(
         counts,
         resolve_threads(threads),
     )
-    is_entry = np.arange(most) < counts[:, None]
+    # Rows with fewer entries are not filled up.
+    is_entry = np.arange(width) < counts[:, None]
     indptr = np.append(0, np.cumsum(counts))
     return CsrArrays(indptr, columns[is_entry], values[is_entry])
 
