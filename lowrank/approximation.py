@@ -180,10 +180,9 @@ def denoise(
         return hard_threshold(
             matrix, threshold_factor(beta) * unit, random_state=random_state
         )
-    low, high = (
-        (1 - math.sqrt(beta)) * unit,
-        (1 + math.sqrt(beta)) * unit,
-    )  # edges of the noise
+    # Edges of the singular values of the noise.
+    low = (1 - math.sqrt(beta)) * unit
+    high = (1 + math.sqrt(beta)) * unit
     if method == "soft":
         return soft_threshold(matrix, high, random_state=random_state)
     svd = svd_down_to(matrix, high, random_state)
@@ -233,6 +232,7 @@ def svd_down_to(
     matrix = as_operator(A)
     largest = min(matrix.shape)
     k = min(k, largest)
+    # Doubling costs at most as much again as the last decomposition.
     while True:
         svd = truncated_svd(matrix, k, random_state=random_state)
         if k == largest or svd.s[-1] <= tau:

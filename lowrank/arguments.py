@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     RandomStateLike = int | np.random.Generator | np.random.RandomState | None
 
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
-_FINEST_TOL = (
-    500  # tolerance for tol=0, the limit of rounding, in units of the machine epsilon
-)
+# Tolerance for tol=0, the limit of rounding, in machine epsilons.
+_FINEST_TOL = 500
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,8 @@ def validated(
     rng = checked_generator(random_state)
     row = checked_center(center, matrix.shape[1])
     peak = matrix.peak
-    if isinstance(matrix, ProductOperator):  # entries of products with unit vectors
+    if isinstance(matrix, ProductOperator):
+        # Entries are not known; those of a product with a random unit vector are of their size.
         direction = np.random.default_rng(0).standard_normal((matrix.shape[1], 1))
         direction /= np.linalg.norm(direction) or 1.0
         product = matrix.matmat(direction.astype(matrix.dtype))
@@ -152,23 +152,19 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         entries = canonical(sparse.csr_array(given)).astype(dtype, copy=False)
         matrix = SparseOperator(entries)
     else:
-        masked = (
-            int(np.ma.getmaskarray(given).sum())
-            if isinstance(given, np.ma.MaskedArray)
-            else 0
-        )
+        masked = 0
+        if isinstance(given, np.ma.MaskedArray):
+            masked = int(np.ma.getmaskarray(given).sum())
         if masked:
             raise ArgumentError(
                 f"A must have no masked entries; got {masked}: fill them first."
             )
         entries = as_array(given)
-        entries = entries.astype(
-            _working_dtype(entries.dtype, entries.shape), copy=False
-        )
+        dtype = _working_dtype(entries.dtype, entries.shape)
+        entries = entries.astype(dtype, copy=False)
         if not (entries.flags.c_contiguous or entries.flags.f_contiguous):
-            entries = np.ascontiguousarray(
-                entries
-            )  # else BLAS copies it in every product
+            # BLAS would copy it in every product.
+            entries = np.ascontiguousarray(entries)
         matrix = DenseOperator(entries)
     if not np.isfinite(matrix.peak):
         raise not_finite(entries, "A")
@@ -200,9 +196,8 @@ def entries_of(matrix: MatrixOperator, hint: str = "") -> Any:
 def _working_dtype(
     given: np.dtype[Any] | None, shape: tuple[int, ...]
 ) -> np.dtype[Any]:
-    return np.dtype(
-        real_matrix(np.dtype(given), shape, "A")
-    )  # float64 if None is given
+    # NumPy's dtype for None is float64.
+    return np.dtype(real_matrix(np.dtype(given), shape, "A"))
 
 
 def checked_rank(
@@ -224,10 +219,8 @@ def checked_rank(
     """
     if or_none and k is None:
         return 0
-    least, rank = (
-        int(or_none),
-        checked_integer(k, name, "an integer" + " or None" * or_none),
-    )
+    least = int(or_none)
+    rank = checked_integer(k, name, "an integer or None" if or_none else "an integer")
     if not least <= rank <= largest:
         raise ArgumentError(
             f"{name} must be between {least} and {largest} ({limit}); got {rank}."

@@ -232,6 +232,7 @@ class RowBlocks(MatrixOperator):
 
     def centred(self, row: FloatArray) -> Self:
         """Return A - 1 row', computed for dense blocks and kept as a correction for sparse ones."""
+        # A copy shares the blocks; each pass scales and centres them.
         result = copy.copy(self)
         result._row = row if self._row is None else self._row + row
         result._means = self._means - row
@@ -245,6 +246,7 @@ class RowBlocks(MatrixOperator):
         result._row = None if self._row is None else self._row * factors
         result._means = self._means * factors
         result._deviations = self._deviations * abs(factors)
+        # No entry is further from its mean than the norm of all differences from it.
         bounds = abs(result._means) + result._deviations
         if result._row is not None:
             bounds += abs(result._row)
@@ -455,6 +457,7 @@ def _checked(given: Any, row: int) -> tuple[Any, float]:
 def as_array(A: Any) -> NDArray[Any]:
     """Return array-like input as an array, with NaN for missing values of nullable pandas types."""
     array = np.asarray(A)
+    # A table of nullable columns becomes an array of objects, with pandas.NA in it.
     if array.dtype == object and array.ndim == 2:
         kinds = {getattr(dtype, "kind", "O") for dtype in getattr(A, "dtypes", "O")}
         if kinds <= set("biuf"):

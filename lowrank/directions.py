@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from scipy import linalg
 
+from lowrank.arguments import validated
 from lowrank.kernels import pieces
 from lowrank.operators import safe_exponent
 from lowrank.samples import ENTRY_ROUNDING, SOLVER_ROUNDING, rounding_limits
 from lowrank.solvers.lapack import lapack_svd
-from lowrank.svd import unrounded_svd, with_signs
+from lowrank.svd import solved, with_signs
 
 if TYPE_CHECKING:
     from lowrank.arguments import RandomStateLike
@@ -54,15 +55,16 @@ class Solver:
         row: Float64Array,
     ) -> SVD:
         """Return the k largest triplets of Y - 1 row', in the precision that they need."""
-        svd = unrounded_svd(
+        center = row if row.any() else None
+        problem = validated(
             samples,
             k,
-            method=self.method,
-            tol=self.tol,
-            center=row if row.any() else None,
-            random_state=self.random_state,
+            self.method,
+            self.tol,
+            center,
+            self.random_state,
         )
-        return _with_fixed_null_space(svd)
+        return _with_fixed_null_space(solved(problem, stacklevel=2))
 
 
 def _with_fixed_null_space(svd: SVD) -> SVD:

@@ -104,7 +104,8 @@ class LowRank:
     @property
     def storage_saved(self) -> float:
         """Share of memory saved relative to a dense array; negative if the factors need more."""
-        return 1.0 - self.rank * sum(self.shape) / max(1, math.prod(self.shape))
+        stored = self.rank * sum(self.shape)
+        return 1.0 - stored / max(1, math.prod(self.shape))
 
     @property
     def matrix(self) -> LowRank:
@@ -151,6 +152,7 @@ class LowRank:
                 f"got shapes {first.shape} and {second.shape}."
             )
         result = np.empty(first.size, self.dtype)
+        # Rows of both factors are copied for each pair, so that memory has to be limited.
         for part in _pieces(first.size, self.rank):
             result[part] = self[first[part], second[part]]
         return result
@@ -160,6 +162,7 @@ class LowRank:
         if not isinstance(other, LowRank):
             # a sparse block multiplies from the left
             return self.left @ (block.T @ self.right).T
+        # The product keeps the smaller of the two ranks.
         core = self.right.T @ other.left
         if self.rank <= other.rank:
             return LowRank(self.left, other.right @ core.T)
@@ -228,6 +231,7 @@ class LowRank:
         if tol is None:
             tol = max(self.shape) * float(np.finfo(self.dtype).eps)
         check_positive(tol, "tol", or_zero=True)
+        # left right' = Q (P S') Y', where the SVD of the small core gives that of the product.
         Q, P = np.linalg.qr(self.left)
         Y, S = np.linalg.qr(self.right)
         U, s, Vt = np.linalg.svd(P @ S.T, full_matrices=False)
@@ -284,8 +288,10 @@ class LowRank:
                 for rows, part in given._blocks()
             )
             return math.hypot(*distances)
-        wide = LowRank(self.left.astype(np.float64), self.right.astype(np.float64))
+        left = self.left.astype(np.float64)
+        wide = LowRank(left, self.right.astype(np.float64))
         norm = wide.frobenius_norm()
+        # Squares of extreme entries would overflow or vanish.
         if exponent := safe_exponent(max(matrix.peak, norm), wide.dtype):
             wide = LowRank(np.ldexp(wide.left, -exponent), wide.right)
             return wide.distance_to(matrix.scaled(2.0**-exponent)) * 2.0**exponent
@@ -345,7 +351,8 @@ def _longest_row(factor: FloatArray) -> float:
     """Return the largest length of a row, without overflow of its squares."""
     if not factor.size:
         return 0.0
-    return float(np.hypot.reduce(factor.astype(np.float64), axis=1).max())
+    lengths = np.hypot.reduce(factor.astype(np.float64), axis=1)
+    return float(lengths.max())
 
 
 class LowRankOperator(MatrixOperator):
@@ -365,6 +372,7 @@ class LowRankOperator(MatrixOperator):
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of A - 1 row'."""
+        # The sum over rows is |R v|^2 about the means, plus n times the squared shift of the mean.
         left = self._left.astype(np.float64)
         means = left.mean(axis=0) if len(left) else left.sum(axis=0)
         R = np.linalg.qr(left - means)[1]

@@ -169,7 +169,8 @@ class MatrixOperator(ABC):
 
 class _Transposed:
     def __init__(self, original: MatrixOperator) -> None:
-        self.shape = (original.shape[1], original.shape[0])
+        rows, columns = original.shape
+        self.shape = (columns, rows)
         self.dtype = original.dtype
         self.matmat = original.rmatmat
         self.rmatmat = original.matmat
@@ -219,7 +220,7 @@ class DenseOperator(MatrixOperator):
         if not len(self.array):
             return means
         # Sums of differences from the first row neither overflow nor round where all are equal.
-        unit = 2.0**-_HALVED if self.peak > _LARGEST_SUMMED else 1.0
+        unit = _unit_of_sums(self.peak)
         first = self.array[0] * np.float64(unit)
         for part in self._parts(0, _CHUNK):
             differences = np.multiply(self.array[part], unit, dtype=np.float64)
@@ -329,7 +330,7 @@ class SparseOperator(MatrixOperator):
         """Return the mean of each column, zeros included; exact for constant columns."""
         n, m = self.shape
         columns = self.csr.indices
-        unit = 2.0**-_HALVED if self.peak > _LARGEST_SUMMED else 1.0
+        unit = _unit_of_sums(self.peak)
         data = self.csr.data * np.float64(unit)
         means = np.bincount(columns, weights=data, minlength=m) / max(1, n)
         # The mean of the differences from a rounded mean corrects it.
@@ -501,7 +502,9 @@ def largest_entry(entries: FloatArray) -> float:
     if entries.size == 0:
         return 0.0
     with np.errstate(invalid="ignore"):
-        return float(max(abs(entries.max()), abs(entries.min())))
+        highest = abs(entries.max())
+        lowest = abs(entries.min())
+    return float(max(highest, lowest))
 
 
 def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
@@ -510,11 +513,17 @@ def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
     It is 0 if the largest absolute entry, `peak`, is between 2**-16 and 2**16 in float32, or
     2**-160 and 2**160 in float64. Multiplication by ``2.0**-x`` is exact.
     """
-    exponent = math.frexp(peak)[1]
+    _, exponent = math.frexp(peak)
     if peak == 0.0 or abs(exponent) <= _SAFE_EXPONENT[str(dtype)]:
         return 0
+    # 2.0**-x itself must be a normal number of the dtype.
     limit = _LARGEST_EXPONENT[str(dtype)]
     return max(-limit, min(limit, exponent))
+
+
+def _unit_of_sums(peak: float) -> float:
+    """Return the power of two by which entries are multiplied so that their sums are finite."""
+    return 2.0**-_HALVED if peak > _LARGEST_SUMMED else 1.0
 
 
 def row_of_entry(csr: Any) -> NDArray[np.integer[Any]]:
@@ -596,7 +605,8 @@ class CentredOperator(MatrixOperator):
         return self._inner.matmat(X) - self._row @ X
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        return self._inner.rmatmat(Y) - np.outer(self._row, Y.sum(axis=0))
+        sums = Y.sum(axis=0)
+        return self._inner.rmatmat(Y) - np.outer(self._row, sums)
 
     def _toarray(self) -> FloatArray:
         difference = self._inner.toarray() - self._exact_row
@@ -617,7 +627,8 @@ class CentredDenseOperator(CentredOperator):
         super().__init__(inner, row)
         self._array = inner.array
         # Subtracting the rounding error of the row too makes float32 as accurate as float64.
-        self._rest = (self._exact_row - self._row).astype(inner.dtype)
+        rounded_off = self._exact_row - self._row
+        self._rounded_off = rounded_off.astype(inner.dtype)
 
     @property
     def subtracted(self) -> float:
@@ -644,10 +655,13 @@ class CentredDenseOperator(CentredOperator):
     def _centre(self, block: FloatArray, axis: int, part: slice) -> None:
         """Write centred rows, or the transpose of centred columns, into a block."""
         if axis == 0:
-            entries, row, rounded_off = self._array[part], self._row, self._rest
+            entries = self._array[part]
+            row = self._row
+            rounded_off = self._rounded_off
         else:
             entries = self._array.T[part]
-            row, rounded_off = self._row[part, None], self._rest[part, None]
+            row = self._row[part, None]
+            rounded_off = self._rounded_off[part, None]
         np.subtract(entries, row, out=block)
         if rounded_off.any():
             block -= rounded_off

@@ -77,6 +77,8 @@ class RowCentredSamples(MatrixOperator):
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of Y - 1 row', shape (m,)."""
+        # Sums of a matrix without entries, whose rows are -weights offsets': about the mean
+        # offset, plus n times the squared mean.
         centre = self._offsets.mean(axis=0)
         about = self._offsets - centre
         without = np.einsum(
@@ -87,6 +89,7 @@ class RowCentredSamples(MatrixOperator):
 
     def row_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
+        # |W o + row|^2 for the offsets o of each row, likewise without entries
         gram = self._weights.T @ self._weights
         without = np.einsum("ir,rs,is->i", self._offsets, gram, self._offsets)
         without += 2 * self._offsets @ (self._weights.T @ row) + row @ row
@@ -173,12 +176,17 @@ def project(
     components: FloatArray,
 ) -> FloatArray:
     """Return (Y - 1 row') components', shape (n, k)."""
+    # Large entries may overflow in the sums, though the scores do not.
     exponent = safe_exponent(samples.peak, samples.dtype)
     if exponent:
-        samples, row = samples.scaled(2.0**-exponent), row * 2.0**-exponent
+        samples = samples.scaled(2.0**-exponent)
+        row = row * 2.0**-exponent
     centred = samples.centred(row) if row.any() else samples
-    scores = centred.matmat(np.ascontiguousarray(components.T, samples.dtype))
-    return scores * scores.dtype.type(2.0**exponent) if exponent else scores
+    axes = np.ascontiguousarray(components.T, samples.dtype)
+    scores = centred.matmat(axes)
+    if exponent:
+        scores = scores * scores.dtype.type(2.0**exponent)
+    return scores
 
 
 def validated_samples(
@@ -261,19 +269,20 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
             )
         return X
     if not sparse.issparse(X):
-        rows = (
-            X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
-        )
+        rows = X
+        if center_samples:
+            rows = X - X.mean(axis=1, keepdims=True, dtype=np.float64)
+        # BLAS copies other layouts in every product.
         is_contiguous = rows.flags.c_contiguous or rows.flags.f_contiguous
-        return DenseOperator(
-            rows.astype(X.dtype, "K" if is_contiguous else "C", copy=False)
-        )
+        order = "K" if is_contiguous else "C"
+        return DenseOperator(rows.astype(X.dtype, order, copy=False))
     given: Any = X
     csr = canonical(given.tocsr())
     if not center_samples:
         return SparseOperator(csr)
-    means = _sums(row_of_entry(csr), csr.data, csr.shape[0]) / csr.shape[1]
-    return RowCentredSamples(csr, means, np.ones(csr.shape[1]))
+    n, m = csr.shape
+    means = _sums(row_of_entry(csr), csr.data, n) / m
+    return RowCentredSamples(csr, means, np.ones(m))
 
 
 def column_scale(samples: Samples, ddof: int) -> tuple[Float64Array, NDArray[np.bool_]]:
@@ -287,8 +296,10 @@ def column_scale(samples: Samples, ddof: int) -> tuple[Float64Array, NDArray[np.
     unit = 2.0**exponent if abs(exponent) > _SQUARED else 1.0
     if unit != 1.0:
         samples = samples.scaled(1 / unit)
-    deviation = np.sqrt(samples.column_squares(samples.column_means()) / (count - ddof))
-    size = np.sqrt(samples.column_squares(np.zeros(samples.shape[1])) / count)
+    zeros = np.zeros(samples.shape[1])
+    about_means = samples.column_squares(samples.column_means())
+    deviation = np.sqrt(about_means / (count - ddof))
+    size = np.sqrt(samples.column_squares(zeros) / count)
     return rounded_scale(deviation, size, samples.dtype, unit)
 
 
@@ -458,7 +469,8 @@ class GaussianDensityMixin:
 
     def score(self, X: MatrixLike, y: object = None) -> float:
         """Return the mean log-likelihood of samples; see `score_samples`."""
-        return float(np.mean(self.score_samples(X), dtype=np.float64))
+        likelihoods = self.score_samples(X)
+        return float(np.mean(likelihoods, dtype=np.float64))
 
     def get_covariance(self) -> FloatArray:
         """Return the covariance of the model in the units of X, shape (n_features, n_features).
@@ -490,6 +502,7 @@ class GaussianDensityMixin:
                 "The covariance must have full rank to be inverted; got one with directions "
                 "without variance: use fewer components, so that noise_variance_ is positive."
             )
+        # The inverse has the same axes: 1 / variance on them, and 1 / noise elsewhere.
         variances, noise = self._density_variances()
         base = 1 / noise if noise > 0 else 0.0
         precision: FloatArray = (self._axes.T * (1 / variances - base)) @ self._axes
@@ -517,9 +530,12 @@ class GaussianDensityMixin:
         rng = checked_generator(
             self.random_state if random_state is None else random_state
         )
+        # x = V z + e, with the variance beyond the noise in z, and the noise in e.
         excess = np.maximum(self._variances - self._noise, 0)
-        hidden = rng.standard_normal((n_samples, self.n_components_)) * np.sqrt(excess)
-        noise = rng.standard_normal((n_samples, self.n_features_in_)) * self._noise**0.5
+        hidden = rng.standard_normal((n_samples, self.n_components_))
+        hidden *= np.sqrt(excess)
+        noise = rng.standard_normal((n_samples, self.n_features_in_))
+        noise *= self._noise**0.5
         drawn = self._location / self._unit + hidden @ self._axes + noise
         drawn *= self._unit
         if self.scale_ is not None:
@@ -545,9 +561,8 @@ class GaussianDensityMixin:
         log_determinant += 2 * self.n_features_in_ * math.log(self._unit)
         if noise > 0:
             distance += outside / noise
-            log_determinant += (self.n_features_in_ - self.n_components_) * float(
-                np.log(noise)
-            )
+            others = self.n_features_in_ - self.n_components_
+            log_determinant += others * float(np.log(noise))
         if self.scale_ is not None:
             log_determinant += 2 * float(np.log(self.scale_, dtype=np.float64).sum())
         constant = self.n_features_in_ * float(np.log(2 * np.pi))

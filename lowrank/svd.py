@@ -44,6 +44,7 @@ _ROUNDING = 20
 _ROUNDING_OF_ZERO = 40
 # Largest share of a singular value that rounding of float32 may be.
 _LARGEST_ROUNDING = 1e-3
+_WIDE = np.dtype(np.float64)
 
 
 class ConvergenceWarning(UserWarning):
@@ -170,7 +171,9 @@ class SVD:
             return None
         if self.k == min(self.shape):
             return 0.0
-        whole, kept = self.frobenius_norm, self._kept_norm
+        whole = self.frobenius_norm
+        kept = self._kept_norm
+        # The root of whole**2 - kept**2, whose squares may overflow.
         return math.sqrt(max(whole - kept, 0.0)) * math.sqrt(whole + kept)
 
     @property
@@ -241,37 +244,40 @@ class SVD:
                 f"got {peak:.3g}."
             )
         peak = max(peak, forgetting * float(self.s.max(initial=0.0)))
+        # Extreme numbers are updated in other units, in which their squares are finite.
         if exponent := safe_exponent(peak, self.s.dtype):
             new = np.ldexp(new, -exponent)
             scaled = self._scaled(-exponent).updated(new, k=k, forgetting=forgetting)
             return scaled._scaled(exponent)
         new = new.astype(self.s.dtype, copy=False)
         largest = min(self.k + len(new), self.shape[1])
-        rank = (
-            min(self.k, largest)
-            if k is None
-            else checked_rank(k, largest, "k + len(rows), m")
-        )
+        rank = min(self.k, largest)
+        if k is not None:
+            rank = checked_rank(k, largest, "k + len(rows), m")
+        # [U S V'; rows] = [U 0; 0 I] [S V'; rows], whose first factor is orthonormal.
         old = self.s * self.s.dtype.type(forgetting)
-        G, s, Vt = lapack_svd(np.vstack([old[:, None] * self.Vt, new]))
+        stack = np.vstack([old[:, None] * self.Vt, new])
+        G, s, Vt = lapack_svd(stack)
         left_out = float(s[rank]) if rank < s.size else 0.0
         G, s, Vt = with_signs(G[:, :rank], s[:rank], Vt[:rank])
-        inside = np.linalg.norm(Vt @ self.Vt.T, axis=1).clip(max=1.0).astype(np.float64)
+        # The part of a new direction outside of the old ones meets what A has there.
+        cosines = np.linalg.norm(Vt @ self.Vt.T, axis=1).astype(np.float64)
+        cosines = cosines.clip(max=1.0)
+        sines = np.sqrt(1 - cosines**2)
         error = forgetting * self.spectral_error_bound
-        known = forgetting * np.linalg.norm(self.residuals, axis=1)
-        right = known[0] * inside + error * np.sqrt(1 - inside**2)
-        left = known[1] * np.linalg.norm(G[: self.k], axis=0)
+        of_right, of_left = forgetting * np.linalg.norm(self.residuals, axis=1)
+        right = of_right * cosines + error * sines
+        left = of_left * np.linalg.norm(G[: self.k], axis=0)
         norm = self.frobenius_norm
+        if norm is not None:
+            added = float(np.linalg.norm(new.astype(np.float64)))
+            norm = math.hypot(forgetting * norm, added)
         return SVD(
             U=np.vstack([self.U @ G[: self.k], G[self.k :]]),
             s=s,
             Vt=np.ascontiguousarray(Vt),
             residuals=np.stack([right, left]),
-            frobenius_norm=None
-            if norm is None
-            else math.hypot(
-                forgetting * norm, float(np.linalg.norm(new.astype(np.float64)))
-            ),
+            frobenius_norm=norm,
             spectral_error_bound=error + left_out,
             passes=operator.passes,
             seconds=time.perf_counter() - start,
@@ -289,7 +295,8 @@ class SVD:
 
     def _scaled(self, exponent: int) -> SVD:
         """Return the decomposition of A * 2**exponent."""
-        factor, norm = 2.0**exponent, self.frobenius_norm
+        factor = 2.0**exponent
+        norm = self.frobenius_norm
         return replace(
             self,
             s=self.s * self.s.dtype.type(factor),
@@ -388,7 +395,7 @@ def truncated_svd(
     if row_weights is not None:
         A, center = weighted_matrix(A, row_weights, center), None
     problem = validated(A, k, method, tol, center, random_state)
-    return _solved(problem, stacklevel=3)._rounded(problem.matrix.dtype)
+    return solved(problem, stacklevel=3)._rounded(problem.matrix.dtype)
 
 
 def singular_values(
@@ -412,32 +419,23 @@ def singular_values(
     matrix = as_operator(A)
     rank = min(matrix.shape) if k is None else k
     problem = validated(matrix, rank, method, tol, center, random_state)
-    return _solved(problem, stacklevel=3).s.astype(problem.matrix.dtype, copy=False)
+    return solved(problem, stacklevel=3).s.astype(problem.matrix.dtype, copy=False)
 
 
-def unrounded_svd(
-    A: OperatorLike,
-    k: int,
-    *,
-    method: str = "auto",
-    tol: float | None = None,
-    center: ArrayLike | bool | None = None,
-    random_state: RandomStateLike = 0,
-) -> SVD:
-    """Return `truncated_svd` before it is rounded: float64 wherever float32 is not enough."""
-    problem = validated(A, k, method, tol, center, random_state)
-    return _solved(problem, stacklevel=3)
+def solved(problem: Problem, stacklevel: int) -> SVD:
+    """Try one solver after the other until the triplets are accurate; warn if none are.
 
-
-def _solved(problem: Problem, stacklevel: int) -> SVD:
-    """Try one solver after the other until the triplets are accurate; warn if none are."""
+    The arrays are in float64 wherever float32 is not enough.
+    """
     start = time.perf_counter()
     best: _Attempt | None = None
     passes = problem.matrix.passes
     attempts = _attempts(problem)
     for position, (method, is_wide) in enumerate(attempts):
         is_last = position == len(attempts) - 1
-        if best is not None and not is_last and _is_hopeless(problem, method, best):
+        # A solver that squares would lose what the last one has lost.
+        is_lost = best is not None and loses(best.s, problem.tol, _WIDE)
+        if is_lost and method in HALF_ACCURATE and not is_last:
             continue
         attempt = _attempt(problem, method, is_wide, passes)
         passes = attempt.matrix.passes
@@ -474,7 +472,8 @@ def _attempts(problem: Problem) -> list[tuple[str, bool]]:
 
     Reading blocks takes so long that they are not read for an attempt in float32.
     """
-    matrix, methods = problem.matrix, [problem.method]
+    matrix = problem.matrix
+    methods = [problem.method]
     if problem.is_chosen and problem.method in HALF_ACCURATE:
         methods.append(next_method(matrix, problem.method))
     if matrix.dtype == np.float64:
@@ -485,17 +484,6 @@ def _attempts(problem: Problem) -> list[tuple[str, bool]]:
     if problem.method in LAPACK_OF_ALL or matrix.in_blocks:
         return wide
     return [(problem.method, False), *wide]
-
-
-def _is_hopeless(
-    problem: Problem,
-    method: str,
-    before: _Attempt,
-) -> bool:
-    """Return whether a solver that squares would lose what the last one has lost."""
-    return method in HALF_ACCURATE and loses(
-        before.s, problem.tol, np.dtype(np.float64)
-    )
 
 
 @dataclass(frozen=True)
@@ -535,14 +523,15 @@ def _attempt(
     passes: int,
 ) -> _Attempt:
     """Run one solver."""
-    matrix = counted(problem.matrix.wide() if is_wide else problem.matrix, passes)
-    # The solver needs a dense copy, or the copy avoids centring an array in each product.
-    is_centred_array = isinstance(matrix, CentredDenseOperator)
-    in_products = is_centred_array and method not in ("gram", "qr") and not is_wide
-    if problem.k and (
-        in_products or (method == "dense" and not isinstance(matrix, DenseOperator))
-    ):
-        array = matrix.toarray()  # the solver reads the copy, which saves a pass
+    matrix = problem.matrix.wide() if is_wide else problem.matrix
+    matrix = counted(matrix, passes)
+    copies = method == "dense" and not isinstance(matrix, DenseOperator)
+    # Solvers that do not read blocks would centre an array in each product.
+    if isinstance(matrix, CentredDenseOperator) and not is_wide:
+        copies |= method not in ("gram", "qr")
+    if problem.k and copies:
+        array = matrix.toarray()
+        # The solver reads the copy, which saves a pass.
         matrix = counted(DenseOperator(array), matrix.passes - 1)
     (U, s, Vt), certificate = _decomposed(problem, matrix, method)
     residuals = certificate.residuals.max(axis=0)
@@ -581,10 +570,7 @@ def residual_excess(
     if tol >= rounding and dtype == np.float64:
         of_zero = _ROUNDING_OF_ZERO * float(np.finfo(dtype).eps)
         allowed = np.maximum(allowed, of_zero * (wide[0] + subtracted))
-    ratios = np.divide(
-        residuals, allowed, out=np.full(s.size, math.inf), where=allowed > 0
-    )
-    return float(np.where(residuals == 0, 0.0, ratios).max())
+    return float(_ratios(residuals, allowed).max())
 
 
 def residual_message(
@@ -595,15 +581,20 @@ def residual_message(
     method: str,
 ) -> str:
     """Return the start of a warning about the residual that is largest next to its value."""
-    wide = s.astype(np.float64)
-    shares = np.divide(
-        residuals, wide, out=np.full(wide.size, math.inf), where=wide > 0
-    )
-    worst = int(np.argmax(np.where(residuals == 0, 0.0, shares)))
+    shares = _ratios(residuals, s.astype(np.float64))
+    worst = int(np.argmax(shares))
     return (
         f"The largest residual is {shares[worst]:.1e} relative to s[{worst}], above "
         f"tol={tol:.1e}, after {passes} passes with method={method!r}; "
     )
+
+
+def _ratios(residuals: Float64Array, sizes: Float64Array) -> Float64Array:
+    """Return residuals relative to sizes: infinite for a size of 0, unless the residual is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = residuals / sizes
+    ratios[residuals == 0] = 0.0
+    return ratios
 
 
 def _decomposed(
@@ -613,12 +604,10 @@ def _decomposed(
 ) -> tuple[Triplets, Certificate]:
     """Return U, s and Vt with fixed signs, and their certificate."""
     k, rng = problem.k, problem.rng
-    (rows, columns), dtype = matrix.shape, matrix.dtype
-    U, s, Vt = (
-        np.zeros((rows, 0), dtype),
-        np.zeros(0, dtype),
-        np.zeros((0, columns), dtype),
-    )
+    rows, columns = matrix.shape
+    U: FloatArray = np.zeros((rows, 0), matrix.dtype)
+    s: FloatArray = np.zeros(0, matrix.dtype)
+    Vt: FloatArray = np.zeros((0, columns), matrix.dtype)
     # Compiled products alternate with small BLAS products, between which idle BLAS threads spin.
     with kernels.one_blas_thread() if method in COMPILED else nullcontext():
         if k:
@@ -628,7 +617,10 @@ def _decomposed(
                 f"method {method!r} must return {k} triplets; got {s.size}: use method='dense'."
             )
         certificate = certify(matrix, U, s, Vt, rng)
-    return (with_signs(U, s, Vt) if k else (U, s, Vt)), certificate
+    triplets = U, s, Vt
+    if k:
+        triplets = with_signs(U, s, Vt)
+    return triplets, certificate
 
 
 def with_signs(
@@ -645,11 +637,14 @@ def with_signs(
     if not Vt.flags.c_contiguous:
         rows = np.empty(Vt.shape, Vt.dtype)
         kernels.place(np.ascontiguousarray(Vt.T), rows.T)
-    highest, lowest = rows.max(axis=1, initial=0.0), rows.min(axis=1, initial=0.0)
+    highest = rows.max(axis=1, initial=0.0)
+    lowest = rows.min(axis=1, initial=0.0)
     large = s.dtype.type(0.99) * np.maximum(highest, -lowest)
     signs = np.where(highest < large, -1, 1).astype(s.dtype)
+    # Only rows with large entries of both signs need a search for the first.
     for i in np.flatnonzero((highest >= large) & (-lowest >= large)):
-        signs[i] = np.sign(rows[i, (np.abs(rows[i]) >= large[i]).argmax()]) or 1
+        first = (np.abs(rows[i]) >= large[i]).argmax()
+        signs[i] = np.sign(rows[i, first]) or 1
     rows *= signs[:, None]
     U *= signs
     return U, s, rows
@@ -680,29 +675,37 @@ def certify(
     ----------
     Halko, Martinsson & Tropp (2011), "Finding structure with randomness", lemma 4.1.
     """
-    k, U, V = s.size, np.ascontiguousarray(U), np.ascontiguousarray(Vt.T)
+    k = s.size
+    U = np.ascontiguousarray(U)
+    V = np.ascontiguousarray(Vt.T)
     probes = rng.standard_normal((A.shape[1], _PROBES), A.dtype)
     product = A.matmat(_side_by_side(V, probes))
     left = kernels.squared_distances(product[:, :k], U, s)
+    # E x = A x - U S V' x
     forward = np.ascontiguousarray(product[:, k:])
-    kernels.subtract(U, s[:, None] * kernels.coefficients(V, probes), forward)
+    along = s[:, None] * kernels.coefficients(V, probes)
+    kernels.subtract(U, along, forward)
     product = A.rmatmat(_side_by_side(U, forward))
     right = kernels.squared_distances(product[:, :k], V, s)
+    # E' (E x) likewise
     back = np.ascontiguousarray(product[:, k:])
-    kernels.subtract(V, s[:, None] * kernels.coefficients(U, forward), back)
+    along = s[:, None] * kernels.coefficients(U, forward)
+    kernels.subtract(V, along, back)
     once = _PROBE_FACTOR * _largest_norm(forward)
     twice = math.sqrt(_PROBE_FACTOR * _largest_norm(back))
-    return Certificate(np.sqrt([left, right], dtype=np.float64), min(once, twice))
+    residuals = np.sqrt([left, right], dtype=np.float64)
+    return Certificate(residuals, min(once, twice))
 
 
 def _side_by_side(left: FloatArray, right: FloatArray) -> FloatArray:
-    both = kernels.aligned_empty(
-        (len(left), left.shape[1] + right.shape[1]), left.dtype
-    )
-    kernels.place(left, both[:, : left.shape[1]])
-    kernels.place(right, both[:, left.shape[1] :])
+    rows, middle = left.shape
+    shape = (rows, middle + right.shape[1])
+    both = kernels.aligned_empty(shape, left.dtype)
+    kernels.place(left, both[:, :middle])
+    kernels.place(right, both[:, middle:])
     return both
 
 
 def _largest_norm(block: FloatArray) -> float:
-    return float(np.linalg.norm(block.astype(np.float64), axis=0).max(initial=0.0))
+    lengths = np.linalg.norm(block.astype(np.float64), axis=0)
+    return float(lengths.max(initial=0.0))

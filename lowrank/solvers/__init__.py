@@ -21,12 +21,10 @@ __all__ = [
     "next_method",
 ]
 
-_SMALL_WORK = (
-    1e8  # largest n m min(n, m) of a dense array that LAPACK decomposes in 0.1 s
-)
-_GRAM_SIDE = (
-    2000  # largest min(n, m) for which the eigenproblem is as fast as the iteration
-)
+# Largest n m min(n, m) of a dense array that LAPACK decomposes in 0.1 s.
+_SMALL_WORK = 1e8
+# Largest min(n, m) for which the eigenproblem is as fast as the iteration.
+_GRAM_SIDE = 2000
 
 
 class Solver(Protocol):

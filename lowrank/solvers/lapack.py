@@ -128,8 +128,9 @@ def _gram_of_products(tall: Products) -> Float64Array:
     step = max(16, min(256, _ENTRIES // rows))
     gram = np.empty((columns, columns), order="F")
     for start in range(0, columns, step):
-        some = np.eye(columns, min(step, columns - start), -start, tall.dtype)
-        gram[:, start : start + step] = tall.rmatmat(tall.matmat(some))
+        width = min(step, columns - start)
+        identity = np.eye(columns, width, -start, tall.dtype)
+        gram[:, start : start + step] = tall.gram_product(identity)
     return gram
 
 
@@ -185,15 +186,11 @@ def solve_qr(
     for block in A.dense_blocks(axis=int(is_wide)):
         rows = block.T if is_wide else block
         for part in pieces(len(rows), step):
-            R = triangular_factor(np.vstack([R, rows[part]]))
+            stack = np.vstack([R, rows[part]])
+            R = np.asarray(np.linalg.qr(stack, mode="r"))
     _, _, Vt = lapack_svd(R)
     V = np.ascontiguousarray(Vt[:k].T)
     return _turned(lanczos.triplets(tall, V, rng), is_wide)
-
-
-def triangular_factor(rows: FloatArray) -> Float64Array:
-    """Return the triangular factor R of a QR decomposition."""
-    return np.asarray(np.linalg.qr(rows, mode="r"))
 
 
 def _by_lapack(gram: Float64Array, k: int) -> Float64Array:
@@ -242,7 +239,7 @@ def solve_arpack(
     n = min(A.shape)
 
     def gram(x: FloatArray) -> FloatArray:
-        return tall.rmatmat(tall.matmat(x.reshape(-1, 1)))
+        return tall.gram_product(x.reshape(-1, 1))
 
     random = rng.standard_normal((n, k + 1)).astype(A.dtype)
     start = random[:, 0]
@@ -254,7 +251,9 @@ def solve_arpack(
         vectors = error.eigenvectors
     except ArpackError:  # e.g. a zero matrix, where the start vector vanishes
         vectors = spare[:, :0]
-    V, _ = np.linalg.qr(np.hstack([vectors[:, ::-1], spare])[:, :k])
+    # The order of ARPACK is ascending.
+    candidates = np.hstack([vectors[:, ::-1], spare])
+    V, _ = np.linalg.qr(candidates[:, :k])
     Q, R = np.linalg.qr(tall.matmat(V))
     P, s, Tt = np.linalg.svd(R)
     return _turned((Q @ P, s, Tt @ V.T), is_wide)
