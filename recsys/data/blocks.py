@@ -191,7 +191,9 @@ class LevelBlock(Block):
 
     @property
     def names(self) -> list[str]:
-        levels = [*self.levels.values, *[OTHER] * self.has_rare]
+        levels = self.levels.values.to_list()
+        if self.has_rare:
+            levels.append(OTHER)
         return [f"{self.column} = {level}" for level in levels]
 
     def suited(self, values: pl.Series) -> pl.Series:
@@ -211,7 +213,8 @@ class LevelBlock(Block):
         has_column = (codes >= 0) | self.has_rare
         columns = np.where(codes < 0, len(self.levels), codes)
         columns = columns[has_column]
-        shape = (len(values), len(self.levels) + self.has_rare)
+        n_columns = len(self.levels) + self.has_rare
+        shape = (len(values), n_columns)
         ones = np.ones(len(columns))
         rows = rows[has_column]
         matrix = sparse.coo_array((ones, (rows, columns)), shape).tocsr()
@@ -265,7 +268,8 @@ class TextBlock(Block):
         terms = self.terms.values.to_list()
         if self.components is None:
             return [f"{self.column} ~ {term}" for term in terms]
-        order = np.argsort(-np.abs(self.components), axis=1, kind="stable")
+        sizes = np.abs(self.components)
+        order = np.argsort(-sizes, axis=1, kind="stable")
         names = []
         for row in order[:, :_NAMED]:
             main_terms = ", ".join(terms[column] for column in row)
@@ -350,8 +354,7 @@ def _days(dates: pl.Series) -> pl.Series:
 
 def _elements(values: pl.Series) -> pl.DataFrame:
     """Return elements of lists, or single values, as strings with the numbers of their rows."""
-    rows = pl.Series("row", np.arange(len(values)))
-    elements = pl.DataFrame([rows, values.alias("level")])
+    elements = values.alias("level").to_frame().with_row_index("row")
     if isinstance(values.dtype, pl.List):
         elements = elements.explode("level")
     levels = pl.col("level").cast(pl.String)

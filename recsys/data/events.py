@@ -71,6 +71,7 @@ def collect(
     repetition cannot be told. `known_order` marks the users whose earlier rows were in
     the order of time; by default, all.
     """
+    # Ids tell repetitions of any user and item, before events are grouped by user.
     entries, n_same = _without_known_keys(entries)
     events = group_rows(entries, shape[0])
     order = _order_of_time(events, known_order)
@@ -142,6 +143,7 @@ def aggregate(
 ) -> tuple[CSR, int]:
     """Return one rating per pair, and the number of pairs left out with no positive weight."""
     entries = events.entries()
+    # A rating has neither; its weight has the weight of the kind.
     entries.kinds = entries.keys = None
     if rule.half_life is not None or events.kinds is not None:
         entries.values = Values.of(event_weights(events, rule))
@@ -279,6 +281,7 @@ def _without_known_keys(entries: Entries) -> tuple[Entries, int]:
     if entries.keys is None:
         return entries, 0
     keys = entries.keys
+    # Of several events with an id, the first one counts; 0 is no id.
     first = np.zeros(len(keys), np.bool_)
     first[np.unique(keys, return_index=True)[1]] = True
     first |= keys == 0
@@ -307,6 +310,7 @@ def _order_of_time(events: Events, known_order: Mask | None) -> _Order:
         here = seconds[start : start + _CHUNK]
         after = seconds[start + 1 : start + 1 + _CHUNK]
         here = here[: len(after)]
+        # Few events are not later than the one before, so only these are looked up.
         candidates = np.flatnonzero(after <= here)
         users = np.searchsorted(indptr, start + candidates, side="right") - 1
         same_user = start + candidates + 1 < indptr[users + 1]
@@ -336,6 +340,7 @@ def _if_plain(
     positions = np.arange(len(events), dtype=np.int32 if fits else np.int64)
     sort_rows(events, positions)
     if are_repeats(events).any() or (implicit and _has_returns(events.values)):
+        # The inverse permutation restores the order of the rows.
         before = np.empty_like(positions)
         before[positions] = np.arange(len(positions), dtype=positions.dtype)
         return None, events.reordered(before)
@@ -383,6 +388,7 @@ def _sorted_by_time(events: Events, in_time_order: Mask | None) -> Events:
     if in_time_order is not None:
         if in_time_order.all():
             return events
+        # Equal keys keep the order of the rows.
         items = np.where(in_time_order[events.users], np.int32(0), items)
     events = sort_rows_by(events, items)
     return sort_rows_by(events, np.asarray(events.seconds))

@@ -148,10 +148,16 @@ def judge(levels: AnyFloats, counts: Longs, name: str = "") -> Feedback:
     if n > 1 and n - int(counts.max()) <= n_odd:
         common = float(levels[counts.argmax()])
         return Feedback("equal", low, high, name, common=common)
-    by_name, is_long = named_kind(name), _has_long_tail(levels, counts)
-    by_values: Kind = (
-        "counts" if is_long or _are_small_counts(levels, counts) else "grades"
-    )
+    by_name = named_kind(name)
+    # A tenth may be returns and other amounts that are not positive.
+    positive = levels > 0
+    amounts = levels[positive]
+    n_rows = counts[positive]
+    n_positive = int(n_rows.sum())
+    are_amounts = n_positive > 0 and n - n_positive <= _MOST_NEGATIVE * n
+    is_long = are_amounts and _has_long_tail(amounts, n_rows)
+    are_small = are_amounts and _are_small_counts(amounts, n_rows)
+    by_values: Kind = "counts" if is_long or are_small else "grades"
     kind = by_values
     if by_name == "grades" and not is_long:
         kind = "grades"
@@ -184,45 +190,36 @@ def named_kind(name: str) -> Kind | None:
     return None
 
 
-def _has_long_tail(levels: AnyFloats, counts: Longs) -> bool:
-    """Return whether nearly all values are positive, and a few are much larger than most."""
-    positive = levels > 0
-    n, amounts, n_rows = int(counts.sum()), levels[positive], counts[positive]
-    n_positive = int(n_rows.sum())
-    if not n_positive or n - n_positive > _MOST_NEGATIVE * n:
-        return False
-    n_odd = min(n_positive // _ROWS_PER_ODD, _FEW)
+def _has_long_tail(amounts: AnyFloats, n_rows: Longs) -> bool:
+    """Return whether a few positive values are much larger than most."""
+    n = int(n_rows.sum())
+    n_odd = min(n // _ROWS_PER_ODD, _FEW)
     ends = np.cumsum(n_rows)
 
     def ranked(rank: int) -> float:
         return float(amounts[np.searchsorted(ends, rank, side="right")])
 
-    highest = ranked(n_positive - 1 - n_odd)
+    highest = ranked(n - 1 - n_odd)
     if highest <= _HIGHEST_GRADE:
         return False
-    percentile = ranked(n_positive - 1 - max(n_odd, n_positive // _PERCENT))
-    is_spread = percentile >= _SPREAD * ranked((n_positive - 1) // 2)
+    percentile = ranked(n - 1 - max(n_odd, n // _PERCENT))
+    is_spread = percentile >= _SPREAD * ranked((n - 1) // 2)
     is_tail = is_spread or highest <= _GAP * percentile  # not a few typing errors
     n_small = int(n_rows[amounts <= highest / _TAIL].sum())
-    return is_tail and 2 * n_small >= n_positive
+    return is_tail and 2 * n_small >= n
 
 
-def _are_small_counts(levels: AnyFloats, counts: Longs) -> bool:
+def _are_small_counts(amounts: AnyFloats, n_rows: Longs) -> bool:
     """Return whether values are 1, 2, 3, ... with falling frequencies, and half of them are 1."""
-    positive = levels > 0
-    n, numbers, n_rows = int(counts.sum()), levels[positive], counts[positive]
-    n_positive = int(n_rows.sum())
-    if n_positive < _FEWEST or n - n_positive > _MOST_NEGATIVE * n:
+    n = int(n_rows.sum())
+    is_whole = amounts == np.floor(amounts)
+    n_odd = int(n_rows[~is_whole].sum())
+    if n < _FEWEST or n_odd > min(n // _ROWS_PER_ODD, _FEW):
         return False
-    is_odd = numbers != np.floor(numbers)
-    if n_rows[is_odd].sum() > min(n // _ROWS_PER_ODD, _FEW):
+    numbers = amounts[is_whole]
+    n_rows = n_rows[is_whole]
+    if len(numbers) < _FEWEST_LEVELS or numbers[0] != 1 or n_rows[0] < _ONES * n:
         return False
-    numbers, n_rows = numbers[~is_odd], n_rows[~is_odd]
-    if (
-        len(numbers) < _FEWEST_LEVELS
-        or numbers[0] != 1
-        or n_rows[0] < _ONES * n_positive
-    ):
-        return False
+    # Frequencies differ by chance; a rise beyond it is a grade that many like.
     rises = np.diff(n_rows)
     return bool((rises <= _NOISE * np.sqrt(n_rows[:-1] + 1)).all())

@@ -176,6 +176,7 @@ class Ratings:
                     f"{name} must be {' or '.join(dtypes)} of "
                     f"shape ({length},); got {array.dtype} of shape {array.shape}."
                 )
+            # A view, so that the caller may still write to an array of its own.
             view = array.view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
@@ -267,6 +268,7 @@ class Ratings:
             users = matrix.index.tolist() if users is None else users
             items = matrix.columns.tolist() if items is None else items
         shape, rows, columns, values = matrix_entries(matrix, zeros=not implicit)
+        # Ids are sorted, and so the rows and columns may get another order.
         row_ids, row_codes = _axis(users, shape[0], "user")
         column_ids, column_codes = _axis(items, shape[1], "item")
         entries = Entries(row_codes[rows], column_codes[columns], Values.of(values))
@@ -414,6 +416,7 @@ class Ratings:
             If the number of values differs from the number of ratings.
         """
         values = np.broadcast_to(np.asarray(values, np.float32), (self.nnz,))
+        # The events had the old values, and cannot be judged again.
         data, levels = Values.of(values)
         rule = EventRule(self.rule.policy)
         return replace(self, data=data, levels=levels, events=None, rule=rule)
@@ -424,6 +427,7 @@ class Ratings:
         if self.events is None:
             return ratings
         values = Values.of(np.full(len(self.events), grade, np.float32))
+        # The sum of grades that are all the same would not be that grade.
         rule = replace(self.rule, policy="last")
         return replace(ratings, events=replace(self.events, values=values), rule=rule)
 
@@ -439,6 +443,7 @@ class Ratings:
         Their events keep the values, so that a refit can judge them again.
         """
         log = self.log
+        # Without events and values, each rating is one event of weight 1 as it is.
         events = None if self.events is None and log.values is None else log
         selected = self.values > limit
         part = self
@@ -467,9 +472,7 @@ class Ratings:
         events = self.events
         if events is None:
             return ratings
-        keys = events.users * np.int64(self.n_items) + events.items
-        pairs = self.user_index_of_nonzeros() * np.int64(self.n_items) + self.indices
-        selected = np.isin(keys, pairs)
+        selected = self._ratings_of_events() >= 0
         if events.values is not None:
             selected &= events.values.at() > (self.rule.above or 0.0)
         rule = replace(self.rule, policy="last", above=None)
@@ -485,6 +488,7 @@ class Ratings:
         matrix = sp.csr_array(
             (self.values, self.indices, self.indptr), shape=self.shape
         )
+        # SciPy would check it with a pass over all entries.
         matrix.has_canonical_format = True
         return matrix
 
@@ -523,6 +527,7 @@ class Ratings:
             raise DataError(
                 f"Mask or positions do not fit {self.nnz} ratings: {error}."
             ) from None
+        # The number of selected ratings before each position gives the new offsets.
         before = np.zeros(self.nnz + 1, dtype=np.int64)
         np.cumsum(mask, out=before[1:])
         return replace(
@@ -557,6 +562,7 @@ class Ratings:
         part = self.take(which)
         if self.events is None:
             return replace(part, rule=self.rule)
+        # An event goes where the rating of its pair goes.
         positions = self._ratings_of_events()
         selected = (positions >= 0) & which[positions]
         return replace(part, events=self.events.take(selected), rule=self.rule)
@@ -594,18 +600,18 @@ class Ratings:
         n_items = np.int64(self.n_items)
         pairs = self.user_index_of_nonzeros() * n_items + self.indices
         event_pairs = self.events.users * n_items + self.events.items
+        if not len(pairs):
+            return np.full(len(event_pairs), -1)
+        # The pairs are sorted, because items increase within each user.
         positions = np.searchsorted(pairs, event_pairs)
         positions[positions == len(pairs)] = 0
-        return (
-            np.where(pairs[positions] == event_pairs, positions, -1)
-            if len(pairs)
-            else event_pairs * 0 - 1
-        )
+        return np.where(pairs[positions] == event_pairs, positions, -1)
 
     def renumbered(self, users: Ids, items: Ids) -> Ratings:
         """Return the ratings with the indices of other ids, which include all rated ones."""
         user_indices = users.find(self.users.values)
         item_indices = items.find(self.items.values)
+        # Indices that keep their order leave the arrays sorted, which takes one copy.
         if not (_is_increasing(user_indices) and _is_increasing(item_indices)):
             return self._reordered(users, items, user_indices, item_indices)
         counts = np.zeros(len(users), np.int64)
@@ -653,6 +659,7 @@ class Ratings:
         item_indices: Longs,
     ) -> Ratings:
         """Return the ratings with other indices in another order, as of texts and numbers."""
+        # All events are sorted again: ties of time are broken by the order of the items.
         entries = self.log.entries()
         entries.rows = user_indices[entries.rows].astype(np.int32)
         entries.items = item_indices[entries.items].astype(np.int32)
@@ -771,6 +778,7 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     DataError
         As `Ratings.from_frame`.
     """
+    # Decided before the columns are removed.
     policy = duplicates or _usual_policy(rows)
     kinds = tuple(rows.kind_weights)
     weights = tuple(rows.kind_weights.values())
@@ -781,6 +789,7 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
         _check_unrepeated(users, items, entries, rows.place)
     collected = with_used_kinds(collect(entries, shape, rule, implicit=rows.implicit))
     counts = np.diff(collected.csr.indptr)
+    # R and some programs write NA for a missing id; it may also be a name.
     if len(users) and users.values[int(counts.argmax())] == "NA":
         rows.remarks.append("the user 'NA' has the most items, and may stand for none")
     if collected.n_same:
@@ -800,6 +809,7 @@ def with_options(
     """Return ratings whose source has the options of the reading, and what it has decided."""
     assert ratings.source is not None
     decided = {} if ratings.feedback is None else ratings.feedback.options
+    # What this reading decided replaces the decision of an earlier one.
     stored = remembered({**options, "feedback": None, "common": None, **decided})
     if ratings.seconds is not None:
         stored[AS_OF] = iso_time(rules.now)
@@ -906,6 +916,7 @@ def compact(ratings: Ratings) -> Ratings:
     seconds, compact_values = ratings.seconds, values.compact()
     if seconds is not None:
         seconds = compact_times(seconds)
+    # The same object spares a copy of all attributes.
     if compact_values is values and seconds is ratings.seconds:
         return ratings
     return replace(

@@ -365,6 +365,7 @@ class Rows:
         selected, place_before = mask.arg_true(), self.place
         for role in self.columns:
             self.columns[role] = self.columns[role].gather(selected)
+        # Messages name the rows of the file, whatever was left out before.
         self.place = lambda row: place_before(selected[row])
         return len(mask) - len(selected)
 
@@ -480,9 +481,11 @@ def _convert(rows: Rows, rules: RowRules) -> None:
     columns = rows.columns
     if rules.missing is not None and rows.implicit:
         raise DataError("missing applies to ratings, and these data have no ratings.")
+    # Of coded ratings, only the few levels are judged, not each row.
     if rows.levels is not None and not _are_good(rows.levels, rules):
         rows.decode()
     remarks: list[str] = []
+    # Ids, ratings and times that cannot be read become null, and their rows are bad.
     converted = {role: _readable_ids(columns[role]) for role in ("user", "item")}
     if "rating" in columns and rows.levels is None:
         converted["rating"] = _readable_ratings(columns["rating"], rules)
@@ -499,8 +502,10 @@ def _convert(rows: Rows, rules: RowRules) -> None:
     _leave_out_bad(rows, bad)
     for role in ("user", "item"):
         ids = columns[role]
+        # Whether all are whole numbers is decided without the bad rows.
         if role in rows.untyped and ids.dtype == pl.String:
             ids = integers_if_whole(ids)
+        # 32-bit numbers and categories are encoded as they are, in less memory.
         if not isinstance(ids.dtype, pl.Int32 | pl.Categorical):
             ids = as_id_series(ids, role)
         columns[role] = ids
@@ -538,6 +543,7 @@ def _readable_ids(column: pl.Series) -> pl.Series:
         column = column.cast(pl.String)
     if isinstance(column.dtype, pl.Categorical):
         dtype: Any = column.dtype
+        # This judges each category, not each row.
         categories = is_bad_id(dtype.categories.to_series().cast(pl.String))
         if not categories.any():
             return column
@@ -692,6 +698,7 @@ def _leave_out_bad(rows: Rows, bad: pl.Series) -> None:
     """Leave out bad rows, or raise an error if bad rows are errors or are too many."""
     record = rows.bad
     n_bad = int(bad.sum())
+    # A single bad row needs no list of causes.
     if record.limit is None and n_bad == 1:
         cause = next(iter(record.causes.values()))
         raise DataError(f"{cause.spot}: {cause.problem}")
@@ -719,6 +726,7 @@ def _bad_rows(
         missing = column.is_null()
         if column.dtype == pl.String:
             missing |= column.is_in(MISSING_IDS).fill_null(True)
+        # A number that is null only after the conversion is outside of the scale.
         outside = unread.clear(len(unread)).fill_null(False)
         if role == "rating" and numbers.dtype != pl.Boolean:
             outside = unread & _numbers(column).is_not_null()
@@ -796,6 +804,7 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
         )
     other_weight = weights.get(ANY_EVENT, 0.0)
     weight_of = {kind: float(weights.get(kind, other_weight)) for kind in table["kind"]}
+    # Kinds are stored as bytes.
     coded = with_few_kinds(weight_of)
     rows.kind_weights = dict(sorted(coded.items()))
     positions = {kind: code for code, kind in enumerate(rows.kind_weights)}

@@ -41,6 +41,7 @@ def with_rows(
     events = None
     if ratings.events is not None or part.events is not None:
         events = _mixed_events(ratings, part, users)
+    # Removed events may have been all that the ratings did not tell.
     if events is not None and ratings_tell(csr, events, part.rule, in_time_order):
         events = None
     spliced = Collected(csr, events, part.rule, in_time_order, part.n_same)
@@ -68,6 +69,7 @@ class _Rows:
         """Return an array of the entries of both; `new` has those of marked users only."""
         dtype = np.result_type(old, new)
         array = np.empty(len(self._is_new), dtype)
+        # Both sets are in the order of the users, and so is each part of the result.
         array[self._is_new] = new
         array[~self._is_new] = old[self._stays]
         return array
@@ -79,6 +81,7 @@ def _mixed_values(
     new: Values,
 ) -> Values:
     """Mix values, as codes of the levels that occur if they are few."""
+    # Codes of the two sets stand for different levels.
     old, new = in_common(old, new)
     data = rows.mixed(old.data, new.data)
     return Values(data, old.levels).compact()
