@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -48,10 +47,11 @@ class Change:
     before, after : Ratings
     users, items : int64 ndarrays of shape (before.n_users,) and (before.n_items,)
         New index of each old user and item; -1 if it was removed.
-    changed_users, changed_items : int64 ndarrays
-        New indices, in increasing order, of users and items whose ratings differ.
-    touches : int64 ndarray of shape (n_changed_items,)
-        Number of added and removed ratings of each changed item.
+    changed_users : int64 ndarray
+        New indices, in increasing order, of users whose ratings differ.
+    outdated : int64 ndarray
+        New indices, in increasing order, of items to recompute: new items, and those whose ratings
+        have grown by more than 2%.
     n_added, n_removed : int
         Number of new events, and of old events that were removed.
     n_late : int
@@ -65,8 +65,7 @@ class Change:
     users: Indices
     items: Indices
     changed_users: Indices
-    changed_items: Indices
-    touches: Indices
+    outdated: Indices
     n_added: int = 0
     n_removed: int = 0
     n_late: int = 0
@@ -75,7 +74,7 @@ class Change:
     @property
     def is_empty(self) -> bool:
         """Return whether the ratings are the same as before."""
-        has_changed = len(self.changed_users) or len(self.changed_items)
+        has_changed = len(self.changed_users) or len(self.outdated)
         return not (self.n_added or self.n_removed or has_changed)
 
     @property
@@ -85,20 +84,6 @@ class Change:
         n_old_items = int(np.count_nonzero(self.items >= 0))
         n_users, n_items = self.after.shape
         return n_users - n_old_users, n_items - n_old_items
-
-    @cached_property
-    def outdated(self) -> Indices:
-        """Items to recompute: new items, and those whose ratings have grown by more than 2%.
-
-        Over many small updates, an item is recomputed once per such growth: each time the logarithm
-        of its number of ratings passes a multiple of `_GROWTH`.
-        """
-        counts = self.after.counts("item")[self.changed_items]
-        earlier = np.maximum(counts - self.touches, 0)
-        logarithms = np.log1p([earlier, counts]) / np.log1p(_GROWTH)
-        before, now = np.floor(logarithms)
-        grown = (before != now) | (self.touches >= _GROWTH * counts)
-        return np.asarray(self.changed_items[grown])
 
 
 def like_old(
@@ -473,7 +458,8 @@ def _common_rule(parts: Sequence[Ratings]) -> EventRule:
 
     Options that were given with the last ratings decide, and otherwise the first rule.
     """
-    first, last = parts[0].rule, parts[-1].rule
+    first = parts[0].rule
+    last = parts[-1].rule
     source = parts[-1].source
     options = {} if source is None else source.options
     # Options of the last reading decide only if they were given.
@@ -535,43 +521,58 @@ def _compared(old: Ratings, after: Ratings, touched: pl.Series) -> Change:
     n_items = np.int64(max(after.n_items, 1))
     positions, rows = _ratings_of(after, touched)
     columns = after.indices[positions]
-    # One number for each pair; both arrays are increasing, as rows of a CSR matrix.
+    # One number for each pair of a user and an item.
     pairs = rows * n_items + columns
     old_positions, old_rows = _ratings_of(old, touched)
     old_rows = users[old_rows]
     old_columns = items[old.indices[old_positions]]
     old_pairs = old_rows * n_items + old_columns
-    # Removed users or items have no pair any more.
-    old_pairs[(old_rows < 0) | (old_columns < 0)] = -1
-    places = np.searchsorted(pairs, old_pairs)
-    places[places == len(pairs)] = 0
-    remains = np.zeros(len(old_pairs), np.bool_)
-    if len(pairs):
-        remains = pairs[places] == old_pairs
-    places = places[remains]
-    at, old_at = positions[places], old_positions[remains]
-    is_same = old.values_at(old_at) == after.values_at(at)
+    # Removed users or items have no pair any more, but a number for each rating.
+    is_gone = (old_rows < 0) | (old_columns < 0)
+    old_pairs[is_gone] = -1 - np.flatnonzero(is_gone)
+    _, at, old_at = np.intersect1d(
+        pairs,
+        old_pairs,
+        assume_unique=True,
+        return_indices=True,
+    )
+    is_removed = np.ones(len(old_pairs), np.bool_)
+    is_removed[old_at] = False
+    old_at = old_positions[old_at]
+    new_at = positions[at]
+    is_same = old.values_at(old_at) == after.values_at(new_at)
     if old.seconds is not None and after.seconds is not None:
-        is_same &= old.seconds[old_at] == after.seconds[at]
+        is_same &= old.seconds[old_at] == after.seconds[new_at]
     # A rating with another value counts once, as a removed or an added one does.
     differs = np.ones(len(pairs), np.bool_)
-    differs[places[is_same]] = False
-    changed_rows: Indices = np.append(rows[differs], old_rows[~remains])
-    changed_columns: Indices = np.append(columns[differs], old_columns[~remains])
+    differs[at[is_same]] = False
+    changed_rows: Indices = np.append(rows[differs], old_rows[is_removed])
+    changed_columns: Indices = np.append(columns[differs], old_columns[is_removed])
     has_changed[changed_rows[changed_rows >= 0]] = True
-    touches = np.bincount(
-        changed_columns[changed_columns >= 0], minlength=after.n_items
-    )
-    changed_items = np.flatnonzero((touches > 0) | is_new_item)
+    changed_columns = changed_columns[changed_columns >= 0]
+    touches = np.bincount(changed_columns, minlength=after.n_items)
+    is_outdated = is_new_item | _has_grown(after.counts("item"), touches)
     return Change(
         old,
         after,
         users,
         items,
         changed_users=np.flatnonzero(has_changed),
-        changed_items=changed_items,
-        touches=touches[changed_items],
+        outdated=np.flatnonzero(is_outdated),
     )
+
+
+def _has_grown(counts: Indices, touches: Indices) -> Mask:
+    """Return whether the number of ratings of each item has grown by more than 2%.
+
+    Over many small updates, an item is recomputed once per such growth: each time the logarithm
+    of its number of ratings passes a multiple of `_GROWTH`.
+    """
+    earlier = np.maximum(counts - touches, 0)
+    logarithms = np.log1p([earlier, counts]) / np.log1p(_GROWTH)
+    before, now = np.floor(logarithms)
+    has_grown: Mask = (before != now) | (touches >= _GROWTH * counts)
+    return has_grown & (touches > 0)
 
 
 def _ratings_of(ratings: Ratings, users: pl.Series) -> tuple[Indices, Indices]:

@@ -140,7 +140,7 @@ def test_who_is_forgotten_must_be_known():
 def test_a_rating_that_is_there_already_changes_nothing():
     again = OLD.take(np.arange(50))
     change = change_of(OLD, again)
-    assert (change.n_added, len(change.changed_users), len(change.changed_items)) == (
+    assert (change.n_added, len(change.changed_users), len(change.outdated)) == (
         0,
         0,
         0,
