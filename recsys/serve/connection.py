@@ -9,6 +9,7 @@ between. Of uvicorn it uses the requests that wait, and no other part.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextvars import ContextVar, copy_context
 from typing import Any, ClassVar
 
@@ -25,8 +26,8 @@ _READ = 2**11
 _PIPELINED = 16  # requests of a connection that wait for the answers before them
 _RECEIVED = 2**22  # bytes of all requests, next to one body; objects take 30 times that
 _UNREAD = 2**26  # bytes of all answers that clients have not read
-_LINGERING = 100  # connections that are open only to be told that they are too many
 _LINGER = 1  # seconds for a client to read why it is rejected
+_LINGERING = 100  # rejected connections that are open for that; the oldest are closed
 _REJECTION = (
     b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%s"
@@ -45,6 +46,7 @@ class BoundedConnection(asyncio.BufferedProtocol):
     """
 
     opened: ClassVar[set[BoundedConnection]] = set()
+    rejected: ClassVar[deque[BoundedConnection]] = deque()
     n_received: ClassVar[int] = 0
 
     def __init__(self, limits: Limits, **options: Any) -> None:
@@ -68,13 +70,12 @@ class BoundedConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self._client = _client_of(transport)
         opened = BoundedConnection.opened
-        n_of_client = sum(other._client == self._client for other in opened)
+        accepted = [other for other in opened if not other._is_rejected]
+        n_of_client = sum(other._client == self._client for other in accepted)
         opened.add(self)
         self._context.run(self._http.connection_made, transport)
         self._expire_after(self._limits.seconds)
-        if len(opened) > self._limits.connections + _LINGERING:
-            transport.abort()
-        elif len(opened) > self._limits.connections:
+        if len(accepted) >= self._limits.connections:
             sentence = f"{self._limits.connections:,} connections are open; try again."
             self._reject("busy", sentence)
         elif n_of_client >= self._limits.connections_of_client:
@@ -210,6 +211,10 @@ class BoundedConnection(asyncio.BufferedProtocol):
         # Closing at once would reset the connection, and the answer with it.
         self._transport.write_eof()
         self._expire_after(_LINGER)
+        rejected = BoundedConnection.rejected
+        rejected.append(self)
+        if len(rejected) > _LINGERING:
+            rejected.popleft()._transport.abort()
 
 
 def _client_of(transport: Any) -> str:

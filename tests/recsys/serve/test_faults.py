@@ -391,7 +391,7 @@ def close(connections: list[socket.socket]) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="uses several loopback addresses")
 def test_connections_beyond_the_limits_get_a_problem(saved):
     with Command(saved["als"], "--timeout", "100") as service:
-        idle = connections(service, 200, "127.0.0.2")
+        idle = connections(service, 700, "127.0.0.2")  # of which 500 are rejected
         (further,) = connections(service, 1, "127.0.0.2")
         reply = further.recv(1000)
         assert reply.startswith(b"HTTP/1.1 503 ")
