@@ -87,6 +87,7 @@ class Middleware:
                 _log.error(
                     "%s %r failed", scope["method"], scope["raw_path"], exc_info=error
                 )
+            # Defects get an answer, too, which does not say what they are.
             status = problem.status
             headers = [_PROBLEM, *_HEADERS_OF_STATUS.get(status, [])]
             body = msgspec.json.encode(problem.document())
@@ -103,6 +104,7 @@ class Middleware:
 
     def _check_key(self, scope: Scope) -> None:
         """Store the access level of a request; raise if it needs a key that is missing."""
+        # Before the body is read, which may be large.
         level = self._service.access.level(scope["headers"])
         if level is None and scope["path"].startswith(_NEEDS_KEY):
             raise unauthorized()
@@ -149,6 +151,7 @@ class Middleware:
         if not (is_chunked or any(map(int, lengths))):
             return b"", receive
         connection = CONNECTION.get()
+        # In pieces, since a declared length may be a lie.
         content = bytearray()
         is_complete = False
         try:
