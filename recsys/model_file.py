@@ -18,7 +18,6 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
-    BinaryIO,
     Literal,
     NamedTuple,
     TypeAlias,
@@ -236,22 +235,26 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return sum(entry.bytes for entry in self.files.values())
 
 
-def read_document(file: Path) -> dict[str, Any]:
-    """Read a JSON object of at most 64 MB from a file.
+def read_document(path: str | Path, name: str = MANIFEST) -> dict[str, Any]:
+    """Read a JSON object of at most 64 MB in a directory.
+
+    Raises
+    ------
+    DamageError, OSError
+    """
+    with SavedDirectory(path) as directory:
+        return read_document_of(directory, name)
+
+
+def read_document_of(directory: SavedDirectory, name: str = MANIFEST) -> dict[str, Any]:
+    """Read a JSON object of at most 64 MB in a saved directory.
 
     Raises
     ------
     DamageError
     """
-    if not file.is_file():
-        raise DamageError(f"{file.name} is not a file")
-    with file.open("rb") as stream:
-        return _json_object(stream, file.name)
-
-
-def _json_object(stream: BinaryIO, name: str) -> dict[str, Any]:
-    """Return the JSON object in a stream of at most 64 MB; `name` is for messages."""
-    text = stream.read(LONGEST + 1)
+    with directory.open(name) as stream:
+        text = stream.read(LONGEST + 1)
     if len(text) > LONGEST:
         raise DamageError(f"{name} has more than {LONGEST:,} bytes")
     try:
@@ -433,17 +436,6 @@ def _opened(path: str | Path, form: Form) -> SavedDirectory:
         raise ModelFileError(f"There is no {form.noun} {place}; {hint}") from None
 
 
-def read_document_of(directory: SavedDirectory, name: str = MANIFEST) -> dict[str, Any]:
-    """Read a JSON object in a saved directory.
-
-    Raises
-    ------
-    DamageError
-    """
-    with directory.open(name) as stream:
-        return _json_object(stream, name)
-
-
 def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
     """Read and check the model.json of a saved directory of some form.
 
@@ -477,7 +469,7 @@ def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
 def format_of(path: str | Path) -> str | None:
     """Return the format in the model.json of a directory, or None without one."""
     try:
-        return str(read_document(as_path(path) / MANIFEST).get("format"))
+        return str(read_document(path).get("format"))
     except (OSError, DamageError):
         return None
 

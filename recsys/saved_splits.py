@@ -248,8 +248,7 @@ def read_split_manifest(path: str | Path) -> SplitManifest | None:
             "put the file itself there."
         )
     try:
-        return model_file.checked(
-            model_file.read_document(file), SplitManifest, file.name
-        )
+        document = model_file.read_document(path, SPLIT_MANIFEST)
+        return model_file.checked(document, SplitManifest, SPLIT_MANIFEST)
     except DamageError as error:
         raise DataError(f"{file} is damaged: {error}.") from None

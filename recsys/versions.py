@@ -198,8 +198,7 @@ def measured(model: str | Path) -> list[Measured]:
     if not file.exists():
         return []
     try:
-        with SavedDirectory(model) as directory:
-            document = model_file.read_document_of(directory, file.name)
+        document = model_file.read_document(model, file.name)
         return model_file.checked(document, MeasuredFile, file.name).measured
     except DamageError as error:
         raise ModelFileError(f"{file} is damaged: {error}.") from None

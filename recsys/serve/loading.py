@@ -12,7 +12,7 @@ from recsys import model_file
 from recsys.errors import ModelFileError
 from recsys.model_file import INDEX_FORMAT, format_of
 from recsys.recommender import Recommender
-from recsys.saved_arrays import MANIFEST, DamageError
+from recsys.saved_arrays import DamageError
 from recsys.serve.catalogue import Json
 from recsys.serve.responses import Responses
 from recsys.serve.slots import signature_of
@@ -57,7 +57,7 @@ def _load_unchanged(path: Path, load: Callable[[], T]) -> tuple[T, Json]:
         before = signature_of(str(path))
         loaded = load()
         try:
-            manifest = model_file.read_document(path / MANIFEST)
+            manifest = model_file.read_document(path)
         except (OSError, DamageError) as error:
             raise ModelFileError(f"{path} cannot be served: {error}.") from None
         if before == signature_of(str(path)):
