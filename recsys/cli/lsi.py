@@ -148,7 +148,7 @@ def index(
     # Before the documents are read, which may take hours.
     check_target(out, INDEX, overwrite=force)
     source = reading.open(documents)
-    # None is no value on the command line.
+    # The command line has no word for None.
     spoken = None if language == "none" else language
     fitted = lsi.LSI(dimensions, method=method, language=spoken, random_state=seed)
     with Activity("Indexing") as activity:
