@@ -272,8 +272,8 @@ def eigen_images(
     Raises
     ------
     ArgumentError
-        If there are no components, `count` is below 1, or the number of pixels of `shape` is not
-        that of the features.
+        If there are no components, `count` is below 1, or images of `shape` do not have as
+        many pixels as there are features.
     """
     rows = np.asarray(getattr(components, "components_", components))
     if rows.ndim != 2 or 0 in rows.shape:

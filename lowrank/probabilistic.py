@@ -360,8 +360,8 @@ class FactorModel:
 class Posterior(NamedTuple):
     """Posterior distribution of the latent coordinates z of a slice of rows.
 
-    `mean` has shape (r, k), `covariance` (r, k, k). `log_likelihood`, shape (r,), is that of the
-    known entries, 0 for rows without any.
+    `mean` has shape (r, k), `covariance` (r, k, k). `log_likelihood` of the known
+    entries has shape (r,); it is 0 for rows without any.
     """
 
     rows: slice

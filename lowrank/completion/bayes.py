@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1
 _START_WIDTH = 2.0  # variances of the first prior, relative to the shrinkage target
-# Starting noise variance, relative to that of the entries. From a larger one, a fit to few
+# Starting noise variance, relative to the variance of the entries. From a larger one, a fit to few
 # entries may end with factors of zero.
 _START_NOISE = 0.2
-_NOISES = 0.3, 2.0  # range of the calibrated noise, relative to that of the posterior
+_NOISES = 0.3, 2.0  # range of the calibrated noise, in noise variances of the posterior
 _NOISE_ERROR = 0.05  # relative tolerance of the calibrated noise variance
 _GRID = 6  # noise variances that are compared at a time
 # Updates of the means alone between sweeps that also update covariances

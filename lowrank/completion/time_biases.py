@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MOODS = 60.0, 600.0, 6e3, 6e4, 6e5  # seconds: starting time scales of rows
 _FASHIONS = 3e7, 1e8  # seconds: starting time scales of columns
-_FIRST_VARIANCE = 0.02  # starting variance of the drift, relative to that of the data
+_FIRST_VARIANCE = 0.02  # starting variance of the drift, in variances of the data
 _LEAST_VARIANCE = 1e-5  # minimum, likewise; a smaller one is set to zero
 _MOST_VARIANCE = 0.8  # maximum, likewise
 _ROUNDS = 3  # rounds of fitting rows, then columns, each to the residuals of the other

@@ -535,7 +535,7 @@ def csr_entries(
 ) -> Floats:
     """Return ``w . z + b + c`` at the position of each stored entry of A; its values are not used.
 
-    The rows of `left`, shape (n_rows, k + 1), are vectors (w, b); those of `right`, shape
+    The rows of `left`, shape (n_rows, k + 1), are vectors (w, b). The rows of `right`, shape
     (n_cols, k + 1), are (z, c). The result has the shape (nnz,).
     """
     out = np.empty_like(A[2])

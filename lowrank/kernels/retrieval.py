@@ -30,8 +30,8 @@ def top_k(
 ) -> TopK:
     r"""Find the n items with the largest scores for each user.
 
-    The score is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``, where the last term is
-    that of `sparse`, if given.
+    The score is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``, where the last term
+    is a product of the matrices of `sparse`, if given.
 
     The result is exact; NaN and minus infinity are never found. A score is the same to the bit
     alone or among millions, and equal to `pair_dots` and `sparse_pairs`. Scores of all
