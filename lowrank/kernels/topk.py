@@ -148,7 +148,7 @@ def search_plan(
         if allowed is not None:
             candidates = candidates[allowed]
     order = SearchOrder(candidates)
-    # Bounds save nothing where a large part of the items is asked for.
+    # Bounds save nothing where a large part of the items is requested.
     if 4 * n > len(candidates) or len(users) < _FEW_QUERIES:
         return order, Stops()
     if fixed is None and weight is not None:
