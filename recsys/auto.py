@@ -315,12 +315,8 @@ class Auto(Model):
             vars(self).pop("_choice", None)  # which is that of these ratings
         self._report(f"fitting {winner}")
         fitted = winner.unfitted(self.random_state, self.threads)
-        trials = {trial.name: trial for trial in self._compared}
-        vars(self)["_winner"] = fitted._fit_like(
-            trials,
-            self.ratings,
-            progress,
-        )
+        progress.trials = {trial.name: trial for trial in self._compared}
+        vars(self)["_winner"] = fitted._fit_checked(self.ratings, progress)
 
     def _trials(
         self, choice: Choice, folds: Sequence[HeldOut]

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
 
-_SCORED = 2**22  # scores computed at a time for pairs
 _COUNTED = 2**20  # ratings per block when counting, which copies them
 _PAIRS = 2**16  # pairs scored at a time
+_SCORES = 2**22  # scores computed at a time for pairs, without a form: 16 MB
 _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
 
 
@@ -92,15 +92,22 @@ class Progress:
         Called with a `Step` after each iteration.
     validation : Ratings or None
         Without held-out ratings, every sweep is the best.
+    trials : mapping of str to Model
+        Models by name, fitted to a part of the same ratings: what they have chosen is not searched
+        for again.
     is_best, is_over : bool
         Whether the last sweep is the best so far, and whether the RMSE has stopped improving.
     """
 
     def __init__(
-        self, on_step: OnStep = None, validation: Ratings | None = None
+        self,
+        on_step: OnStep = None,
+        validation: Ratings | None = None,
+        trials: Mapping[str, Model] | None = None,
     ) -> None:
         self.on_step = on_step
         self.validation = validation
+        self.trials = trials or {}
         self.is_best = True
         self.is_over = False
         self._best = math.inf
@@ -132,22 +139,6 @@ def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     if model.uses_times and held_out.seconds is not None:
         options["times"] = held_out.timestamps
     return model.predict(users, held_out.indices, **options)
-
-
-def scores_of_pairs(model: Model, users: ArrayLike, items: ArrayLike) -> Floats:
-    """Return scores of pairs, shape (n_pairs,), taken from the scores of all items."""
-    u, i = model._checked_pairs(users, items)
-    distinct, rows = np.unique(u, return_inverse=True)
-    order = np.argsort(rows, kind="stable")
-    taken = np.empty(len(u), dtype=np.float32)
-    for block in kernels.pieces(
-        len(distinct), max(1, _SCORED // max(1, model.n_items))
-    ):
-        first, last = np.searchsorted(rows[order], (block.start, block.stop))
-        pairs = order[first:last]
-        scores = model.scores(distinct[block])
-        taken[pairs] = scores[rows[pairs] - block.start, i[pairs]]
-    return taken
 
 
 def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
@@ -347,28 +338,23 @@ class Model:
                 f"The {self.name} model needs ratings with values, but {reason}; use a model of "
                 "implicit feedback such as spectral, ease or popular."
             )
-        self._fit_checked(ratings.as_interactions(), Progress(on_step, validation))
-        return self
+        return self._fit_checked(
+            ratings.as_interactions(), Progress(on_step, validation)
+        )
 
-    def _fit_checked(self, ratings: Ratings, progress: Progress) -> None:
-        """Fit to checked ratings, after forgetting the parts of an earlier fit."""
-        for declared in fields(self):
-            if "part" in declared.metadata:
-                vars(self).pop(declared.name, None)
-        self._prepare(ratings)
-        self._fit(ratings, progress)
-
-    def _fit_like(
-        self, trials: Mapping[str, Model], ratings: Ratings, progress: Progress
-    ) -> Self:
-        """Fit with what `trials`, by name, have chosen for a part of the same ratings.
+    def _fit_checked(self, ratings: Ratings, progress: Progress) -> Self:
+        """Fit to checked ratings, after forgetting the parts of an earlier fit.
 
         The parameters stay as they are requested, so that another fit chooses again.
         """
+        for declared in fields(self):
+            if "part" in declared.metadata:
+                vars(self).pop(declared.name, None)
         requested = self.get_params()
-        if self.name in trials:
-            self.set_params(**trials[self.name]._found_params())
-        self._fit_checked(ratings, progress)
+        if self.name in progress.trials:
+            self.set_params(**progress.trials[self.name]._found_params())
+        self._prepare(ratings)
+        self._fit(ratings, progress)
         return self.set_params(**requested)
 
     def _prepare(self, ratings: Ratings) -> None:
@@ -412,17 +398,19 @@ class Model:
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return ranking scores of pairs, shape (n_pairs,); independent of the other pairs."""
         u, i = self._checked_pairs(users, items)
-        if self._factor_form(u[:0]) is None:
-            return self.predict(u, i)
-        scores = np.empty(len(u), np.float32)
-        # Users in order share the rows of a form, which is made once for each user of a block.
+        is_factored = self._factor_form(u[:0]) is not None
+        size = _PAIRS if is_factored else max(1, _SCORES // max(1, self.n_items))
+        pair_scores = np.empty(len(u), np.float32)
+        # Users in order share a form or scores, which are made once for each user of a block.
         order = np.argsort(u, kind="stable")
-        for block in np.array_split(order, max(1, -(-len(u) // _PAIRS))):
+        for block in np.array_split(order, max(1, -(-len(u) // size))):
             distinct, rows = np.unique(u[block], return_inverse=True)
             form = self._factor_form(distinct)
-            assert form is not None
-            scores[block] = form.pairs(rows, i[block], self._threads)
-        return scores
+            if form is None:
+                pair_scores[block] = self.scores(distinct)[rows, i[block]]
+            else:
+                pair_scores[block] = form.pairs(rows, i[block], self._threads)
+        return pair_scores
 
     def _checked_pairs(
         self, users: ArrayLike, items: ArrayLike

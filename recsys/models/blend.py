@@ -158,19 +158,10 @@ class Blend(Model):
         shares: Doubles = numbers / numbers.sum()
         return shares
 
-    def _fit_like(
-        self, trials: Mapping[str, Model], ratings: Ratings, progress: Progress
-    ) -> Self:
-        """Fit the models with what `trials` of them have chosen; see `Model`."""
-        vars(self)["_trials"] = trials
-        self._fit_checked(ratings, progress)
-        del vars(self)["_trials"]
-        return self
-
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
         models = self._unfitted()
         shares = self._given_shares(len(models))
-        trials: Mapping[str, Model] = vars(self).get("_trials", {})
+        trials = progress.trials
         folds = []
         if self.weights is None and len(models) > 1:
             folds = HeldOut.folds(ratings, self.random_state)
@@ -190,7 +181,7 @@ class Blend(Model):
         for number in np.flatnonzero(shares > 0):
             part = models[number]
             on_fit(part)
-            parts.append(part._fit_like(trials, ratings, Progress()))
+            parts.append(part._fit_checked(ratings, Progress(trials=trials)))
             scales[number] = score_scale(part)
         self._set(shares, scales, parts)
         vars(self)["remarks"] = tuple(
@@ -211,11 +202,11 @@ class Blend(Model):
         factors = (self.shares / self.scales)[self.shares > 0]
         return [*zip(factors, self.parts, strict=True)]
 
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return scores of pairs, shape (n_pairs,); independent of the other pairs."""
         u, i = self._checked_pairs(users, items)
         if self._factor_form(u[:0]) is not None:
-            return self.pair_scores(u, i)
+            return super().pair_scores(u, i)
         return _sum(factor * part.pair_scores(u, i) for factor, part in self._weighted)
 
     def scores(self, users: ArrayLike) -> Floats:

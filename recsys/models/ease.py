@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import backends
 from recsys.errors import DataError
-from recsys.models.base import Progress, check_indices, scores_of_pairs
+from recsys.models.base import Progress, check_indices
 from recsys.models.histories import Histories
 from recsys.models.item_item import (
     ItemItemModel,
@@ -156,10 +156,6 @@ class EASE(ProfileModel, ItemItemModel):
         if self._source is self:
             return self.weights
         return np.ascontiguousarray(self.weights.T)
-
-    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return ranking scores of pairs, shape (n_pairs,); equal to those of all items."""
-        return scores_of_pairs(self, users, items)
 
     def scores(self, users: ArrayLike) -> Floats:
         """Return scores of all items, shape (n_block, n_items); independent of the other users."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +21,7 @@ from lowrank.completion.links import Terms
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import Ties, mixed
 from recsys.accuracy import ndcg
-from recsys.models.base import FactorModel, FoldingModel, Model, Progress
+from recsys.models.base import FactorModel, FoldingModel, Progress
 from recsys.models.feature_factors import AxisFeaturePrior, FeaturePriors, widened
 from recsys.models.histories import Explanation, Histories, csr_rows, sampled_rows
 from recsys.models.item_item import weight_unit, weighted_matrix
@@ -160,23 +160,10 @@ class IALS(FoldingModel, FactorModel):
     pair_weight: float = fitted()
     features: FeaturePriors | None = part(FeaturePriors)
 
-    _first_item_factors: ClassVar[Floats | None] = None
-
     @property
     def uses_features(self) -> bool:  # type: ignore[override]
         """True unless the factors are non-negative."""
         return not self.nonnegative
-
-    def _fit_like(
-        self, trials: Mapping[str, Model], ratings: Ratings, progress: Progress
-    ) -> Self:
-        """Fit with the penalties of a trial, and start from its items; see `Model`."""
-        trial = trials.get(self.name)
-        if isinstance(trial, IALS):
-            vars(self)["_first_item_factors"] = trial.item_factors
-        super()._fit_like(trials, ratings, progress)
-        vars(self).pop("_first_item_factors", None)
-        return self
 
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
         self.unit = weight_unit(ratings)
@@ -198,12 +185,13 @@ class IALS(FoldingModel, FactorModel):
             k = default_factors(
                 *ratings.shape, ratings.n_ratings, dual=not has_features
             )
+        trial = progress.trials.get(self.name)
         sweeps = implicit_sweeps(
             weights,
             k,
             row_features=None if users.features is None else ratings.user_features,
             column_features=None if item_features is None else ratings.item_features,
-            start=self._first_item_factors,
+            start=trial.item_factors if isinstance(trial, IALS) else None,
             random_state=self.random_state,
             **self._options(),
         )

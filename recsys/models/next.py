@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.models.base import Model, Progress, check_indices, scores_of_pairs
+from recsys.models.base import Model, Progress, check_indices
 from recsys.models.histories import Explanation, Histories
 from recsys.models.linear_filter import power, power_parameter
 from recsys.models.parameters import fitted, model, parameter
-from recsys.models.parts import Floats, Indices
+from recsys.models.parts import Floats, Indices, Ints
 from recsys.models.sequences import (
     Sequences,
     order_of_time,
@@ -134,10 +134,10 @@ class Next(Model):
     shares: Floats = fitted("n_decays")
     neighbor_share: float = fitted()
     weight_indptr: Indices = fitted("n_sources + 1")
-    weight_items: NDArray[np.int32] = fitted("n_weights")
+    weight_items: Ints = fitted("n_weights")
     weight_values: Floats = fitted("n_weights")
     history_indptr: Indices = fitted("n_users + 1")
-    history_items: NDArray[np.int32] = fitted("n_interactions")
+    history_items: Ints = fitted("n_interactions")
     history_weights: Floats = fitted("n_interactions")
     history_ranks: Indices = fitted("n_users")
 
@@ -146,24 +146,16 @@ class Next(Model):
         """Number of users."""
         return len(self.history_indptr) - 1
 
-    @classmethod
-    def _from_arrays(
-        cls,
-        params: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
-        prefix: str = "",
-    ) -> Self:
-        result = super()._from_arrays(params, arrays, prefix)
-        n_items = result.n_items
-        check_rows("history", result.history_indptr, result.history_items, n_items)
+    def _check_arrays(self) -> None:
+        n_items = self.n_items
+        check_rows("history", self.history_indptr, self.history_items, n_items)
         check_rows(
             "weights",
-            result.weight_indptr,
-            result.weight_items,
+            self.weight_indptr,
+            self.weight_items,
             n_items,
-            n_items * len(result.decays),
+            n_items * len(self.decays),
         )
-        return result
 
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
         if ratings.seconds is None:
@@ -277,10 +269,6 @@ class Next(Model):
         return Sequences(
             indptr, self.history_items[places], self.history_weights[places]
         )
-
-    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return ranking scores of pairs, shape (n_pairs,); equal to those of all items."""
-        return scores_of_pairs(self, users, items)
 
     def scores(self, users: ArrayLike) -> Floats:
         """Return scores of all items, shape (n_block, n_items)."""

@@ -31,7 +31,13 @@ Indices = Longs
 SIDES = {"users": "user", "items": "item"}  # sides of parts, by the name of the part
 OTHER = {"user": "item", "item": "user", "": ""}
 # Dtypes of arrays and dtype kinds of scalars, by annotation.
-_DTYPES = {"Floats": "float32", "Doubles": "float64", "Ints": "int32", "Longs": "int64"}
+_DTYPES = {
+    "Floats": "float32",
+    "Doubles": "float64",
+    "Ints": "int32",
+    "Longs": "int64",
+    "Indices": "int64",
+}
 _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}
 # Sides of the axes along which users or items are indexed. Links have the rows of the other side.
 _SIDE_OF_AXIS = {

@@ -112,7 +112,9 @@ def test_a_heavier_interaction_counts_more():
 def test_the_fit_to_everything_starts_from_a_trial_and_keeps_the_request():
     ratings = two_tastes()
     trial, steps, cold_steps = IALS(factors=6).fit(ratings), [], []
-    model = IALS(factors=6)._fit_like({"ials": trial}, ratings, Progress(steps.append))
+    model = IALS(factors=6)._fit_checked(
+        ratings, Progress(steps.append, trials={"ials": trial})
+    )
     IALS(factors=6).fit(ratings, on_step=cold_steps.append)
     assert (model.penalty, model.pair_weight) == (trial.penalty, trial.pair_weight)
     assert len(steps) < len(cold_steps)
