@@ -111,6 +111,7 @@ def folded_in(
 
 def fold(model: Any, side: str, histories: Histories) -> Model:
     """Return the model with these users (or items) instead of its own."""
+    # A protocol cannot narrow a model by the name of a side, hence Any.
     method = model.with_users if side == "user" else model.with_items
     folded: Model = method(histories)
     return folded

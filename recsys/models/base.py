@@ -125,6 +125,8 @@ class Progress:
         error = None if model is None else validation_rmse(model, self.validation)
         if self.on_step is not None:
             self.on_step(Step(step, total, objective, train_rmse, error))
+        # Without held-out ratings every sweep counts as the best, so that the last one
+        # is kept.
         if error is not None:
             self.is_best = error < self._best
             self._best = min(error, self._best)
@@ -350,6 +352,7 @@ class Model:
         for declared in fields(self):
             if "part" in declared.metadata:
                 vars(self).pop(declared.name, None)
+        # What a trial has chosen holds for this fit; the request is restored after it.
         requested = self.get_params()
         if self.name in progress.trials:
             self.set_params(**progress.trials[self.name]._found_params())
@@ -391,6 +394,8 @@ class Model:
 
         Rounding depends on the block (see `_score_error`).
         """
+        # Most models are products of factors or sparse sums, and have no other code for
+        # scores.
         form = self._factor_form(users)
         assert form is not None  # a model without a form overrides this method
         return form.scores(self._threads)
@@ -488,6 +493,7 @@ class Model:
 
     def _with(self, **changed: Any) -> Self:
         """Return a copy of the model with some fitted arrays and parts replaced."""
+        # Caches of this model, which are no fields, stay behind.
         result = type(self)(**self.get_params())
         fitted_values = {declared.name: value for declared, value in values_of(self)}
         vars(result).update(fitted_values | changed)
@@ -591,6 +597,7 @@ class RatingModel(Model):
         for start in range(0, ratings.nnz, _COUNTED):
             block = ratings.indices[start : start + _COUNTED]
             counts += np.bincount(block, minlength=ratings.n_items)
+        # Equal ratings have no deviation, and penalties are in units of it.
         self.rating_std = ratings.mean_and_std()[1] or 1.0
         self.most_ratings = int(counts.max(initial=0))
         features = ratings.item_features if self.uses_features else None
@@ -612,6 +619,7 @@ class RatingModel(Model):
     def _counted(self, side: str, histories: Histories) -> dict[str, Any]:
         if side == "user":
             return {}
+        # A new user changes no counts of items.
         discount = self._obscurity(histories.counts, histories.features)
         return {"item_obscurity": discount}
 

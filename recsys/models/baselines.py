@@ -133,6 +133,7 @@ class Bias(RatingModel, FoldingModel):
         columns, rated = self._checked_history(history, items)
         mean = np.float32(self.global_mean)
         residuals = history.values - mean - self.item_bias[rated]
+        # b_u = sum (x - mu - c_i) / (n + damping): each rating has an equal share.
         terms = residuals / np.float32(max(1, len(residuals)) + self.user_damping)
         base = self.item_bias[columns] + mean
         return self._explanation(
@@ -263,6 +264,7 @@ class Popular(Model):
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the number of ratings of each item."""
+        # All users get the same scores.
         n_rows = len(check_indices(users, self.n_users, "user"))
         return FactorForm.of_biases(self.item_counts, np.zeros(n_rows, np.float32))
 
@@ -310,6 +312,7 @@ class Random(Model):
         return block
 
     def _scores(self, users: Longs, items: Longs) -> Floats:
+        # Hashes of the pair instead of a stream: a score depends on no other pair.
         seed = mixed(np.array([self.random_state], np.uint64))
         pair = mixed(users.astype(np.uint64) + seed)
         bits = mixed(pair + items.astype(np.uint64)) >> np.uint64(40)
@@ -355,6 +358,7 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         bias = Bias().fit(ratings)
         self.global_mean = bias.global_mean
         self.user_bias, self.item_bias = bias.user_bias, bias.item_bias
+        # Items with the same taste of users have similar vectors of residuals.
         k, seed = min(_RANK, *ratings.shape), self.random_state
         _, s, Vt = lowrank.truncated_svd(
             bias.residuals(ratings),
@@ -389,6 +393,7 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         deviations = (
             history.values - np.float64(self.global_mean) - self.item_bias[rated]
         )
+        # A rating acts on the bias, and on the mean of its own cluster after the bias.
         shares = deviations / max(1.0, len(rated) + Bias.user_damping)
         same = self._group_of(columns)[:, None] == self._group_of(rated)
         counts = same.sum(axis=1)[:, None]
@@ -430,6 +435,7 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         gain = kernels.csr_matmat(doubled, self.user_factors)
         gain -= kernels.csr_matmat(ones, self.user_factors**2)
         groups = np.eye(n_groups, dtype=np.float32)[gain.argmax(axis=1)]
+        # Zero factors: without ratings, only the bias predicts.
         groups[histories.counts == 0] = 0
         return {"item_bias": bias, "item_factors": groups}
 

@@ -229,6 +229,7 @@ class Bayes(VectorModel):
         """
         if not 0 < level < 1:
             raise DataError(f"level must be between 0 and 1; got {level}.")
+        # Predictions are Gaussian: the interval is symmetric around the prediction.
         quantile = np.float32(NormalDist().inv_cdf((1 + level) / 2))
         half_width = quantile * self.predict_std(users, items, times)
         predicted = self.predict(users, items, times)
@@ -247,6 +248,7 @@ class Bayes(VectorModel):
             variance[block] = predictive_variance(
                 rows, self._posterior("item", i[block])
             )
+        # The posterior has the uncertainty of the mean; a rating scatters around it.
         variance += np.float32(noise)
         if self.time_biases is not None and times is not None:
             # The noise includes the variance of drifts.
@@ -291,6 +293,7 @@ class Bayes(VectorModel):
         self, calibration: Calibration, side: str, rows: Posterior, histories: Histories
     ) -> Floats:
         """Return ratings minus their leave-one-out predictions."""
+        # With its own rating, a prediction would explain the drift away.
         columns = self._posterior(OTHER[side])
         predicted = calibration.held_out(
             side, rows, columns, histories, self.global_mean

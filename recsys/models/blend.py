@@ -150,6 +150,7 @@ class Blend(Model):
         except ValueError:
             numbers = np.zeros(0)
         is_valid = len(numbers) == n_members and (numbers >= 0).all()
+        # Text that is no number leaves no numbers, which are never valid.
         if not is_valid or not 0 < numbers.sum() < np.inf:
             raise DataError(
                 f"weights must be {n_members} numbers between commas, one for each of "
@@ -178,6 +179,7 @@ class Blend(Model):
             shares, _ = best_weights(lists)
         scales = np.ones(len(models))
         parts = []
+        # Models without weight need no fit to all data.
         for number in np.flatnonzero(shares > 0):
             part = models[number]
             on_fit(part)
@@ -255,6 +257,8 @@ class Blend(Model):
         sparse = columns.sparse
         if sparse is not None:
             sparse = sparse._replace(history=_history(forms, len(u)))
+        # The weight of a model is in the vectors of users, so that items are the same
+        # for all.
         vectors = np.hstack([factor * form.users for factor, form in forms])
         return columns._replace(
             users=vectors,
@@ -312,6 +316,7 @@ class Blend(Model):
             for name, values in explanation._asdict().items():
                 if values is not None:
                     terms[name].append(factor * values)
+        # Not every model has contributions of features.
         sums: dict[str, Any] = {}
         for name, of_models in terms.items():
             sums[name] = _sum(of_models) if of_models else None
@@ -435,6 +440,7 @@ def _columns(forms: Sequence[tuple[np.float32, FactorForm]]) -> FactorForm:
         stacked = []
         for part in parts:
             starts, columns, weights = part.weights
+            # Each model stores its items in an order of its own.
             if part.order is not None:
                 columns = part.order[columns]
             shape = len(starts) - 1, len(items)

@@ -69,6 +69,7 @@ class Calibration(Part):
         w, z = rows.mean, columns.mean
         scores = kernels.pair_dots(w[:, :-1], z[:, :-1], i, j) + w[i, -1]
         scores += z[j, -1] + np.float32(global_mean)
+        # f - x = (f_-i - x) (1 - h) to first order in the leverage h.
         leverage = row_leverage[i] + column_leverage[j]
         corrected: Floats = scores - leverage * (histories.values[at] - scores)
         return corrected

@@ -119,6 +119,7 @@ class EASE(ProfileModel, ItemItemModel):
         )
         P = self._gram()
         if ratings.item_features is not None:
+            # A group of features counts as one more user, who has all items.
             scale = self.item_weight * np.float32(of_features)
             matrix = ratings.item_features.matrix
             features = matrix.multiply(scale[:, None]).tocsr()
@@ -162,6 +163,7 @@ class EASE(ProfileModel, ItemItemModel):
         u = check_indices(users, self.n_users, "user")
         histories = self._all_histories().take(u)
         scores = kernels.csr_matmat(histories.csr, self.weights)
+        # Users without a history have the scores that their features predict.
         axis = self._cold("user")
         if axis is not None and axis.columns is not None:
             from scipy.sparse import csr_array
@@ -228,6 +230,7 @@ class EASE(ProfileModel, ItemItemModel):
 
         X = self._scaled()
         C = weighted_matrix(histories, self.n_users, self.unit)
+        # Columns of C are scaled as those of X, by the totals of the new items.
         scale = power(C.sum(axis=1), -self.item_power)
         C.data *= self._user_scale()[C.indices]
         sides = (X.T @ C.T).toarray() * scale
@@ -387,6 +390,7 @@ def _penalty(ratings: Ratings, model: EASE | SparseEASE) -> tuple[float, float]:
     users = ratings.counts("user")
     user_square = _mean_square(users, model.user_power)
     item_square = _mean_square(items, model.item_power)
+    # Scaled interactions are smaller, and so is a penalty of the same effect.
     penalty = model.regularization or default_penalty(items)
     return penalty * user_square * item_square, math.sqrt(user_square)
 

@@ -44,6 +44,7 @@ class FactorForm(NamedTuple):
         threads: int | None = None,
     ) -> Floats:
         """Return the scores of pairs, shape (n_pairs,), bit for bit as the top-N search."""
+        # The order of the sums is the kernel's: offset, bias, factors, sparse part.
         scores = np.zeros(len(items), np.float32)
         if self.offset is not None:
             scores += self.offset[rows]
@@ -60,6 +61,7 @@ class FactorForm(NamedTuple):
             columns = items
             if order is not None:
                 column_of = np.empty(len(order), np.int64)
+                # The order maps columns to items; a pair needs the inverse.
                 column_of[order] = np.arange(len(order))
                 columns = column_of[items]
             scores += sparse_pairs(

@@ -80,6 +80,7 @@ class Histories:
 
     def take(self, rows: Longs) -> Histories:
         """Return some of the rows, in the given order."""
+        # Rows are gathered, not sliced: they may be in any order, and repeated.
         at, indptr = row_places(self.indptr, rows)
         times = None if self.times is None else self.times[at]
         features = self.features
@@ -97,6 +98,7 @@ class Histories:
 
 def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
     """Return features as CSR arrays for the kernels, or None if there are none."""
+    # Encoders leave no columns if no feature varies.
     if features is None or not features.matrix.shape[1]:
         return None
     return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))

@@ -174,6 +174,8 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
 
     def _prepare(self, ratings: Ratings) -> None:
         self.unit = weight_unit(ratings)
+        # Few interactions say more each; the penalty grows with the noise of a random
+        # matrix.
         weight = self.alpha or _INTERACTION_WEIGHT * ratings.density**-0.5
         by_chance = sum(math.sqrt(ratings.n_ratings / n) for n in ratings.shape)
         self.interaction_weight = weight

@@ -17,6 +17,7 @@ def has_topics(model: Model) -> bool:
 
 def strongest_first(factors: Floats) -> Floats:
     """Return factors with their columns in descending order of length."""
+    # The strongest topic is the first that a user reads.
     squares = np.square(factors, dtype=np.float64).sum(axis=0)
     order = np.argsort(-squares, kind="stable")
     return np.ascontiguousarray(factors[:, order])

@@ -61,6 +61,7 @@ class Range:
 
     def rounded(self, value: float) -> float:
         """Return the nearest value of the range with 4 significant digits."""
+        # Logarithmic steps have endless digits, which nobody wants to read or type.
         short = round(value) if self.integer else float(f"{value:.4g}")
         return min(max(short, self.low), self.high)
 
@@ -176,6 +177,7 @@ M = TypeVar("M", bound=_Named)
 def model(cls: type[M]) -> type[M]:
     """Make a class a dataclass with keyword-only parameters, and add them to its docstring."""
     decorated = dataclass(kw_only=True, eq=False)(cls)
+    # Annotations are texts, such as "int | None": the first word is the type.
     types = {"int": int, "float": float, "bool": bool, "str": str}
     # Parameters of the class come before those of its bases.
     declared = sorted(
@@ -215,6 +217,7 @@ def overflow_error(model: _Named, *names: str) -> DataError:
     values = {name: getattr(model, name) for name in names}
     defaults = {name: getattr(type(model), name) for name in names}
     if values == defaults:
+        # With the defaults, only huge ratings overflow.
         advice = "scale the ratings"
     else:
         usual = " and ".join(f"{value:g}" for value in defaults.values())

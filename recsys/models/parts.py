@@ -147,6 +147,7 @@ class ArrayReader:
             )
         annotation = annotation.removesuffix(" | None")
         dtype = _DTYPES.get(annotation)
+        # A number may be saved in any precision; an array has the dtype of the kernels.
         if annotation in _KINDS:
             is_valid = values.dtype.kind in _KINDS[annotation]
         else:  # the dtypes differ in a non-native byte order
@@ -201,6 +202,7 @@ def rows_taken(
     """
     changes: dict[str, Any] = {}
     for declared, value in values_of(owner):
+        # A part renumbers its own arrays, as it may hold other indices.
         if isinstance(value, Part):
             part_side = SIDES.get(declared.name, side)
             changes[declared.name] = value.rearranged(rows, part_side)

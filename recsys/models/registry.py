@@ -49,6 +49,7 @@ def model_class(name: str) -> type[Model]:
     DataError
         If there is no such model; the message suggests the closest names.
     """
+    # Import on demand: `recsys --help` lists the models without their libraries.
     if name not in MODELS | _CHOICE:
         close = similar_names(str(name))
         hint = f"did you mean {' or '.join(close)}? The" if close else "the"
@@ -157,6 +158,7 @@ def fitted_model(
     seconds = round(time.perf_counter() - start, 3)
     model, ratings, findings = model._chosen(ratings)
     model._check_finite()
+    # Weights of interactions have no range to which predictions are clipped.
     lowest, highest = (None, None) if ratings.implicit else ratings.grade_range()
     training: dict[str, Any] = {
         "users": ratings.n_users,

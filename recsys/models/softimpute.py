@@ -94,6 +94,7 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
                 tol=self.tol,
             )
             for number, solution in enumerate(path, start=1):
+                # U s^(1/2) and V s^(1/2) have the same penalty, which folding in uses.
                 root = np.sqrt(solution.s)
                 self.user_factors = _with_a_column(solution.U * root)
                 self.item_factors = _with_a_column(solution.Vt.T * root)
@@ -154,6 +155,7 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
         deviations, bias = damped_biases(
             histories, self.global_mean, other_bias, damping
         )
+        # The vector explains what the biases leave.
         left_over = (deviations - bias[histories.rows]).astype(np.float32)
         factors = kernels.aligned_zeros((len(bias), other_factors.shape[1]), np.float32)
         kernels.als_half_sweep(

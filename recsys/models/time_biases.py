@@ -49,6 +49,7 @@ class AxisTimes(Part):
     noise: float = saved()
 
     def __post_init__(self) -> None:
+        # Loaded arrays index one another, and may be damaged.
         ends = self.starts + self.counts
         lowest = np.minimum(self.starts, self.counts).min(initial=0)
         if lowest < 0 or ends.max(initial=0) > len(self.times):
@@ -84,6 +85,7 @@ class TimeBiases(Sides[AxisTimes]):
 
     def at(self, users: Indices, items: Indices, times: Longs) -> tuple[Floats, Floats]:
         """Return the drifts of pairs, and the reduction of their variance by the ratings."""
+        # Far from any rating, the mean is 0 and the variance that of the process.
         user_means, user_variances = self.users.knots.at(users, times)
         item_means, item_variances = self.items.knots.at(items, times)
         total = np.float32(self.users.variance + self.items.variance)
@@ -97,8 +99,10 @@ class TimeBiases(Sides[AxisTimes]):
             times = histories.times.astype(np.int64)
             columns = histories.indices.astype(np.int64)
             others = self.of(OTHER[side]).knots
+            # The drift of a user is what that of the items leaves, and vice versa.
             residual = residual - others.at(columns, times)[0]
         drift = Drift.of(histories.rows, histories.n_rows, times, np.float32)
+        # Without times there is nothing to drift along: the biases at knots are zero.
         drift.variance = 0.0 if histories.times is None else fitted.variance
         drift.scale = fitted.scale
         drift.noise = fitted.noise

@@ -132,6 +132,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
 
     def _means(self, side: str, rows: Indices | slice) -> Floats:
         """Return the factors and biases of users (or items) side by side."""
+        # The first `factors` columns: slopes on features follow them.
         factors, bias = self._vectors_of(side)
         return np.column_stack([factors[rows, : self.factors], bias[rows]])
 
@@ -264,6 +265,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         base = np.full(len(columns), self.global_mean)
         terms = np.zeros((len(columns), len(history.indices)))
         shares = self._no_shares(len(columns))
+        # w is a sum over ratings and features; z is solved once per item.
         user = self._row_terms("user", history)
         w = user.total
         for number, mean in enumerate(self._posterior("item", columns).mean):
