@@ -40,14 +40,11 @@ def table_of(frame: DataFrame) -> pa.Table:
         return frame.toArrow()
 
 
-def lists(batch: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return a column of lists as row pointers, shape (n + 1,), and the values of all lists."""
-    array = batch.column(name)
-    if hasattr(array, "combine_chunks"):  # of a table
-        array = array.combine_chunks()
-    indptr = np.zeros(len(array) + 1, np.int64)
-    np.cumsum(array.value_lengths().to_numpy(zero_copy_only=False), out=indptr[1:])
-    return indptr, array.flatten().to_numpy(zero_copy_only=False)
+def lists(column: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return a column of lists as row pointers, shape (n + 1,), and their values."""
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    indptr = np.append(0, np.cumsum(lengths)).astype(np.int64)
+    return indptr, column.flatten().to_numpy(zero_copy_only=False)
 
 
 def list_array(rows: NDArray[Any]) -> pa.ListArray:

@@ -6,11 +6,12 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import helmert
 
 from lowrank import pca
 from lowrank.arguments import (
@@ -19,12 +20,11 @@ from lowrank.arguments import (
     checked_rank,
     checked_tol,
 )
-from lowrank.directions import PrincipalDirections
 from lowrank.errors import ArgumentError
-from lowrank.samples import require_samples, rounding_limits
+from lowrank.samples import require_samples
 from lowrank.solvers.orthonormal import extend_basis
-from lowrank.spark.arrow import list_array, lists, map_in_arrow, table_of
-from lowrank.spark.rows import Gram, Rows, open_rows
+from lowrank.spark.arrow import list_array, map_in_arrow, table_of
+from lowrank.spark.rows import Rows, open_rows
 from lowrank.svd import (
     SVD,
     ConvergenceWarning,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 Doubles = NDArray[np.float64]
 
-_MOST_COLUMNS = 4096  # maximum number of columns; A'A takes 134 MB for them
 _COLLECTED = 2**30  # maximum size of U on the driver in bytes
 _PASSES = 3  # passes over the rows: check, means and A'A
 
@@ -54,7 +53,8 @@ class DistributedSVD(SVD):
     n_rows : int
         Number of rows of the matrix.
     left : str or None
-        Path of U as Parquet, with the columns u (arrays) and order. If given, ``U`` has no rows.
+        Path of U as Parquet, with the columns u (arrays) and order. If given, ``U`` has
+        no rows.
     """
 
     n_rows: int
@@ -81,23 +81,23 @@ def truncated_svd(
 ) -> DistributedSVD:
     """Compute the k largest singular values and vectors of a matrix on the cluster.
 
-    The right vectors are eigenvectors of A'A, which is summed in float64 in one pass over the rows
-    and has up to 4,096 columns. A singular value of relative size r has a relative error of up to
-    about 1e-16 / r^2.
+    The right vectors are eigenvectors of A'A, which is summed in float64 in one pass
+    over the rows and has up to 4,096 columns. A singular value of relative size r has a
+    relative error of up to about 1e-16 / r^2.
 
     Parameters
     ----------
     rows : DataFrame or str
-        A Spark table with one matrix row per row, or its path in Parquet. Each pass reads it:
-        `DataFrame.cache` it if it fits in the memory of the cluster.
+        A Spark table with one matrix row per row, or its path in Parquet. Each pass
+        reads it: `DataFrame.cache` it if it fits in the memory of the cluster.
     k : int
         Rank, from 0 to min(n, m).
     values, indices : str
-        Names of array columns. For dense rows, `values` are the rows; for sparse rows, they are the
-        entries, and `indices` their columns.
+        Names of array columns. For dense rows, `values` are the rows; for sparse rows,
+        they are the entries, and `indices` their columns.
     order : str, optional
-        Column by which the rows of U are ordered, by default the order in which Spark collects
-        them.
+        Column by which the rows of U are ordered, by default the order in which Spark
+        collects them.
     n_columns : int, optional
         Number of columns m, by default one more than the largest index.
     tol, center, random_state
@@ -108,44 +108,61 @@ def truncated_svd(
     Returns
     -------
     DistributedSVD
-        As `lowrank.SVD`; float32 if the values are. Since U is computed as A V / s, the first row
-        of the residuals is zero.
+        As `lowrank.SVD`; float32 if the values are. Since U is computed as A V / s, the
+        first row of the residuals is zero.
 
     Raises
     ------
     ImportError, TypeError, ValueError
-        If PySpark is not installed, a column or an argument has the wrong type, the rows are not
-        those of a finite matrix, an argument is out of its range, or the matrix has too many
-        columns, or U too many entries, for the driver.
+        If PySpark is not installed, a column or an argument has the wrong type, the
+        rows do not form a finite matrix, an argument is out of its range, or the matrix
+        has too many columns, or U too many entries, for the driver.
     """
     start = time.perf_counter()
     A = open_rows(
         rows, values=values, indices=indices, order=order, n_columns=n_columns
     )
     n, m = A.shape
-    dtype: np.dtype[Any] = np.dtype(np.float32 if A.is_single else np.float64)
     k = checked_rank(k, min(n, m))
     if left is None and 8 * n * k > _COLLECTED:
         raise ArgumentError(
             f"U takes {8 * n * k / 1e9:.1f} GB, too much for the driver; "
             "use left='PATH' to write it as Parquet."
         )
-    A, gram = _with_gram(A, center)
-    right = _right_vectors(gram, k)
-    tol = checked_tol(tol, dtype)
-    if residual_excess(right.s, right.residuals, tol, np.dtype(np.float64)) > 1:
-        message = residual_message(right.s, right.residuals, tol, _PASSES, "gram")
+    row = checked_center(center, m)
+    means = A.column_means()
+    if row is not None:
+        A = replace(A, row=means if row is True else row)
+    gram = A.gram(means)
+    squares, vectors = np.linalg.eigh(gram)
+    Vt = np.ascontiguousarray(vectors.T[::-1][:k])
+    with_signs(np.zeros((0, k)), np.zeros(k), Vt)
+    V = np.ascontiguousarray(Vt.T)
+    products = gram @ V
+    s = np.sqrt(np.maximum(np.einsum("ij,ij->j", V, products), 0))
+    # Rounding of A'A adds up to eps times its norm to each eigenvalue.
+    rounding = float(np.finfo(np.float64).eps * squares[-1:].sum())
+    divisors = np.where(s > 0, s, np.inf)
+    # U = A V / s, so A' U - V s is A'A V / s - V s.
+    residuals = np.linalg.norm(products / divisors - V * s, axis=0)
+    residuals += rounding / divisors
+    remainder = max(squares[: m - k].max(initial=0.0), 0.0)
+    tol = checked_tol(tol, A.dtype)
+    if residual_excess(s, residuals, tol, np.dtype(np.float64)) > 1:
+        message = residual_message(s, residuals, tol, _PASSES, "gram")
         warnings.warn(
             f"{message}use a larger tol or a smaller k.", ConvergenceWarning, 2
         )
-    U = _left_vectors(A, right, checked_generator(random_state), left)
+    U = _left_vectors(A, V, s, checked_generator(random_state), left)
     return DistributedSVD(
-        U=U.astype(dtype),
-        s=right.s.astype(dtype),
-        Vt=np.ascontiguousarray(right.V.T, dtype),
-        residuals=np.stack([np.zeros(k), right.residuals]),
-        frobenius_norm=math.sqrt(np.trace(gram.matrix)),
-        spectral_error_bound=0.0 if k == min(n, m) else right.bound,
+        U=U.astype(A.dtype),
+        s=s.astype(A.dtype),
+        Vt=Vt.astype(A.dtype),
+        residuals=np.stack([np.zeros(k), residuals]),
+        frobenius_norm=math.sqrt(np.trace(gram)),
+        spectral_error_bound=(
+            0.0 if k == min(n, m) else math.sqrt(remainder + rounding)
+        ),
         passes=_PASSES + bool(k),
         seconds=time.perf_counter() - start,
         method="gram",
@@ -154,79 +171,28 @@ def truncated_svd(
     )
 
 
-def _with_gram(A: Rows, center: ArrayLike | bool | None) -> tuple[Rows, Gram]:
-    """Return the centred matrix with its Gram matrix.
-
-    Raises
-    ------
-    ArgumentError
-    """
-    m = A.shape[1]
-    if m > _MOST_COLUMNS:
-        raise ArgumentError(
-            f"The matrix has {m:,} columns, and A'A on the driver may have up to "
-            f"{_MOST_COLUMNS:,}; lowrank.truncated_svd takes more on one machine."
-        )
-    row = checked_center(center, m)
-    means = A.column_means()
-    if row is True:
-        A = A.minus(means)
-    elif row is not None:
-        A = A.minus(row)
-    return A, A.gram(means)
-
-
-class _RightVectors(NamedTuple):
-    """Right vectors, singular values in descending order, and their accuracy."""
-
-    V: Doubles
-    s: Doubles
-    residuals: Doubles
-    bound: float  # of the spectral norm of the remainder
-
-
-def _right_vectors(gram: Gram, k: int) -> _RightVectors:
-    """Return the k leading eigenvectors of A'A, with deterministic signs."""
-    squares, vectors = np.linalg.eigh(gram.matrix)
-    Vt = np.ascontiguousarray(vectors.T[::-1][:k])
-    with_signs(np.zeros((0, k)), np.zeros(k), Vt)
-    V = np.ascontiguousarray(Vt.T)
-    products = gram.matrix @ V
-    s = np.sqrt(np.maximum(np.einsum("ij,ij->j", V, products), 0))
-    # Rounding of A'A adds up to eps times its norm to each eigenvalue.
-    rounding = float(np.finfo(np.float64).eps * squares[-1:].sum())
-    divisors = np.where(s > 0, s, np.inf)
-    residuals = np.linalg.norm(products / divisors - V * s, axis=0)
-    residuals += rounding / divisors
-    remainder = squares[: len(squares) - k].max(initial=0.0)
-    return _RightVectors(V, s, residuals, math.sqrt(max(remainder, 0.0) + rounding))
-
-
 def _left_vectors(
-    A: Rows, right: _RightVectors, rng: np.random.Generator, left: str | None
+    A: Rows, V: Doubles, s: Doubles, rng: np.random.Generator, left: str | None
 ) -> Doubles:
     """Return U = A V / s, or write it; columns of zero singular values are zero."""
-    s = right.s
     negligible = s <= 1e-14 * max(A.shape) * s.max(initial=0.0)
-    scaled = right.V / np.where(negligible, np.inf, s)
+    scaled = V / np.where(negligible, np.inf, s)
     shift = A.row @ scaled
     read = A.reader()
-    types = dict(A.frame.dtypes)
-    is_ordered = "order" in types
 
     def vectors(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         for batch in batches:
-            columns = {
-                "u": list_array(np.ascontiguousarray(read(batch) @ scaled - shift))
-            }
-            if is_ordered:
+            u = list_array(np.ascontiguousarray(read(batch) @ scaled - shift))
+            columns = {"u": u}
+            if "order" in batch.schema.names:
                 columns["order"] = batch.column("order")
             yield pa.RecordBatch.from_pydict(columns)
 
     schema = "u array<double>"
-    if is_ordered:
+    types = dict(A.frame.dtypes)
+    if "order" in types:
         schema += f", order {types['order']}"
     frame = map_in_arrow(A.frame, vectors, schema)
     if left is not None:
@@ -235,10 +201,12 @@ def _left_vectors(
     if not s.size:
         return np.zeros((A.shape[0], 0))
     table = table_of(frame)
-    if is_ordered:
+    if "order" in types:
         table = table.sort_by("order")
-    U = lists(table, "u")[1].reshape(-1, s.size).copy()
+    entries = table.column("u").combine_chunks().flatten()
+    U: Doubles = entries.to_numpy(zero_copy_only=False).reshape(-1, s.size).copy()
     if negligible.any():
+        # The vectors of zero singular values are any that are orthogonal to the others.
         basis = np.array(U[:, ~negligible], order="C")
         noise = rng.standard_normal((len(U), int(negligible.sum())))
         U[:, negligible] = extend_basis(basis, noise, 1.0, rng)[0]
@@ -248,15 +216,17 @@ def _left_vectors(
 class PCA(pca.PCA):
     """Principal component analysis of samples on the cluster.
 
-    Once fitted, it is a `lowrank.PCA`, whose methods work on local arrays. The scores of the
-    samples on the cluster are ``U diag(s)`` of `lowrank.spark.truncated_svd` with the same centre.
+    Once fitted, it is a `lowrank.PCA`, whose methods work on local arrays. The scores
+    of the samples on the cluster are ``U diag(s)`` of `lowrank.spark.truncated_svd`
+    with the same centre.
 
     Parameters
     ----------
     n_components : int
         Number of components k, from 0 to min(n_samples, n_features).
     center : {"exact", False}, default "exact"
-        "exact" subtracts the column means; sparse rows stay sparse. False subtracts nothing.
+        "exact" subtracts the column means; sparse rows stay sparse. False subtracts
+        nothing.
     ddof, whiten, tol, random_state
         As for `lowrank.PCA`.
     """
@@ -306,44 +276,19 @@ class PCA(pca.PCA):
             raise ArgumentError(
                 f"center must be 'exact' or False; got {self.center!r}."
             )
-        A = open_rows(
-            rows, values=values, indices=indices, order=None, n_columns=n_columns
-        )
+        A = open_rows(rows, values=values, indices=indices, n_columns=n_columns)
         n, m = A.shape
         require_samples(n, self.ddof)
-        k = checked_rank(self.n_components, min(n, m))
-        A, gram = _with_gram(A, bool(self.center) or None)
-        right = _right_vectors(gram, k)
-        row, means = gram.row, gram.means
-        squares = np.diag(gram.matrix)
-        sum_of_squares = float(squares.sum())
-        scores = gram.sums @ right.V  # column sums of the scores
-        variances = (right.s**2 - np.square(scores) / n) / (n - self.ddof)
-        uncentered = squares + n * np.square(row) + 2 * n * row * (means - row)
-        dtype: np.dtype[Any] = np.dtype(np.float32 if A.is_single else np.float64)
-        total = max(sum_of_squares - n * float(np.square(means - row).sum()), 0.0)
-        left_over = sum_of_squares - float(np.square(right.s).sum())
-        unexplained = total - float(variances.sum()) * (n - self.ddof)
-        rounding = 4 * float(np.finfo(dtype).eps) * max(1.0, k**0.5) * sum_of_squares
-        Vt = np.ascontiguousarray(right.V.T, dtype)
-        self.n_features_in_ = m
-        self._keep(
-            PrincipalDirections(
-                components=Vt,
-                singular_values=right.s,
-                variances=np.maximum(variances, 0.0),
-                row=row,
-                alignment=None,
-                centering="exact" if self.center else "none",
-                negligible=rounding_limits(uncentered, A.shape, dtype, right.s, Vt),
-                total=total,
-                distortion=left_over if left_over > rounding else 0.0,
-                unexplained=unexplained if unexplained > rounding else 0.0,
-                means=means,
-                squares=uncentered,
-                n_samples=n,
-                n_rows=n,
-            ),
-            dtype,
-        )
+        checked_rank(self.n_components, min(n, m))
+        means = A.column_means()
+        squares, vectors = np.linalg.eigh(replace(A, row=means).gram(means))
+        # A PCA depends on the samples only by their number, means and scatter matrix. At
+        # most m + 1 samples of weight n / size have the same ones: the rows of Helmert's
+        # matrix are orthonormal, and orthogonal to the means.
+        size = max(2, min(n, m + 1))
+        spread = np.sqrt(np.maximum(squares, 0.0)[m + 1 - size :] * size / n)
+        sides = vectors[:, m + 1 - size :]
+        samples = means + (helmert(size).T[:, : len(spread)] * spread) @ sides.T
+        super().fit(samples.astype(A.dtype), sample_weight=np.full(size, n / size))
+        self.n_samples_ = n
         return self

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from recsys.models.base import Model
     from recsys.recommender import Recommender
 
-_EXPLICIT = ("als", "bias", "popular")
-_IMPLICIT = ("spectral", "popular", "random")
 _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a report
 _MARK = "*"
 _METRICS = (
@@ -176,12 +174,12 @@ def _run(
 
 def _are_models(request: _Request) -> bool:
     """Return whether the request is for saved models."""
-    not_models = [source for source in request.ratings if not inputs.is_model(source)]
-    saved = [source for source in request.ratings if source not in not_models]
-    if saved and not_models:
+    saved = [source for source in request.ratings if inputs.is_model(source)]
+    others = [source for source in request.ratings if source not in saved]
+    if saved and others:
         hint = "name saved models only, with --test FILE"
         raise click.UsageError(
-            f"{saved[0]} is a saved model and {not_models[0]} is not; {hint}."
+            f"{saved[0]} is a saved model and {others[0]} is not; {hint}."
         )
     return bool(saved) and request.train is None
 
@@ -193,48 +191,55 @@ def _prepared(
     if _are_models(request):
         return _saved(request, at_least)
     if request.ratings and request.test and not request.train:
-        path, hint = (
-            request.ratings[0],
-            "--test FILE needs saved models, or --train FILE",
-        )
-        if not Path(path).exists():
-            raise CommandError(nothing_at(Path(path)))
+        path = request.ratings[0]
+        require(Path(path).exists(), nothing_at(Path(path)), CommandError)
+        hint = "--test FILE needs saved models, or --train FILE"
         raise click.UsageError(f"{path} is not a saved model; {hint}.")
-    if request.model and len(set(request.model)) < at_least:
-        raise click.UsageError(
-            "Give at least two models to compare, each with --model."
-        )
-    pair, seed = (request.train, request.test), request.fitting.seed
-    loaded = load_splits(request.ratings, pair, request.splitting, seed, request.reader)
+    require(
+        not request.model or len(set(request.model)) >= at_least,
+        "Give at least two models to compare, each with --model.",
+    )
+    loaded = load_splits(
+        request.ratings,
+        (request.train, request.test),
+        request.splitting,
+        request.fitting.seed,
+        request.reader,
+    )
     splits = [loaded] if isinstance(loaded, evaluation.Split) else [*loaded]
-    names = _chosen_models(request.model, splits)
-    models = _unfitted(names, request.fitting)
-    plain_models = [getattr(item, "model", item) for item in models.values()]
-    inputs.note_weights(plain_models, splits[0].train)
-    return models, [
-        replace(item, train=inputs.featured(item.train, request.reader, plain_models))
-        for item in splits
-    ]
+    return _unfitted(_chosen_models(request.model, splits), splits, request)
 
 
-def _unfitted(names: Sequence[str], fitting: cli.FitOptions) -> dict[str, Any]:
-    """Return models by label; "als:no-features" is `als` to fit without features."""
+def _unfitted(
+    labels: Sequence[str], splits: Sequence[Split], request: _Request
+) -> tuple[dict[str, Any], list[Split]]:
+    """Return models by label, and the splits with the features that they use.
+
+    "als:no-features" is `als` to fit without features.
+    """
     from recsys.models.registry import make_model
 
-    names_of_labels = {label: label.partition(":")[0] for label in names}
+    names = {label: label.partition(":")[0] for label in labels}
     parameters = inputs.parameters_for(
-        [*dict.fromkeys(names_of_labels.values())], fitting
+        [*dict.fromkeys(names.values())], request.fitting
     )
-    models = {
-        label: make_model(name, **parameters[name])
-        for label, name in names_of_labels.items()
+    plain = {
+        label: make_model(name, **parameters[name]) for label, name in names.items()
     }
-    return {
-        label: unfitted
-        if label in names_of_labels.values()
-        else evaluation.WithoutFeatures(unfitted)
-        for label, unfitted in models.items()
-    }
+    models: dict[str, Any] = dict(plain)
+    for label, name in names.items():
+        if label != name:
+            models[label] = evaluation.WithoutFeatures(plain[label])
+    inputs.note_weights(plain.values(), splits[0].train)
+    if plain and splits[0].train.feature_request is None:
+        splits = [
+            replace(
+                split,
+                train=inputs.featured(split.train, request.reader, [*plain.values()]),
+            )
+            for split in splits
+        ]
+    return models, [*splits]
 
 
 def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, Split]]:
@@ -244,30 +249,33 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     """
     from recsys.provenance import without_weights
 
-    paths, fitting = [*dict.fromkeys(request.ratings)], request.fitting
-    if request.test is None:
-        hint = "add --test FILE, with ratings that it was not fitted to"
-        raise click.UsageError(f"{paths[0]} is a saved model; {hint}.")
-    for option in (
-        *request.splitting.given,
-        *(["--new keep"] if request.new == "keep" else []),
-    ):
+    paths = [*dict.fromkeys(request.ratings)]
+    hint = "add --test FILE, with ratings that it was not fitted to"
+    require(request.test is not None, f"{paths[0]} is a saved model; {hint}.")
+    unusable = [*request.splitting.given]
+    if request.new == "keep":
+        unusable.append("--new keep")
+    for option in unusable:
         raise click.UsageError(f"{option} does not apply to a saved model.")
-    if fitting.given and not request.model:
-        raise click.UsageError(
-            "A saved model is evaluated as it is; leave out parameters."
-        )
-    if len(paths) + len(set(request.model)) < at_least:
-        hint = "name another saved model, or --model NAME"
-        raise click.UsageError(f"Give at least two models to compare: {hint}.")
+    require(
+        request.model or not request.fitting.given,
+        "A saved model is evaluated as it is; leave out parameters.",
+    )
+    require(
+        len(paths) + len(set(request.model)) >= at_least,
+        "Give at least two models to compare: name another saved model, or --model NAME.",
+    )
     loaded = [inputs.load_model(path) for path in paths]
     first = loaded[0]
     reading = without_weights(first.provenance.reading)
     like = reading | {"implicit": first.ratings.implicit}
-    test = inputs.load_ratings(request.test, request.reader, like)
+    test = inputs.load_ratings(str(request.test), request.reader, like)
     saved = dict(zip(_labels(paths, loaded, request.model), loaded, strict=True))
-    trainings = {label: loaded_model.ratings for label, loaded_model in saved.items()}
-    shared = evaluation.shared_test(trainings, test, repeats=request.splitting.repeats)
+    shared = evaluation.shared_test(
+        {label: recommender.ratings for label, recommender in saved.items()},
+        test,
+        repeats=request.splitting.repeats,
+    )
     for count, reason in (
         (shared.n_unknown, "of users or items without training ratings"),
         (shared.n_known, "that a model was fitted to"),
@@ -275,17 +283,10 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
         if count:
             note(f"{counted(count, 'test rating')} {reason} left out")
     splits = dict(shared.splits)
-    first_split = next(iter(splits.values()))
-    names = _chosen_models(request.model, [first_split]) if request.model else []
-    unfitted = _unfitted(names, fitting)
-    plain_models = [getattr(model, "model", model) for model in unfitted.values()]
-    inputs.note_weights(plain_models, first_split.train)
-    if unfitted and first_split.train.feature_request is None:
-        first_split = replace(
-            first_split,
-            train=inputs.featured(first_split.train, request.reader, plain_models),
-        )
-    return saved | unfitted, splits | dict.fromkeys(unfitted, first_split)
+    first_splits = [next(iter(splits.values()))]
+    names = _chosen_models(request.model, first_splits) if request.model else []
+    unfitted, first_splits = _unfitted(names, first_splits, request)
+    return saved | unfitted, splits | dict.fromkeys(unfitted, first_splits[0])
 
 
 def _labels(
@@ -310,44 +311,53 @@ def _chosen_models(names: Sequence[str], splits: list[Split]) -> list[str]:
     if choice.ratings.implicit != splits[0].train.implicit:
         note(f"{choice.reason}; use --model to treat them as ratings")
         for number, split in enumerate(splits):
-            train, test = as_implicit(split.train), as_implicit(split.test)
-            history = None if split.history is None else as_implicit(split.history)
-            splits[number] = replace(split, train=train, test=test, history=history)
-    defaults: tuple[str, ...] = _EXPLICIT
-    if splits[
-        0
-    ].train.implicit:  # the model random does not fold in the users of a history
-        defaults = _IMPLICIT if splits[0].history is None else _IMPLICIT[:-1]
+            history = split.history
+            splits[number] = replace(
+                split,
+                train=as_implicit(split.train),
+                test=as_implicit(split.test),
+                history=None if history is None else as_implicit(history),
+            )
     best = "auto" if choice.is_open else choice.candidates[0].model
-    named = [best if name == "auto" else name for name in names]
-    return [*dict.fromkeys(named or defaults)]
+    if names:
+        models = [best if name == "auto" else name for name in names]
+    elif not splits[0].train.implicit:
+        models = ["als", "bias", "popular"]
+    else:
+        models = ["spectral", "popular"]
+        if splits[0].history is None:  # random does not fold in users
+            models.append("random")
+    return [*dict.fromkeys(models)]
 
 
 def _report_counts(found: Evaluation, method: str | None) -> None:
     """Report the held-out ratings; without a `method`, suggest one that measures more users."""
-    counts, folds = found.counts, len(found.splits)
+    from recsys.evaluation.results import ranking
+
+    counts = found.counts
+    folds = len(found.splits)
     note(f"held out: {found.held_out}")
-    tested, users = counted(counts["test_ratings"], "rating"), counts["users_evaluated"]
-    all_folds = f" ({folds} folds together)" if folds > 1 else ""
-    trained = f"trained on {counts['train_ratings']:,} and tested on {tested}"
-    note(f"{trained}; recommended to {counted(users, 'user')}{all_folds}")
+    tested = counted(counts["test_ratings"], "rating")
+    users = counts["users_evaluated"]
+    line = f"trained on {counts['train_ratings']:,} and tested on {tested}"
+    line += f"; recommended to {counted(users, 'user')}"
+    if folds > 1:
+        line += f" ({folds} folds together)"
+    note(line)
     if counts["known_pairs"]:
-        known_pairs = counted(counts["known_pairs"], "test pair")
-        note(
-            f"{known_pairs} left out that the training part has (--repeats keep tests them)"
-        )
+        pairs = counted(counts["known_pairs"], "test pair")
+        note(f"{pairs} left out that the training part has (--repeats keep tests them)")
     if counts["new_ratings"]:
         done = "left out" if found.settings.new == "drop" else "kept"
         new = f"{counted(counts['new_users'], 'user')} and {counted(counts['new_items'], 'item')}"
         rated = counted(counts["new_ratings"], "test rating")
         note(f"{rated} of users or items without training ratings {done} (new: {new})")
     n_users = users + counts["users_without_test_items"]
-    if found.splits[0].method == "time" and method is None and users < n_users / 2:
+    first = found.splits[0].method
+    if first == "time" and method is None and users < n_users / 2:
         few = f"only {users:,} of {n_users:,} users have ratings that new"
         note(f"{few}; --method per-user or --method leave-last measures all users")
-    if found.settings.candidates is not None or found.splits[0].method == "items":
-        from recsys.evaluation.results import ranking
-
+    if found.settings.candidates is not None or first == "items":
         note(f"ranking is {ranking(found)}")
 
 
@@ -416,54 +426,55 @@ def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], 
 
     from recsys.evaluation.results import named, significantly_worse
 
-    names = [
-        name for name in found.table.columns if name in set(found.metrics["metric"])
-    ]
+    measured = set(found.metrics["metric"])
+    names = [name for name in found.table.columns if name in measured]
+    seconds = [name for name in found.table.columns if name.endswith("_seconds")]
     worse = significantly_worse(found)
     rows = {(row["model"], row["metric"]): row for row in found.metrics.to_dicts()}
 
     def cell(label: str, name: str, decimals: int) -> str:
-        if (row := rows.get((label, name))) is None:
+        row = rows.get((label, name))
+        if row is None:
             return "-"
         fewer = int(abs(row["value"]) >= 10)
         text = f"{row['value']:.{4 - fewer}f}"
         if decimals and row["low"] is not None:
             text += " [{low:.{0}f}, {high:.{0}f}]".format(decimals - fewer, **row)
-        return text + _MARK * ((label, name) in worse)
+        if (label, name) in worse:
+            text += _MARK
+        return text
 
     def columns(decimals: int) -> dict[str, list[str]]:
-        seconds = [name for name in found.table.columns if name.endswith("_seconds")]
-        times = [f"{name.removesuffix('_seconds')}, seconds" for name in seconds]
-        headers = [*(named(name, found) for name in names), *times]
-        return {"metric": headers} | {
-            row["model"]: [cell(row["model"], name, decimals) for name in names]
-            + [f"{row[name]:.4f}" for name in seconds]
-            for row in found.table.to_dicts()
-        }
+        headers = [named(name, found) for name in names]
+        headers += [f"{name.removesuffix('_seconds')}, seconds" for name in seconds]
+        cells = {"metric": headers}
+        for row in found.table.to_dicts():
+            label = row["model"]
+            cells[label] = [cell(label, name, decimals) for name in names]
+            cells[label] += [f"{row[name]:.4f}" for name in seconds]
+        return cells
 
-    terminal, confidence = (
-        shutil.get_terminal_size((80, 24)).columns,
-        found.settings.confidence,
-    )
-    fitting = (
-        d for d in (4, 3) if found.settings.resamples and _width(columns(d)) <= terminal
-    )
-    decimals = next(fitting, 0)
-    legend = f"[{confidence:.0%} interval over {noun}]"
-    if not decimals:
-        legend = f"(intervals need {_width(columns(3))} columns, or --json)"
-    if found.comparisons.height:
-        test = f"paired sign-flip test, Holm, p < {1 - confidence:.2g}"
-        legend += f"  {_MARK} worse than the best of its row ({test})"
+    terminal = shutil.get_terminal_size((80, 24)).columns
+    confidence = found.settings.confidence
+    legend = ""
+    decimals = 0
+    if found.settings.resamples:
+        fitting = (d for d in (4, 3) if _width(columns(d)) <= terminal)
+        decimals = next(fitting, 0)
+        legend = f"[{confidence:.0%} interval over {noun}]"
+        if not decimals:
+            legend = f"(intervals need {_width(columns(3))} columns, or --json)"
+        if found.comparisons.height:
+            test = f"paired sign-flip test, Holm, p < {1 - confidence:.2g}"
+            legend += f"  {_MARK} worse than the best of its row ({test})"
     cells = columns(decimals)
-    tables: list[dict[str, list[str]]] = [{"metric": cells.pop("metric")}]
+    headers = {"metric": cells.pop("metric")}
+    parts = [dict(headers)]
     for label, texts in cells.items():
-        if len(tables[-1]) > 1 and _width({**tables[-1], label: texts}) > terminal:
-            tables.append({"metric": tables[0]["metric"]})
-        tables[-1][label] = texts
-    return [
-        pl.DataFrame(column_set) for column_set in tables
-    ], legend if found.settings.resamples else ""
+        if len(parts[-1]) > 1 and _width({**parts[-1], label: texts}) > terminal:
+            parts.append(dict(headers))
+        parts[-1][label] = texts
+    return [pl.DataFrame(part) for part in parts], legend
 
 
 def _width(columns: dict[str, list[str]]) -> int:
@@ -492,19 +503,20 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
             for p in found.comparisons["adjusted"]
         ],
     }
-    legend = "p: paired sign-flip test over users; adjusted by Holm's method over the pairs; "
-    legend += f"{_MARK} below {level:.2g}"
-    terminal, needed = shutil.get_terminal_size((80, 24)).columns, _width(cells)
+    legend = (
+        "p: paired sign-flip test over users; adjusted by Holm's method over the pairs; "
+        f"{_MARK} below {level:.2g}"
+    )
+    terminal = shutil.get_terminal_size((80, 24)).columns
+    needed = _width(cells)
     if needed > terminal:
         legend += f" (all columns need {needed}, or --json)"
-    table = pl.DataFrame(cells)
-    narrower = (table.drop(names) for names in ([], ["p"], [interval], ["p", interval]))
-    fitting = (
-        narrow
-        for narrow in narrower
-        if _width(narrow.to_dict(as_series=False)) <= terminal
-    )
-    return next(fitting, table.drop("p", interval)), legend
+    # Columns that are left out one after the other until the table fits.
+    for left_out in ((), ("p",), (interval,), ("p", interval)):
+        narrower = {name: cells[name] for name in cells if name not in left_out}
+        if _width(narrower) <= terminal:
+            break
+    return pl.DataFrame(narrower), legend
 
 
 @cli.command(

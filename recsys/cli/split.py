@@ -176,23 +176,17 @@ def load_splits(
             )
         note(f"{source} is a split; its files are used as they are")
         loaded = read_split(source, read)
-    if (
-        isinstance(loaded, evaluation.Split)
-        and loaded.method == "given"
-        and len(loaded.test.values)
-    ):
-        train_times, test_times = loaded.train.timestamps, loaded.test.timestamps
-        newer = (
-            0
-            if train_times is None or test_times is None
-            else int((train_times > test_times.min()).sum())
-        )
+    if isinstance(loaded, evaluation.Split) and loaded.method == "given":
+        times = loaded.train.timestamps
+        tested = loaded.test.timestamps
+        newer = 0
+        if times is not None and tested is not None and len(tested):
+            newer = int((times > tested.min()).sum())
         if newer:
-            n_newer = (
-                f"{counted(newer, 'training rating')} {'is' if newer == 1 else 'are'}"
-            )
+            are = "is" if newer == 1 else "are"
             note(
-                f"{n_newer} newer than the oldest test rating, so this is not a split by time"
+                f"{counted(newer, 'training rating')} {are} newer than the oldest test rating, "
+                "so this is not a split by time"
             )
     return loaded
 

@@ -276,21 +276,22 @@ def _frame(found: Tuning) -> pl.DataFrame:
 
 
 def _summary(found: Tuning) -> str:
-    first, best = found.trials[0], found.best
+    best = found.best
     pruned = sum(trial.state == "pruned" for trial in found.trials)
-    trials = counted(len(found.trials), "trial") + (
-        f", {pruned} pruned" if pruned else ""
-    )
-    held_out = (
-        f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
-    )
+    trials = counted(len(found.trials), "trial")
+    if pruned:
+        trials += f", {pruned} pruned"
+    validation = counted(found.validation_ratings, "validation rating")
     score = f"{found.metric} {best.value:.4f}"
     fitted = {**found.defaults, **found.fixed, **best.parameters}.get("iterations")
     if best.iterations not in (None, fitted):  # the printed commands have it, too
         score += f" after {best.iterations} of {fitted} iterations"
-    if best.number == first.number:
-        return f"the defaults are the best of {trials}: {score}, on {held_out}"
-    return f"the best of {trials}: {score}, {first.value:.4f} with the defaults, on {held_out}"
+    if best.number == 0:
+        line = f"the defaults are the best of {trials}: {score}"
+    else:
+        default = found.trials[0].value
+        line = f"the best of {trials}: {score}, {default:.4f} with the defaults"
+    return f"{line}, on {validation} ({found.held_out})"
 
 
 def _document(
@@ -336,36 +337,36 @@ def _commands(
 
     model = ["--model", found.model]
     for name, value in found.parameters.items():
-        named = (
-            [f"--{name}", str(value)]
-            if name in cli.NAMED
-            else ["-p", f"{name}={word(value)}"]
-        )
-        model += [] if value is None else named
+        if value is None:
+            continue
+        if name in cli.NAMED:
+            model += [f"--{name}", str(value)]
+        else:
+            model += ["-p", f"{name}={word(value)}"]
     ratings, train = data
     files = split_files(ratings[0]) if len(ratings) == 1 and ratings[0] != "-" else None
-    source = [str(files["train"])] if files else [train] if train else [*ratings]
+    if files:
+        source = [str(files["train"])]
+    elif train:
+        source = [train]
+    else:
+        source = [*ratings]
     seed = ["--seed", str(fitting.seed)]
-    splitting_words = _words(cli.given_in(splitting))
-    reading_words = _words(reader.flags)
-    own_seed = seed if "random_state" in found.defaults else []
-    stem = f"{found.model}-tuned"
-    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
-    target = ["--out", next(name for name in names if not Path(name).exists())]
-    lines = {
-        "fit": ["recsys", "fit", *source, *model, *own_seed, *reading_words, *target]
-    }
+    reading = _words(reader.flags)
+    stem = target = f"{found.model}-tuned"
+    for number in itertools.count(2):
+        if not Path(target).exists():
+            break
+        target = f"{stem}-{number}"
+    fit = ["recsys", "fit", *source, *model]
+    if "random_state" in found.defaults:
+        fit += seed
+    commands = {"fit": shlex.join([*fit, *reading, "--out", target])}
     if ratings:
-        lines["evaluate"] = [
-            "recsys",
-            "evaluate",
-            *ratings,
-            *model,
-            *seed,
-            *splitting_words,
-            *reading_words,
-        ]
-    return {name: shlex.join(words) for name, words in lines.items()}
+        splits = _words(cli.given_in(splitting))
+        evaluate = ["recsys", "evaluate", *ratings, *model, *seed, *splits, *reading]
+        commands["evaluate"] = shlex.join(evaluate)
+    return commands
 
 
 def _words(flags: Mapping[str, Any]) -> list[str]:

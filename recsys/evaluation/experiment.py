@@ -6,8 +6,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, Literal, cast
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -57,7 +57,6 @@ from recsys.ranking.topn import (
 )
 from recsys.recommender import Recommender
 
-_CSR = ("shape", "indptr", "indices", "values")
 NO_FEATURES = ":no-features"
 """Suffix of a model name: fit the model without the features of the ratings."""
 
@@ -164,85 +163,79 @@ def evaluate(
     labelled = _labelled(models)
     measured = resolve_metrics(metrics)
     ns = [n] if isinstance(n, str) or not isinstance(n, Iterable) else list(n)
-    for each_n in ns:
-        check_n(each_n)
-    lengths = tuple(sorted({int(each_n) for each_n in ns}))
+    for length in ns:
+        check_n(length)
     settings = Settings(
-        lengths,
-        relevant_from,
-        candidates,
-        new,
-        resamples,
-        confidence,
-        random_state,
-        diversity,
+        ns=tuple(sorted({int(length) for length in ns})),
+        relevant_from=relevant_from,
+        candidates=candidates,
+        new=new,
+        resamples=resamples,
+        confidence=confidence,
+        random_state=random_state,
+        diversity=diversity,
     )
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
-    splits: list[SplitInfo] = []
+    infos: list[SplitInfo] = []
     mark = ""
     several = isinstance(split, Iterable) and not isinstance(split, Split | Mapping)
-    for part in split if several else [split]:
-        split_by_label = (
-            part if isinstance(part, Mapping) else dict.fromkeys(labelled, part)
-        )
-        prepared: dict[int, tuple[RankingTask, SplitInfo]] = {}
+    folds: Iterable[Any] = split if several else [split]
+    for fold in folds:
+        # Models often share a split, which is then prepared once.
+        prepared: dict[int, RankingTask] = {}
         for label, model in labelled.items():
-            mine = _split_of(label, split_by_label)
-            if id(mine) not in prepared:
-                as_is = isinstance(part, Mapping) or any(
-                    isinstance(m, Recommender) and m.ratings.shape == mine.train.shape
-                    for m in labelled.values()
+            fold_split = fold.get(label) if isinstance(fold, Mapping) else fold
+            if not isinstance(fold_split, Split):
+                raise DataError(
+                    f"split must be a Split or several; got {type(fold_split).__name__} for "
+                    f"{label!r}. Make one from Ratings by random_split and others, or from "
+                    "training and test ratings by split_from_pair."
                 )
-                featured = _with_features(mine, labelled.values(), features)
-                prepared[id(mine)] = _prepare(featured, settings, measured, as_is=as_is)
+            task = prepared.get(id(fold_split))
+            if task is None:
+                # Training parts of fitted models keep their users and items.
+                as_is = isinstance(fold, Mapping) or any(
+                    isinstance(other, Recommender)
+                    and other.ratings.shape == fold_split.train.shape
+                    for other in labelled.values()
+                )
+                featured = _with_features(fold_split, labelled.values(), features)
+                task, info = _prepare(featured, settings, measured, as_is=as_is)
+                if not prepared:
+                    infos.append(info)
+                mark = mark or fingerprint(*fold_split.parts)
+                prepared[id(fold_split)] = task
             listen = None if on_step is None else partial(on_step, label)
-            task = prepared[id(mine)][0]
             runs[label].append(_measure(model, task, settings.ns, measured, listen))
-        splits.append(next(iter(prepared.values()))[1])
-        mark = mark or fingerprint(
-            *_split_of(next(iter(labelled)), split_by_label).parts
-        )
-    if not splits:
+    if not infos:
         raise DataError("split must hold at least one Split; got none.")
-    if splits[0].method in COLD:  # these splits test new users or items
+    if infos[0].method in COLD:  # these splits test new users or items
         settings = replace(settings, new="keep")
+    of_folds = {label: joined(measurements) for label, measurements in runs.items()}
     return Evaluation(
-        **summarize(
-            {label: joined(mine) for label, mine in runs.items()}, measured, settings
-        ),
-        steps={label: mine[0].steps for label, mine in runs.items()},
+        **summarize(of_folds, measured, settings),
+        steps={label: run.steps for label, run in of_folds.items()},
         measured={metric.name: metric for metric in measured},
         settings=settings,
-        splits=tuple(splits),
+        splits=tuple(infos),
         counts={
-            key: sum(info.counts[key] for info in splits) for key in splits[0].counts
+            name: sum(info.counts[name] for info in infos) for name in infos[0].counts
         },
         fingerprint=mark,
-        timed=tuple(label for label, mine in runs.items() if mine[0].timed),
+        timed=tuple(label for label, run in of_folds.items() if run.timed),
     )
-
-
-def _split_of(label: str, splits: Mapping[str, Any]) -> Split:
-    split = splits.get(label)
-    if not isinstance(split, Split):
-        raise DataError(
-            f"split must be a Split or several; got {type(split).__name__} for {label!r}. "
-            "Make one from Ratings by random_split and others, or from training and test ratings "
-            "by split_from_pair."
-        )
-    return split
 
 
 def _labelled(
     models: Mapping[str, ModelLike] | Iterable[ModelLike] | ModelLike,
 ) -> dict[str, ModelLike]:
+    labelled: dict[str, Any] = {}
     if isinstance(models, Mapping):
         labelled = dict(models)
     else:
-        labelled = {}
         several = isinstance(models, Iterable) and not isinstance(models, str)
-        sequence: Iterable[Any] = cast(Iterable[Any], models) if several else [models]
-        for model in sequence:
+        listed: Any = models if several else [models]
+        for model in listed:
             named = model.model if isinstance(model, Recommender) else model
             label = named if isinstance(named, str) else getattr(named, "name", None)
             if label is None or isinstance(model, type):
@@ -291,6 +284,7 @@ class RankingTask:
         *,
         catalogue: bool = False,
         only_rated: bool = False,
+        diversity: float = 0.0,
     ) -> RankingTask:
         """Make the task of a split; arguments as in `evaluate`.
 
@@ -308,12 +302,13 @@ class RankingTask:
             relevant = relevant.take(split.is_new)
         if relevant_from is not None:
             relevant = relevant.take(relevant.values >= relevant_from)
-        users = np.flatnonzero(np.diff(relevant.indptr))
+        users = np.flatnonzero(relevant.counts("user"))
         if not len(users):
             raise DataError(
                 f"No test rating is {relevant_from} or more, so no item is relevant."
             )
-        allowed, rated = None, has_items(split.train)
+        allowed = None
+        rated = has_items(split.train)
         if split.method == "items":
             allowed = ~rated
         elif only_rated and not rated.all():
@@ -323,32 +318,22 @@ class RankingTask:
             drawn = sample_candidates(
                 split, relevant, candidates, random_state, allowed
             )
-        train_catalogue = Catalogue.of(split.train) if catalogue else None
         return cls(
             split,
             relevant,
             users,
             n,
-            drawn,
-            train_catalogue,
-            allowed,
+            candidates=drawn,
+            catalogue=Catalogue.of(split.train) if catalogue else None,
+            allowed=allowed,
+            diversity=diversity,
             random_state=random_state,
         )
 
     @property
     def n_relevant(self) -> NDArray[np.int64]:
         """Number of relevant items of each of the users, shape (n_ranked,)."""
-        return np.asarray(np.diff(self.relevant.indptr)[self.users])
-
-    @cached_property
-    def profile(self) -> Doubles | None:
-        """`Catalogue.profile` of the users, if there is a catalogue."""
-        catalogue = self.catalogue
-        return (
-            None
-            if catalogue is None
-            else catalogue.profile(self.split.seen, self.users)
-        )
+        return self.relevant.counts("user")[self.users]
 
     def recommend(self, model: Model) -> Lists:
         """Return each user's n best items, padded with -1, shape (n_ranked, n)."""
@@ -408,25 +393,23 @@ def sample_candidates(
     """
     check_whole("candidates", n, 1)
 
-    def row(ratings: Ratings, user: int) -> NDArray[np.int32]:
-        return np.asarray(
-            ratings.indices[ratings.indptr[user] : ratings.indptr[user + 1]]
-        )
+    def items_of(ratings: Ratings, user: int) -> NDArray[np.int32]:
+        part = slice(ratings.indptr[user], ratings.indptr[user + 1])
+        return np.asarray(ratings.indices[part])
 
     item_hashes = split.test.items.hashes
     user_hashes = split.test.users.hashes
     draws = user_ties(item_hashes, user_hashes, random_state + _OF_CANDIDATES)
-    counts = np.diff(relevant.indptr)
     rows = [relevant.indices[:0]] * relevant.n_users
-    for user in np.flatnonzero(counts).tolist():
-        eligible = (
-            np.ones(relevant.n_items, np.bool_) if allowed is None else allowed.copy()
-        )
-        eligible[row(split.test, user)] = False
+    for user in np.flatnonzero(relevant.counts("user")).tolist():
+        eligible = np.ones(relevant.n_items, np.bool_)
+        if allowed is not None:
+            eligible = allowed.copy()
+        eligible[items_of(split.test, user)] = False
         if split.repeats == "drop":
-            eligible[row(split.seen, user)] = False
+            eligible[items_of(split.seen, user)] = False
         drawn = draw_items(draws, user, np.flatnonzero(eligible), n)
-        rows[user] = np.concatenate([row(relevant, user), drawn])
+        rows[user] = np.concatenate([items_of(relevant, user), drawn])
     indptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return CsrPairs(indptr, np.concatenate(rows))
 
@@ -465,11 +448,14 @@ def _prepare(
     """Check the split, apply the policy on new users and items, and count ratings and users."""
     split.check()
     drops = settings.new == "drop" and split.method not in COLD
-    used = split.without_new() if drops and not as_is else split
+    used = split
     if drops and as_is:
-        history, rated = split.history, has_items(split.train)
-        history = None if history is None else history.take(rated[history.indices])
+        history = split.history
+        if history is not None:
+            history = history.take(has_items(split.train)[history.indices])
         used = replace(split, test=split.test.take(~split.is_new), history=history)
+    elif drops:
+        used = split.without_new()
     if split.test.n_ratings and not used.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
     task = RankingTask.of(
@@ -480,8 +466,8 @@ def _prepare(
         settings.random_state,
         catalogue=any(metric.uses_catalogue for metric in metrics),
         only_rated=drops,
+        diversity=settings.diversity,
     )
-    task = replace(task, diversity=settings.diversity)
     counts = {
         "train_ratings": used.train.n_ratings,
         "test_ratings": used.test.n_ratings,
@@ -497,15 +483,6 @@ def _prepare(
     )
 
 
-def _uses_features(model: ModelLike) -> bool:
-    """Return whether a model to fit uses features."""
-    if isinstance(model, Recommender | WithoutFeatures):
-        return False
-    if not isinstance(model, str):
-        return model.uses_features
-    return not model.endswith(NO_FEATURES) and make_model(model).uses_features
-
-
 def _with_features(
     split: Split, models: Iterable[ModelLike], features: bool | Sequence[str]
 ) -> Split:
@@ -513,11 +490,15 @@ def _with_features(
     train = split.train
     if features is False or (train.item_table is None and train.user_table is None):
         return split
-    if not any(map(_uses_features, models)):
-        return split
-    from recsys.data.feature_selection import with_usual_features  # slow to import
+    for model in models:
+        if isinstance(model, str) and not model.endswith(NO_FEATURES):
+            model = make_model(model)
+        if isinstance(model, Model) and model.uses_features:
+            from recsys.data.feature_selection import with_usual_features  # slow import
 
-    return replace(split, train=with_usual_features(train, features, unrated=False))
+            train = with_usual_features(train, features, unrated=False)
+            return replace(split, train=train)
+    return split
 
 
 def check_folding(model: Model, split: Split) -> None:
@@ -554,10 +535,8 @@ def _fitted(
     if isinstance(model, str) and model.endswith(NO_FEATURES):
         model = WithoutFeatures(make_model(model.removesuffix(NO_FEATURES)))
     if isinstance(model, WithoutFeatures):
-        model, train = (
-            model.model,
-            replace(train, item_features=None, user_features=None),
-        )
+        model = model.model
+        train = replace(train, item_features=None, user_features=None)
     recommender = model if isinstance(model, Recommender) else Recommender(model)
     check_folding(recommender.model, split)
     steps: list[Step] = []
@@ -567,10 +546,13 @@ def _fitted(
         if on_step is not None:
             on_step(step)
 
-    if not isinstance(model, Recommender):
+    if recommender is not model:
         recommender.fit(train, features=False, on_step=listen)
-    elif not all(
-        np.array_equal(getattr(model.ratings, a), getattr(split.train, a)) for a in _CSR
+    elif not (
+        recommender.ratings.shape == train.shape
+        and np.array_equal(recommender.ratings.indptr, train.indptr)
+        and np.array_equal(recommender.ratings.indices, train.indices)
+        and np.array_equal(recommender.ratings.values, train.values)
     ):
         raise DataError(
             "The training part of the split must be the ratings of the fitted recommender; "
@@ -587,37 +569,40 @@ def _measure(
     on_step: Callable[[Step], None] | None,
 ) -> Measurement:
     """Fit a model to the training part, unless it is fitted, and measure it on the test part."""
-    split, test = task.split, task.split.test
+    split = task.split
+    test = split.test
     start = time.perf_counter()
     recommender, steps = _fitted(model, split, on_step)
     fit_seconds = time.perf_counter() - start
     served = with_history(recommender.model, split.history)
-    ranked = any(metric.scope != "ratings" for metric in metrics)
-    lists = task.recommend(served) if ranked else None
+    lists = None
+    if any(metric.scope != "ratings" for metric in metrics):
+        lists = task.recommend(served)
     recommend_seconds = time.perf_counter() - start - fit_seconds
 
-    n_ratings, n_relevant = np.diff(test.indptr), np.diff(task.relevant.indptr)
-    error_names = ("squared_error", "absolute_error")
-    columns: dict[str, Any] = dict.fromkeys(error_names, np.full(test.n_users, np.nan))
-    residuals, training, timed = None, recommender.training, False
+    n_users = test.n_users
+    columns: dict[str, Any] = {
+        "relevant": task.relevant.counts("user"),
+        "ratings": test.counts("user"),
+        "squared_error": np.full(n_users, np.nan),
+        "absolute_error": np.full(n_users, np.nan),
+    }
+    residuals = None
+    training = recommender.training
+    timed = False
     overall: dict[str, float] = {}
     if not training["implicit"] and not test.implicit and served.predicts_ratings:
-        rows, timed = (
-            test.user_index_of_nonzeros(),
-            served.uses_times and test.seconds is not None,
-        )
+        timed = served.uses_times and test.seconds is not None
+        rows = test.user_index_of_nonzeros()
         predicted = clip_to_range(predicted_ratings(served, test), training)
         errors = np.subtract(predicted, test.values, dtype=np.float64)
-        for name, values in zip(columns, (errors**2, np.abs(errors)), strict=True):
-            columns[name] = np.bincount(rows, values, minlength=test.n_users)
+        columns["squared_error"] = np.bincount(rows, errors**2, n_users)
+        columns["absolute_error"] = np.bincount(rows, np.abs(errors), n_users)
         if split.method in COLD:
             for part, mask in (("warm", ~split.is_new), ("cold", split.is_new)):
-                columns[f"{part}_squared_error"] = np.bincount(
-                    rows[mask], errors[mask] ** 2, minlength=test.n_users
-                )
-                columns[f"{part}_ratings"] = np.bincount(
-                    rows[mask], minlength=test.n_users
-                )
+                squares = np.bincount(rows[mask], errors[mask] ** 2, n_users)
+                columns[f"{part}_squared_error"] = squares
+                columns[f"{part}_ratings"] = np.bincount(rows[mask], minlength=n_users)
         # The bins cover residuals of up to the range of the ratings in either direction.
         width = training["rating_max"] - training["rating_min"] or 1.0
         edges = np.linspace(-width, width, _BINS + 1)
@@ -628,17 +613,21 @@ def _measure(
     if lists is not None:
         by_user, overall = measure_lists(lists, task, ns, metrics)
         for name, values in by_user.items():
-            columns[name] = np.full(test.n_users, np.nan)
+            columns[name] = np.full(n_users, np.nan)
             columns[name][task.users] = values
-    users = np.flatnonzero(n_ratings)
-    numbers = {"relevant": n_relevant[users], "ratings": n_ratings[users]}
+    users = np.flatnonzero(columns["ratings"])
     series = {
-        name: pl.Series(per_user[users], nan_to_null=True)
-        for name, per_user in columns.items()
+        name: pl.Series(of_users[users], nan_to_null=True)
+        for name, of_users in columns.items()
     }
-    frame = pl.DataFrame({"user": test.users.take(users), **numbers, **series})
     return Measurement(
-        frame, overall, residuals, steps, fit_seconds, recommend_seconds, timed
+        pl.DataFrame({"user": test.users.take(users), **series}),
+        overall,
+        residuals,
+        steps,
+        fit_seconds,
+        recommend_seconds,
+        timed,
     )
 
 
@@ -655,29 +644,28 @@ def measure_lists(
     DataError
         If a custom metric does not return one value per user.
     """
-    catalogue, aligned = task.catalogue, dict[str, Any](n_relevant=task.n_relevant)
-    listed, n_items = lists, task.split.train.n_items
+    catalogue = task.catalogue
+    n_items = task.split.train.n_items
+    listed = lists
     if task.allowed is not None:  # number the allowed items only
         n_items = int(np.count_nonzero(task.allowed))
-        listed = np.append(np.cumsum(task.allowed) - 1, -1).astype(np.int32)[lists]
+        numbers = np.append(np.cumsum(task.allowed) - 1, -1)
+        listed = numbers.astype(np.int32)[lists]
+    aligned: dict[str, NDArray[Any]] = {"n_relevant": task.n_relevant}
+    arrays: dict[str, Any] = {}
+    if catalogue is not None:
+        aligned["profile"] = catalogue.profile(task.split.seen, task.users)
+        arrays = {name: getattr(catalogue, name) for name in catalogue.__slots__}
     counts = {n: recommended_counts(listed[:, :n], n_items) for n in ns}
     of_lists = [metric for metric in metrics if metric.scope != "ratings"]
     blocks: dict[str, list[Doubles]] = {
-        f"{m.name}@{n}": [] for m in of_lists for n in ns
+        f"{metric.name}@{n}": [] for metric in of_lists for n in ns
     }
-    catalogue_arrays: dict[str, Any] = {}
-    if catalogue is not None:
-        catalogue_arrays = {
-            name: getattr(catalogue, name) for name in catalogue.__slots__
-        }
-        aligned["profile"] = task.profile
     step = max(1, _BLOCK // lists.shape[1])  # limits temporary arrays
     for rows in pieces(len(lists), step):
         users = task.users[rows]
         hits = hit_matrix(lists[rows], users, task.relevant)
-        arrays = catalogue_arrays | {
-            name: values[rows] for name, values in aligned.items()
-        }
+        arrays |= {name: values[rows] for name, values in aligned.items()}
         for metric, n in itertools.product(of_lists, ns):
             arrays |= {"lists": lists[rows, :n], "hits": hits[:, :n]}
             if metric.influence is None:

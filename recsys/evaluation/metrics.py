@@ -83,12 +83,13 @@ class Metric:
 
     def _of_users(self, arrays: Mapping[str, Any]) -> Any:
         """Return the value of each user; `arrays` maps parameter names to arguments."""
-        parameters, by_place, by_name = signature(self.function).parameters, [], {}
-        for name in self.needs:
-            if parameters[name].kind is Parameter.KEYWORD_ONLY:
-                by_name[name] = arrays[name]
-            else:
-                by_place.append(arrays[name])
+        parameters = signature(self.function).parameters
+        by_name = {name: arrays[name] for name in self.needs}
+        by_place = [
+            by_name.pop(name)
+            for name in self.needs
+            if parameters[name].kind is Parameter.POSITIONAL_ONLY
+        ]
         return self.function(*by_place, **by_name)
 
     @property
@@ -139,7 +140,8 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
     """
     if metrics is None:
         return tuple(METRICS.values())
-    names, custom = set(), {}
+    names: set[str] = set()
+    custom: dict[str, Metric] = {}
     for requested in [metrics] if isinstance(metrics, str | Metric) else metrics:
         if isinstance(requested, str):
             check_choice("metric", requested, METRICS)
@@ -151,15 +153,10 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
                     f"A metric must be a name, a function or a Metric; got {requested!r}."
                 )
             name = getattr(requested, "__name__", type(requested).__name__)
-            lines = (
-                getattr(requested, "__doc__", None) or ""
-            ).strip().splitlines() or ["custom metric"]
-            requested = Metric(name, requested, lines[0])
-        if (
-            requested.name in METRICS
-            or requested.name in custom
-            or not requested.name.isidentifier()
-        ):
+            text = getattr(requested, "__doc__", None) or "custom metric"
+            requested = Metric(name, requested, text.strip().partition("\n")[0])
+        is_new = requested.name not in {*METRICS, *custom}
+        if not (is_new and requested.name.isidentifier()):
             hint = ""
             if requested.name == "<lambda>":
                 hint = ": define it with def, or make it a Metric"
@@ -173,10 +170,8 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
                 f"{', '.join(sorted(_OF_LISTS | _OF_CATALOGUE))}; got {', '.join(sorted(unknown))}."
             )
         custom[requested.name] = requested
-    return (
-        *(metric for name, metric in METRICS.items() if name in names),
-        *custom.values(),
-    )
+    registered = (metric for name, metric in METRICS.items() if name in names)
+    return (*registered, *custom.values())
 
 
 _metric(
@@ -297,14 +292,13 @@ class Catalogue:
 
     def profile(self, seen: Ratings, users: Counts) -> Doubles:
         """Return the mean popularity of each user's rated items, or of all ratings if none."""
-        rows, popular = seen.user_index_of_nonzeros(), self.popularity[seen.indices]
-        sums, counts = (
-            np.bincount(rows, popular, minlength=seen.n_users),
-            np.diff(seen.indptr),
-        )
+        rows = seen.user_index_of_nonzeros()
+        sums = np.bincount(rows, self.popularity[seen.indices], seen.n_users)
+        counts = seen.counts("user")
         everybody = float(sums.sum() / max(1, seen.n_ratings))
-        out = np.full(seen.n_users, everybody)
-        return np.asarray(np.divide(sums, counts, out=out, where=counts > 0)[users])
+        means = np.full(seen.n_users, everybody)
+        np.divide(sums, counts, out=means, where=counts > 0)
+        return np.asarray(means[users])
 
 
 def cooccurrence_vectors(train: Ratings, k: int = RANK) -> Doubles:
@@ -319,11 +313,10 @@ def cooccurrence_vectors(train: Ratings, k: int = RANK) -> Doubles:
     svd = truncated_svd(rated_by, min(k, *train.shape), tol=_TOL, random_state=0)
     vectors = svd.Vt.T.astype(np.float64) * svd.s
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    rated = train.counts("item") > 0
-    where = (lengths > 0) & rated[:, None]
-    return np.asarray(
-        np.divide(vectors, lengths, out=np.zeros_like(vectors), where=where)
-    )
+    is_rated = train.counts("item") > 0
+    where = (lengths > 0) & is_rated[:, None]
+    units = np.zeros_like(vectors)
+    return np.asarray(np.divide(vectors, lengths, out=units, where=where))
 
 
 def recommended_counts(lists: Lists, n_items: int) -> NDArray[np.int64]:
@@ -384,25 +377,24 @@ def diversity(lists: Lists, vectors: Doubles) -> Doubles:
     Ziegler et al. (2005), "Improving recommendation lists through topic diversification".
     """
     lengths = np.count_nonzero(lists >= 0, axis=1)
-    sizes = np.einsum("ij,ij->i", vectors, vectors)
+    squares = np.square(vectors).sum(axis=1, keepdims=True)
     sums = _list_sums(lists, vectors)
-    similarity = (
-        np.einsum("ij,ij->i", sums, sums) - _list_sums(lists, sizes[:, None])[:, 0]
-    )
+    similarity = np.square(sums).sum(axis=1) - _list_sums(lists, squares)[:, 0]
     pairs = lengths * (lengths - 1)
-    out = np.full(len(lists), np.nan)
-    return np.asarray(1 - np.divide(similarity, pairs, out=out, where=pairs > 0))
+    means = np.full(len(lists), np.nan)
+    np.divide(similarity, pairs, out=means, where=pairs > 0)
+    return np.asarray(1 - means)
 
 
 def _list_sums(lists: Lists, values: Doubles) -> Doubles:
     """Sum the rows of `values` over each list, shape (n_users, k)."""
     is_item = lists >= 0
-    indptr = np.zeros(len(lists) + 1, dtype=np.int64)
-    np.cumsum(np.count_nonzero(is_item, axis=1), out=indptr[1:])
-    items, shape = lists[is_item], (len(lists), len(values))
-    return np.asarray(
-        sp.csr_array((np.ones(len(items)), items, indptr), shape=shape) @ values
-    )
+    lengths = np.count_nonzero(is_item, axis=1)
+    indptr = np.append(0, np.cumsum(lengths))
+    items = lists[is_item]
+    shape = (len(lists), len(values))
+    indicators = sp.csr_array((np.ones(len(items)), items, indptr), shape=shape)
+    return np.asarray(indicators @ values)
 
 
 def gini_influence(lists: Lists, counts: Counts) -> Doubles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -42,7 +43,7 @@ _SCHEMA = {
     **dict.fromkeys(("value", "low", "high", "reference"), pl.Float64),
     "description": pl.String,
 }
-_Row = tuple[str, float, float | None, float | None, float | None, str]
+_Row = dict[str, str | float | None]
 
 CLICKS = {
     "click rate": "Share of lists with a click.",
@@ -83,19 +84,14 @@ class Monitoring:
     @property
     def groups(self) -> pl.DataFrame:
         """Shares of the groups that define the drift: drift, group, before, now."""
-        parts = [
-            pl.DataFrame(
-                {"group": shift.groups, "before": shift.before, "now": shift.now}
-            ).select(pl.lit(name).alias("drift"), pl.all())
+        shares = dict.fromkeys(("before", "now"), pl.Float64)
+        rows = [
+            (name, *group)
             for name, shift in self.drift.items()
+            for group in zip(shift.groups, shift.before, shift.now, strict=True)
         ]
-        empty = {
-            "drift": pl.String,
-            "group": pl.String,
-            "before": pl.Float64,
-            "now": pl.Float64,
-        }
-        return pl.concat(parts) if parts else pl.DataFrame(schema=empty)
+        schema = {"drift": pl.String, "group": pl.String, **shares}
+        return pl.DataFrame(rows, schema, orient="row")
 
 
 def monitor(
@@ -146,45 +142,66 @@ def monitor(
     if new.implicit and not train.implicit:
         raise DataError("The model was fitted to ratings, and the new data have none.")
     rows: list[_Row] = [
-        ("new_ratings", new.n_ratings, None, None, None, "ratings in the new data")
+        {
+            "name": "new_ratings",
+            "value": new.n_ratings,
+            "description": "ratings in the new data",
+        }
     ]
     rows += _unknown(train, new, confidence)
-    drift = {
-        "ratings": rating_stability(train, new),
-        "popularity": popularity_stability(train, new),
-    }
-    found_drift = {name: shift for name, shift in drift.items() if shift is not None}
-    for name, shift in found_drift.items():
-        what = f"{_DRIFTS[name]}: {shift.verdict}"
-        rows.append((f"{name}_drift", shift.index, None, None, shift.chance, what))
+    drift = {}
+    for name, shift in (
+        ("ratings", rating_stability(train, new)),
+        ("popularity", popularity_stability(train, new)),
+    ):
+        if shift is not None:
+            drift[name] = shift
+            rows.append(
+                {
+                    "name": f"{name}_drift",
+                    "value": shift.index,
+                    "reference": shift.chance,
+                    "description": f"{_DRIFTS[name]}: {shift.verdict}",
+                }
+            )
     if not train.implicit:
         rows.append(_means(train, new, confidence))
-    rated = new.items.take(np.flatnonzero(has_items(new)))
-    of_known = train.items.find(rated)
     in_train = has_items(train)
-    n_covered = int(in_train[of_known[of_known >= 0]].sum())
-    covered = n_covered / max(1, int(in_train.sum()))
-    said = "share of the known items with new ratings"
-    rows.append(("catalogue_used", covered, None, None, None, said))
-    try:
-        splits = shared_test({recommender.model.name: train}, new).splits
-    except DataError:  # no usable test rating
-        return Monitoring(pl.DataFrame(rows, _SCHEMA, orient="row"), found_drift, None)
-    result = evaluate(
-        {recommender.model.name: recommender},
-        splits,
-        n,
-        resamples=resamples,
-        confidence=confidence,
-        random_state=random_state,
+    indices = train.items.find(new.items.take(np.flatnonzero(has_items(new))))
+    n_covered = int(in_train[indices[indices >= 0]].sum())
+    rows.append(
+        {
+            "name": "catalogue_used",
+            "value": n_covered / max(1, int(in_train.sum())),
+            "description": "share of the known items with new ratings",
+        }
     )
-    before = {"rmse": recommender.training.get("train_rmse")} | dict(reference or {})
-    for row in result.metrics.filter(pl.col("kind").is_in(list(_METRICS))).to_dicts():
-        said, earlier = _METRICS[row["kind"]], before.get(row["metric"])
-        rows.append(
-            (row["metric"], row["value"], row["low"], row["high"], earlier, said)
+    label = recommender.model.name
+    result = None
+    with suppress(DataError):  # no usable test rating
+        splits = shared_test({label: train}, new).splits
+        result = evaluate(
+            {label: recommender},
+            splits,
+            n,
+            resamples=resamples,
+            confidence=confidence,
+            random_state=random_state,
         )
-    return Monitoring(pl.DataFrame(rows, _SCHEMA, orient="row"), found_drift, result)
+    if result is not None:
+        before = {"rmse": recommender.training.get("train_rmse")}
+        before |= dict(reference or {})
+        for row in result.metrics.to_dicts():
+            if row["kind"] in _METRICS:
+                metric = {
+                    "name": row["metric"],
+                    "reference": before.get(row["metric"]),
+                    "description": _METRICS[row["kind"]],
+                }
+                rows.append(
+                    metric | {end: row[end] for end in ("value", "low", "high")}
+                )
+    return Monitoring(pl.DataFrame(rows, _SCHEMA), drift, result)
 
 
 def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
@@ -198,15 +215,28 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
         is_known = (indices >= 0) & (known.counts(kind) > 0)[indices]
         missing = int((~is_known[rated]).sum())
         low, high = binomtest(missing, len(rated)).proportion_ci(confidence, "wilson")
-        said = f"share of the {len(rated):,} {kind}s that the model has no ratings of"
-        rows.append((f"unknown_{kind}s", missing / len(rated), low, high, None, said))
+        rows.append(
+            {
+                "name": f"unknown_{kind}s",
+                "value": missing / len(rated),
+                "low": low,
+                "high": high,
+                "description": f"share of the {len(rated):,} {kind}s that the model has no "
+                "ratings of",
+            }
+        )
     unknown, repeated = unknown_and_known(known, new)
-    said = "share of the new ratings that are of unknown users or items"
-    rows.append(("unknown_ratings", float(unknown.mean()), None, None, None, said))
-    said = (
-        "share of the new ratings whose pair of user and item the model was fitted to"
-    )
-    rows.append(("repeated_ratings", float(repeated.mean()), None, None, None, said))
+    for name, mask, said in (
+        ("unknown", unknown, "that are of unknown users or items"),
+        ("repeated", repeated, "whose pair of user and item the model was fitted to"),
+    ):
+        rows.append(
+            {
+                "name": f"{name}_ratings",
+                "value": float(mask.mean()),
+                "description": f"share of the new ratings {said}",
+            }
+        )
     return rows
 
 
@@ -214,19 +244,19 @@ def _means(known: Ratings, new: Ratings, confidence: float) -> _Row:
     """Return the means of the new ratings and of the newest ratings of the model."""
     positions = latest(known, new.n_ratings)
     before = known.values if positions is None else known.values_at(positions)
-    mean, half = float(new.values.mean(dtype=np.float64)), 0.0
+    mean = float(new.values.mean(dtype=np.float64))
+    half = 0.0
     if new.n_ratings > 1:
         error = float(new.values.std(dtype=np.float64, ddof=1)) / sqrt(new.n_ratings)
         half = NormalDist().inv_cdf((1 + confidence) / 2) * error
-    earlier = float(before.mean(dtype=np.float64))
-    return (
-        "mean_rating",
-        mean,
-        mean - half,
-        mean + half,
-        earlier,
-        "mean of the new ratings",
-    )
+    return {
+        "name": "mean_rating",
+        "value": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "reference": float(before.mean(dtype=np.float64)),
+        "description": "mean of the new ratings",
+    }
 
 
 class _Item(msgspec.Struct):
@@ -268,52 +298,52 @@ def read_lists(path: str | Path) -> pl.DataFrame:
     DataError
         If the file is missing, or a line does not belong to such a log.
     """
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("user", "variant", "model", "time")
-    }
-    items: list[list[str]] = []
+    rows = []
     for line in _lines(Path(path)):
-        columns["user"].append(None if line.user is None else str(line.user))
-        columns["variant"].append(line.variant)
-        columns["model"].append(line.model)
-        columns["time"].append(line.time)
-        items.append([str(one.item) for one in line.items])
-    if not items:
+        user = None if line.user is None else str(line.user)
+        items = [str(entry.item) for entry in line.items]
+        rows.append((user, line.variant, line.model, line.time, items))
+    if not rows:
         raise DataError(f"{path} has no recommendations.")
-    types = dict.fromkeys(columns, pl.String)
-    times = pl.col("time").str.to_datetime(time_zone="UTC", strict=False).dt.epoch("ms")
-    frame = pl.DataFrame(
-        {**columns, "item": items}, {**types, "item": pl.List(pl.String)}
-    )
-    frame = frame.with_columns(times).with_row_index("list")
-    if frame["time"].null_count():
-        bad = columns["time"][frame["time"].is_null().arg_max() or 0]
+    texts = dict.fromkeys(("user", "variant", "model", "time"), pl.String)
+    schema: dict[str, Any] = {**texts, "item": pl.List(pl.String)}
+    times = pl.col("time").str.to_datetime(time_zone="UTC", strict=False)
+    frame = pl.DataFrame(rows, schema, orient="row")
+    frame = frame.with_columns(milliseconds=times.dt.epoch("ms"))
+    unread = frame.filter(pl.col("milliseconds").is_null())["time"]
+    if len(unread):
         raise DataError(
-            f"{path}: {shortened(bad)!r} is not a time, such as 2026-01-31T12:00:00Z."
+            f"{path}: {shortened(unread[0])!r} is not a time, such as 2026-01-31T12:00:00Z."
         )
-    ranks = pl.int_ranges(1, pl.col("item").list.len() + 1).alias("rank")
-    return frame.with_columns(ranks).explode("item", "rank")
+    lists = frame.select(
+        *("user", "variant", "model"),
+        pl.col("milliseconds").alias("time"),
+        "item",
+        rank=pl.int_ranges(1, pl.col("item").list.len() + 1),
+    )
+    return lists.with_row_index("list").explode("item", "rank")
 
 
 def _lines(path: Path) -> Iterator[_List]:
     """Yield the lines of a log, without blank ones, which were erased."""
     decoder = msgspec.json.Decoder(_List)
     try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                if not line.isspace():
-                    try:
-                        yield decoder.decode(line)
-                    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                        reason = str(error).rstrip(".")
-                        raise DataError(
-                            f"{path}, line {number}: this is not a line of a log of "
-                            f"recommendations (recsys serve --log): {reason}."
-                        ) from None
+        stream = path.open("rb")
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {(error.strerror or '').lower()}."
-        ) from None
+        reason = (error.strerror or "").lower()
+        raise DataError(f"{path} cannot be read: {reason}.") from None
+    with stream:
+        for number, line in enumerate(stream, start=1):
+            if line.isspace():
+                continue
+            try:
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                reason = str(error).rstrip(".")
+                raise DataError(
+                    f"{path}, line {number}: this is not a line of a log of "
+                    f"recommendations (recsys serve --log): {reason}."
+                ) from None
 
 
 def online_test(
@@ -334,10 +364,9 @@ def online_test(
     DataError
         If a model has no lists to users who can be included.
     """
-    assigned = lists.filter(
-        pl.col("user").is_not_null() & pl.col("variant").is_not_null()
-    )
-    n_variants = assigned.group_by("user").agg(pl.col("variant").n_unique().alias("n"))
+    is_assigned = pl.col("user").is_not_null() & pl.col("variant").is_not_null()
+    assigned = lists.filter(is_assigned)
+    n_variants = assigned.group_by("user").agg(n=pl.col("variant").n_unique())
     both = n_variants.filter(pl.col("n") > 1)["user"]
     used = assigned.filter(~pl.col("user").is_in(both.implode()))
     if used["variant"].n_unique() < 2:
@@ -346,48 +375,34 @@ def online_test(
             "--log FILE` makes such a log."
         )
     clicked = _clicked(used, clicks)
-    per_user = _per_user(used, clicked)
-    counts = {
-        name: {
+    counts: dict[str, Any] = {}
+    for name in ("a", "b"):
+        part = used.filter(variant=name)
+        counts[name] = {
             "lists": part["list"].n_unique(),
             "users": part["user"].n_unique(),
             "models": sorted(part["model"].unique()),
         }
-        for name, part in (
-            ("a", used.filter(variant="a")),
-            ("b", used.filter(variant="b")),
-        )
-    }
-    unassigned = lists.filter(pl.col("user").is_null() | pl.col("variant").is_null())
-    left_out = {
-        "lists_of_strangers": unassigned["list"].n_unique(),
-        "users_of_both": len(both),
-        "clicks": len(clicks["user"]),
-        "clicks_on_lists": len(clicked),
-    }
-    table = _compared(per_user, confidence, random_state)
-    return OnlineTest(table, {**counts, **left_out}, confidence)
+    counts["lists_of_strangers"] = lists.filter(~is_assigned)["list"].n_unique()
+    counts["users_of_both"] = len(both)
+    counts["clicks"] = len(clicks["user"])
+    counts["clicks_on_lists"] = len(clicked)
+    table = _compared(_per_user(used, clicked), confidence, random_state)
+    return OnlineTest(table, counts, confidence)
 
 
 def _clicked(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> pl.DataFrame:
     """Return the distinct clicks on lists: list, item and rank."""
-    click_frame = pl.DataFrame(
-        [clicks[name].cast(pl.String).alias(name) for name in ("user", "item")]
-    )
+    columns = {name: clicks[name].cast(pl.String) for name in ("user", "item")}
+    frame = pl.DataFrame(columns).with_columns(time=pl.lit(2**62, pl.Int64))
     if "timestamp" in clicks:
-        seconds = unix_seconds(clicks["timestamp"])
         # Use the end of the second, because a list in the same second may precede the click.
-        click_frame = click_frame.with_columns(
-            (seconds.cast(pl.Int64) * 1000 + 999).alias("time")
-        )
-    else:
-        click_frame = click_frame.with_columns(time=pl.lit(2**62, pl.Int64))
-    recommended = lists.select("user", "item", "list", "rank", "time").sort("time")
-    matches = click_frame.sort("time").join_asof(
-        recommended,
+        milliseconds = unix_seconds(clicks["timestamp"]).cast(pl.Int64) * 1000 + 999
+        frame = frame.with_columns(time=milliseconds)
+    matches = frame.sort("time").join_asof(
+        lists.select("user", "item", "list", "rank", "time").sort("time"),
         on="time",
         by=["user", "item"],
-        strategy="backward",
         check_sortedness=False,
     )
     return matches.drop_nulls("list").select("list", "item", "rank").unique()
@@ -396,61 +411,57 @@ def _clicked(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> pl.DataFra
 def _per_user(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:
     """Return sums for each user: lists, lists with a click, clicks, 1 / rank of first clicks."""
     by_list = clicked.group_by("list").agg(
-        pl.len().alias("clicks"), (1 / pl.col("rank").min()).alias("first")
+        clicks=pl.len(), first=1 / pl.col("rank").min()
     )
-    by_user_list = lists.group_by("list").agg(
-        pl.col("user").first(), pl.col("variant").first()
+    shown = lists.select("list", "user", "variant").unique()
+    shown = shown.join(by_list, on="list", how="left").fill_null(0)
+    by_user = shown.group_by("user", "variant").agg(
+        lists=pl.len(),
+        with_click=(pl.col("clicks") > 0).sum(),
+        clicks=pl.col("clicks").sum(),
+        first=pl.col("first").sum(),
     )
-    joined = by_user_list.join(by_list, on="list", how="left").with_columns(
-        pl.col("clicks", "first").fill_null(0)
-    )
-    return (
-        joined.group_by("user", "variant")
-        .agg(
-            pl.len().alias("lists"),
-            (pl.col("clicks") > 0).sum().alias("with_click"),
-            pl.col("clicks").sum(),
-            pl.col("first").sum(),
-        )
-        .sort("user")  # so that the same seed draws the same users
-    )
+    return by_user.sort("user")  # so that the same seed draws the same users
 
 
 def _compared(
     per_user: pl.DataFrame, confidence: float, random_state: int
 ) -> pl.DataFrame:
     """Return the table of metrics."""
-    sums = {
-        name: per_user[name].to_numpy().astype(float) for name in per_user.columns[2:]
-    }
-    one = np.ones(len(per_user))
-    ratios = {
-        "click rate": Ratio(sums["with_click"], sums["lists"]),
-        "clicks per list": Ratio(sums["clicks"], sums["lists"]),
-        "first click": Ratio(sums["first"], sums["lists"]),
-        "users who click": Ratio((sums["clicks"] > 0).astype(float), one),
-    }
-    second = (per_user["variant"] == "b").to_numpy()
-    groups = [
-        [Ratio(ratio.above[users], ratio.below[users]) for ratio in ratios.values()]
-        for users in (~second, second)
-    ]
-    drawn = [
-        bootstrap(group, _RESAMPLES, random_state + number)
-        for number, group in enumerate(groups)
-    ]
-    low, high = percentiles(drawn[1] - drawn[0], confidence)
-    values = [[ratio.value for ratio in group] for group in groups]
-    return pl.DataFrame(
+    metrics = pl.DataFrame(
         {
-            "metric": list(ratios),
-            "a": values[0],
-            "b": values[1],
-            "difference": np.subtract(values[1], values[0]),
-            "low": low,
-            "high": high,
-            "p_value": shuffled_groups(
-                [*ratios.values()], second, random_state=random_state
-            ),
+            "click rate": per_user["with_click"],
+            "clicks per list": per_user["clicks"],
+            "first click": per_user["first"],
+            "users who click": per_user["clicks"] > 0,
         }
+    )
+    above = metrics.to_numpy().astype(np.float64)
+    below = np.repeat(per_user["lists"].to_numpy()[:, None], len(CLICKS), axis=1)
+    below = below.astype(np.float64)
+    below[:, -1] = 1.0
+    second = (per_user["variant"] == "b").to_numpy()
+
+    def ratios(users: Any) -> list[Ratio]:
+        columns = zip(above[users].T, below[users].T, strict=True)
+        return [Ratio(*column) for column in columns]
+
+    a = ratios(~second)
+    b = ratios(second)
+    sampled_a = bootstrap(a, _RESAMPLES, random_state)
+    sampled_b = bootstrap(b, _RESAMPLES, random_state + 1)
+    low, high = percentiles(sampled_b - sampled_a, confidence)
+    p_values = shuffled_groups(ratios(slice(None)), second, random_state=random_state)
+    table = pl.DataFrame(
+        {
+            "metric": metrics.columns,
+            "a": [ratio.value for ratio in a],
+            "b": [ratio.value for ratio in b],
+        }
+    )
+    return table.with_columns(
+        (pl.col("b") - pl.col("a")).alias("difference"),
+        pl.Series("low", low),
+        pl.Series("high", high),
+        pl.Series("p_value", p_values),
     )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from recsys.evaluation.results import (
     ERRORS,
     INTERVALS,
@@ -33,8 +31,6 @@ _NEGLIGIBLE = (
 
 Curves = dict[str, list[tuple[float, ...]]]
 """Points (x, y) or (x, y, low, high) of each model, by label."""
-Box = tuple[float, float, float, float]
-"""Left, top, right and bottom of a box in pixels."""
 
 
 def html_report(
@@ -75,46 +71,40 @@ def html_report(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    as_json = partial(json.dumps, ensure_ascii=False)
     environment.filters |= {
         "plain": plain,
         "number": number,
         "cut": _cut,
-        "json": as_json,
+        "json": partial(json.dumps, ensure_ascii=False),
     }
-    environment.globals.update(axis=Axis.of, name_boxes=name_boxes)
-    words = {
-        "errors": ERRORS,
-        "intervals": INTERVALS,
-        "tests": TESTS,
-        "ranking": ranking(found),
-    }
-    last = found.settings.ns[-1]
-    shares: dict[
-        str, Curves
-    ] = {  # shares of the groups of each drift, by number of the group
-        name: {
-            when: [*enumerate(getattr(shift, when), start=1)]
-            for when in ("before", "now")
-        }
-        for name, shift in (monitoring.drift if monitoring else {}).items()
-        if len(shift.groups) > 1
-    }
+    environment.globals["axis"] = Axis.of
+    # Shares of the groups of each drift, by number of the group.
+    shares: dict[str, Curves] = {}
+    for name, shift in (monitoring.drift if monitoring else {}).items():
+        if len(shift.groups) > 1:
+            shares[name] = {
+                "before": [*enumerate(shift.before, start=1)],
+                "now": [*enumerate(shift.now, start=1)],
+            }
     cells: dict[str, dict[str, Any]] = {}
     for row in found.metrics.to_dicts():
         cells.setdefault(row["metric"], {})[row["model"]] = row
+    last = found.settings.ns[-1]
     names = [name for name in cells if name in ERRORS or name.endswith(f"@{last}")]
+    headline = ("rmse", f"recall@{last}", f"ndcg@{last}")
     return environment.get_template("report.html.j2").render(
-        _curves(found) | words,
+        _curves(found),
         found=found,
         settings=found.settings,
+        errors=ERRORS,
+        intervals=INTERVALS,
+        tests=TESTS,
+        ranking=ranking(found),
         models=found.table["model"].to_list(),
         cells=cells,
         values=found.metrics.sort("kind", "n", maintain_order=True).to_dicts(),
         names=names,
-        headline=[
-            name for name in ("rmse", f"recall@{last}", f"ndcg@{last}") if name in names
-        ],
+        headline=[name for name in headline if name in names],
         best={name: best_model(found, name) for name in names},
         worse=significantly_worse(found),
         comparisons=found.comparisons.to_dicts(),
@@ -135,63 +125,59 @@ def _curves(found: Evaluation) -> dict[str, Any]:
         kind: {model: [] for model in models} for kind in found.measured
     }
     for row in found.metrics.sort("n").to_dicts():
-        point = row["n"], row["value"], row["low"], row["high"]
+        point = (row["n"], row["value"], row["low"], row["high"])
         lengths[row["kind"]][row["model"]].append(point)
     residuals: Curves = {}
     for model in models:
-        bins = found.residuals.filter(pl.col("model") == model)
+        bins = found.residuals.filter(model=model)
         n_ratings = bins["count"].sum() or 1
-        residuals[model] = [
-            ((b["low"] + b["high"]) / 2, b["count"] / n_ratings)
-            for b in bins.to_dicts()
-        ]
-    far = max(
-        (abs(x) for s in residuals.values() for x, y in s if y >= _NEGLIGIBLE),
-        default=0.0,
-    )
+        middles = (bins["low"] + bins["high"]) / 2
+        residuals[model] = [*zip(middles, bins["count"] / n_ratings, strict=True)]
+    points = [point for curve in residuals.values() for point in curve]
+    far = max((abs(x) for x, y in points if y >= _NEGLIGIBLE), default=0.0)
     errors: Curves = {}
     objectives: Curves = {}
     for model, steps in found.steps.items():
         errors[model] = [
-            (s.step, s.train_rmse) for s in steps if s.train_rmse is not None
+            (step.step, step.train_rmse)
+            for step in steps
+            if step.train_rmse is not None
         ]
-        values = [(s.step, s.objective) for s in steps if s.objective is not None]
+        values = [
+            (step.step, step.objective) for step in steps if step.objective is not None
+        ]
         first = values[0][1] if values else 0.0
-        objectives[model] = [
-            (step, value / first) for step, value in values if first > 0
-        ]
-    one = found.per_user.filter(pl.col("model") == models[0])
-    counts = one["ratings"].drop_nulls().sort().to_list()
+        objectives[model] = [(step, x / first) for step, x in values if first > 0]
+    counts = found.per_user.filter(model=models[0])["ratings"].drop_nulls().sort()
     end = len(counts) - 1
-    positions = (round(i * end / 60) for i in range(61))
-    varied = end > 0 and counts[0] != counts[-1]
+    activity = []
+    if end > 0 and counts[0] != counts[-1]:
+        positions = dict.fromkeys(round(i * end / 60) for i in range(61))
+        activity = [(i / end * 100, counts[i]) for i in positions]
     ends = {
-        kind: {model: points[-1][1] for model, points in by_model.items() if points}
-        for kind, by_model in lengths.items()
+        kind: {model: curve[-1][1] for model, curve in curves.items() if curve}
+        for kind, curves in lengths.items()
     }
     best = ends.get("ndcg", {})
     return {
         "against": {
-            k: [(m, x, best[m]) for m, x in e.items() if m in best]
-            for k, e in ends.items()
+            kind: [(model, x, best[model]) for model, x in of_kind.items()]
+            for kind, of_kind in ends.items()
+            if best or not of_kind
         },
         "lengths": {
-            kind: by_model
-            for kind, by_model in lengths.items()
-            if any(by_model.values())
+            kind: curves for kind, curves in lengths.items() if any(curves.values())
         },
         "residuals": {
-            m: [p for p in by_model if abs(p[0]) <= far]
-            for m, by_model in residuals.items()
+            model: [point for point in curve if abs(point[0]) <= far]
+            for model, curve in residuals.items()
         },
         "learning": {
             "RMSE on the training ratings": errors,
             "Objective, 1 after the first iteration": objectives,
         },
         "learned": {model: errors[model] + objectives[model] for model in errors},
-        "activity": [(i / end * 100, counts[i]) for i in dict.fromkeys(positions)]
-        if varied
-        else [],
+        "activity": activity,
     }
 
 
@@ -217,15 +203,17 @@ class Axis:
     ) -> Axis:
         """Return the axis that shows all values except None, with some room at both ends."""
         present = [value for value in values if value is not None]
-        low, high = min(present), max(present)
+        low = min(present)
+        high = max(present)
         room = (high - low) * padding
         if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
             room = abs(low) * 0.1 or 1.0
-        marks = sorted(set(present)) if log else None
-        low, high = low if low == 0 or log else low - room, high + room
-        return cls(
-            low, high, start, end, ticks(low, high) if marks is None else marks, log
-        )
+        if log:
+            return cls(low, high + room, start, end, sorted(set(present)), log)
+        if low != 0:
+            low -= room
+        high += room
+        return cls(low, high, start, end, ticks(low, high))
 
     def __call__(self, value: float) -> float:
         """Return the position of a value in pixels."""
@@ -246,34 +234,11 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
-    step = min(s for s in (power, 2 * power, 5 * power, 10 * power) if s >= rough * 0.8)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    step = min(s * power for s in (1, 2, 5, 10) if s * power >= rough * 0.8)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
     decimals = max(0, 1 - math.floor(math.log10(step)))
     return [round(i * step, decimals) + 0.0 for i in range(first, last + 1)]
-
-
-def name_boxes(
-    spots: Sequence[tuple[str, float, float]], x_axis: Axis, y_axis: Axis, width: float
-) -> list[Box | None]:
-    """Return a box for the name next to each point of a chart; None where there is no room."""
-    points = [(name, x_axis(x), y_axis(y)) for name, x, y in spots]
-    occupied = [(x - 5, y - 5, x + 5, y + 5) for _, x, y in points]
-    boxes: list[Box | None] = []
-    for name, x, y in points:
-        long = len(_cut(name, 120)) * _CHARACTER
-        for dx, dy in ((8, -7), (-8 - long, -7), (-long / 2, -19), (-long / 2, 5)):
-            start, top, right, bottom = box = x + dx, y + dy, x + dx + long, y + dy + 14
-            overlaps = any(
-                start < r and o < right and top < q and p < bottom
-                for o, p, r, q in occupied
-            )
-            if start > x_axis.start and right < width and top > 20 and not overlaps:
-                occupied.append(box)
-                boxes.append(box)
-                break
-        else:
-            boxes.append(None)
-    return boxes
 
 
 def number(value: float) -> str:

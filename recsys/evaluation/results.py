@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain, combinations, product
@@ -37,33 +39,33 @@ TESTS = (
 ERRORS = {
     "rmse": ("squared_error", "ratings"),
     "mae": ("absolute_error", "ratings"),
-    "rmse_warm": (
-        "warm_squared_error",
-        "warm_ratings",
-    ),  # if whole items or users are held out
+    # If whole items or users are held out:
+    "rmse_warm": ("warm_squared_error", "warm_ratings"),
     "rmse_cold": ("cold_squared_error", "cold_ratings"),
 }
 """Error metrics by name: the columns of `Evaluation.per_user` whose ratio they are."""
-_ADDED = [
-    "relevant",
-    *dict.fromkeys(chain(*ERRORS.values())),
-]  # columns that are summed over folds
-_IN_TIME = (
-    "time",
-    "leave-last",
-    "given",
-)  # splits whose training part may precede the test part
+# Columns that are summed over folds.
+_ADDED = ["relevant", *dict.fromkeys(chain(*ERRORS.values()))]
+# Splits whose training part may precede the test part.
+_IN_TIME = ("time", "leave-last", "given")
 _KEY = {"metric": pl.String, "kind": pl.String, "n": pl.Int64}
 _BOUNDS = {"low": pl.Float64, "high": pl.Float64}
-_MEASURED = (
-    {"model": pl.String} | _KEY | {"value": pl.Float64} | _BOUNDS | {"users": pl.Int64}
-)
-_COMPARED = (
-    _KEY
-    | {"model": pl.String, "other": pl.String, "difference": pl.Float64}
-    | _BOUNDS
-    | {"p_value": pl.Float64, "adjusted": pl.Float64}
-)
+_MEASURED = {
+    "model": pl.String,
+    **_KEY,
+    "value": pl.Float64,
+    **_BOUNDS,
+    "users": pl.Int64,
+}
+_COMPARED = {
+    **_KEY,
+    "model": pl.String,
+    "other": pl.String,
+    "difference": pl.Float64,
+    **_BOUNDS,
+    "p_value": pl.Float64,
+    "adjusted": pl.Float64,
+}
 _BINS = _BOUNDS | {"count": pl.Int64}
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -134,36 +136,33 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
     first = runs[0]
     if len(runs) == 1:
         return first
-    summed = [name for name in _ADDED if name in first.values.columns]
-    sums = [
-        pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in summed
-    ]
     influences = list(first.overall)
-    means = pl.exclude("user", *_ADDED, *influences).mean()
-    mean_influences = pl.col(influences).sum() / len(runs)
-    by_user = pl.concat([run.values for run in runs]).group_by("user")
-    values = (
-        by_user.agg(*sums, means, mean_influences)
-        .sort("user")
-        .select(first.values.columns)
-    )
-    # Bins differ between folds whose ratings have different ranges.
-    histograms = [run.residuals for run in runs if run.residuals is not None]
+    columns = []
+    for name in first.values.columns:
+        column = pl.col(name)
+        if name in _ADDED:
+            columns.append(pl.when(column.count() > 0).then(column.sum()).alias(name))
+        elif name in influences:
+            columns.append(column.sum() / len(runs))
+        elif name != "user":
+            columns.append(column.mean())
+    values = pl.concat([run.values for run in runs]).group_by("user").agg(columns)
     residuals = None
-    if histograms:
+    if first.residuals is not None:
+        # Bins differ between folds whose ratings have different ranges.
+        histograms = [run.residuals for run in runs if run.residuals is not None]
         bins = pl.concat(histograms).group_by("low", "high").agg(pl.col("count").sum())
         residuals = bins.sort("low", "high")
-    return Measurement(
-        values,
-        {
+    return replace(
+        first,
+        values=values.sort("user").select(first.values.columns),
+        overall={
             name: sum(run.overall[name] for run in runs) / len(runs)
-            for name in first.overall
+            for name in influences
         },
-        residuals,
-        first.steps,
-        sum(run.fit_seconds for run in runs) / len(runs),
-        sum(run.recommend_seconds for run in runs) / len(runs),
-        first.timed,
+        residuals=residuals,
+        fit_seconds=sum(run.fit_seconds for run in runs) / len(runs),
+        recommend_seconds=sum(run.recommend_seconds for run in runs) / len(runs),
     )
 
 
@@ -236,7 +235,8 @@ class Evaluation:
     @property
     def held_out(self) -> str:
         """Description of the test part, and of the models that knew the times of its ratings."""
-        first, folds = self.splits[0], len(self.splits)
+        first = self.splits[0]
+        folds = len(self.splits)
         if folds == 1:
             text = first.description
         elif first.method == "k-fold":
@@ -249,9 +249,8 @@ class Evaluation:
         if not self.timed:
             return text
         later = "" if first.method in _IN_TIME else ", and later ratings"
-        return (
-            f"{text}; times of test ratings{later} known to {' and '.join(self.timed)}"
-        )
+        models = " and ".join(self.timed)
+        return f"{text}; times of test ratings{later} known to {models}"
 
 
 def value_names(
@@ -270,15 +269,16 @@ def summarize(
     """Return the frames of an `Evaluation` by name, given one measurement per model."""
     columns = {column for run in runs.values() for column in run.values.columns}
     computable = [
-        m for m in metrics if m.name not in ERRORS or {*ERRORS[m.name]} <= columns
+        metric
+        for metric in metrics
+        if metric.name not in ERRORS or columns.issuperset(ERRORS[metric.name])
     ]
     named_values = value_names(computable, settings.ns)
-    ratios = {
-        (model, name): ratio
-        for model, run in runs.items()
-        for metric, _, name in named_values
-        if (ratio := _ratio(run.values, metric, name)) is not None
-    }
+    ratios: dict[tuple[str, str], Ratio] = {}
+    for (model, run), (metric, _, name) in product(runs.items(), named_values):
+        ratio = _ratio(run.values, metric, name)
+        if ratio is not None:
+            ratios[model, name] = ratio
     replicates: dict[tuple[str, str], Any] = {}
     if settings.resamples and ratios and len(next(iter(ratios.values())).above) > 1:
         sampled = bootstrap(
@@ -293,9 +293,8 @@ def summarize(
             value = run.overall[name]
             if settings.resamples and users > 1:
                 influence = run.values[name].drop_nulls().to_numpy()
-                low, high = np.clip(
-                    jackknife(value, influence, settings.confidence), 0, 1
-                )
+                ends = jackknife(value, influence, settings.confidence)
+                low, high = np.clip(ends, 0, 1)
         elif (model, name) in ratios:
             value = ratios[model, name].value
             if replicates:
@@ -303,61 +302,44 @@ def summarize(
         else:
             continue
         measured.append((model, name, metric.name, n, value, low, high, users))
-    values = pl.DataFrame(measured, schema=_MEASURED, orient="row")
     value_of = {(model, name): value for model, name, _, _, value, *_ in measured}
-    only_together = {
-        f"{m.name}@{n}" for m in metrics if m.scope == "catalogue" for n in settings.ns
-    }
-    users_of = [
-        run.values.drop(only_together & {*run.values.columns}) for run in runs.values()
-    ]
-    empty = pl.DataFrame(schema=_BINS)
-    bins = [empty if run.residuals is None else run.residuals for run in runs.values()]
+    table = []
+    frames = []
+    bins = []
+    for model, run in runs.items():
+        label = pl.lit(model).alias("model")
+        row: dict[str, Any] = {"model": model}
+        for *_, name in named_values:
+            row[name] = value_of.get((model, name))
+        row["fit_seconds"] = run.fit_seconds
+        row["recommend_seconds"] = run.recommend_seconds
+        row["users"] = int((run.values["relevant"] > 0).sum())
+        table.append(row)
+        # Changes of metrics of all lists when a user is left out are no values of users.
+        frames.append(run.values.drop(run.overall).select(label, pl.all()))
+        if run.residuals is not None:
+            bins.append(run.residuals.select(label, pl.all()))
+    no_bins = pl.DataFrame(schema={"model": pl.String, **_BINS})
+    numbers = dict.fromkeys(table[0], pl.Float64)
     return {
-        "table": _table(runs, value_of, [name for *_, name in named_values]),
-        "metrics": values,
+        "table": pl.DataFrame(
+            table, schema=numbers | {"model": pl.String, "users": pl.Int64}
+        ),
+        "metrics": pl.DataFrame(measured, schema=_MEASURED, orient="row"),
         "comparisons": _comparisons(
             list(runs), named_values, ratios, replicates, settings
         ),
-        "per_user": _labelled(runs, users_of),
-        "residuals": _labelled(runs, bins),
+        "per_user": pl.concat(frames, how="diagonal"),
+        "residuals": pl.concat([no_bins, *bins]),
     }
-
-
-def _table(
-    runs: Mapping[str, Measurement], values: Mapping[Any, float], names: Sequence[str]
-) -> pl.DataFrame:
-    """Return one row per model with its values, times and number of users."""
-    rows = []
-    for model, run in runs.items():
-        users = int((run.values["relevant"] > 0).sum())
-        mine = (values.get((model, name)) for name in names)
-        rows.append((model, *mine, run.fit_seconds, run.recommend_seconds, users))
-    numbers = dict.fromkeys([*names, "fit_seconds", "recommend_seconds"], pl.Float64)
-    schema = {"model": pl.String, **numbers, "users": pl.Int64}
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate the frames of the models, with the model as the first column.
-
-    Columns missing for a model are null.
-    """
-    labelled = (
-        frame.select(pl.lit(model).alias("model"), pl.all())
-        for model, frame in zip(models, frames, strict=True)
-    )
-    return pl.concat(labelled, how="diagonal")
 
 
 def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:
     """Return the metric as a ratio of sums over users; None if it is not one or has no values."""
     column, ratings = ERRORS.get(name, (name, ""))
-    if (
-        metric.scope == "catalogue"
-        or column not in values.columns
-        or not values[column].count()
-    ):
+    if metric.scope == "catalogue" or column not in values.columns:
+        return None
+    if not values[column].count():
         return None
     above = values[column].to_numpy().astype(np.float64)
     if metric.scope == "user":
@@ -374,33 +356,30 @@ def _comparisons(
     settings: Settings,
 ) -> pl.DataFrame:
     """Test the difference of each metric between each pair of models that have it."""
-    tests = [
-        (metric, n, name, one, other)
-        for metric, n, name in named_values
-        for one, other in combinations(models, 2)
-        if (one, name) in replicates and (other, name) in replicates
-    ]
-    if not tests:
-        return pl.DataFrame(schema=_COMPARED)
+    rows = []
     differences = []
-    for *_, name, one, other in tests:
-        first, second = ratios[one, name], ratios[other, name]
-        both = (first.below > 0) & (second.below > 0)
-        differences.append(np.where(both, first.above - second.above, 0.0))
+    for metric, n, name in named_values:
+        for one, other in combinations(models, 2):
+            if not {(one, name), (other, name)} <= replicates.keys():
+                continue
+            first, second = ratios[one, name], ratios[other, name]
+            both = (first.below > 0) & (second.below > 0)
+            differences.append(np.where(both, first.above - second.above, 0.0))
+            difference = first.value - second.value
+            sampled = replicates[one, name] - replicates[other, name]
+            ends = percentiles(sampled, settings.confidence)
+            rows.append((name, metric.name, n, one, other, difference, *ends))
+    if not rows:
+        return pl.DataFrame(schema=_COMPARED)
     p_values = sign_flip(
         np.column_stack(differences), random_state=settings.random_state
     )
-    rows = []
-    for (metric, n, name, one, other), p_value in zip(tests, p_values, strict=True):
-        difference = ratios[one, name].value - ratios[other, name].value
-        sampled = replicates[one, name] - replicates[other, name]
-        low, high = percentiles(sampled, settings.confidence)
-        rows.append(
-            (name, metric.name, n, one, other, difference, low, high, p_value, None)
-        )
-    compared = pl.DataFrame(rows, schema=_COMPARED, orient="row")
+    columns = [name for name in _COMPARED if name not in ("p_value", "adjusted")]
+    schema = {name: _COMPARED[name] for name in columns}
+    compared = pl.DataFrame(rows, schema=schema, orient="row")
+    compared = compared.with_columns(p_value=p_values)
     return pl.concat(
-        part.with_columns(pl.Series("adjusted", holm(part["p_value"].to_numpy())))
+        part.with_columns(adjusted=holm(part["p_value"].to_numpy()))
         for part in compared.partition_by("metric", maintain_order=True)
     )
 
@@ -433,13 +412,14 @@ def best_model(found: Evaluation, metric: str) -> str | None:
 
 def significantly_worse(found: Evaluation) -> set[tuple[str, str]]:
     """Return the (model, metric) pairs that differ significantly from the metric's best model."""
-    level, worse = 1 - found.settings.confidence, set()
-    for row in found.comparisons.filter(pl.col("adjusted") < level).to_dicts():
+    worse = set()
+    is_significant = pl.col("adjusted") < 1 - found.settings.confidence
+    for row in found.comparisons.filter(is_significant).to_dicts():
         best = best_model(found, row["metric"])
-        if best in (row["model"], row["other"]):
-            worse.add(
-                (row["other"] if row["model"] == best else row["model"], row["metric"])
-            )
+        if best == row["model"]:
+            worse.add((row["other"], row["metric"]))
+        elif best == row["other"]:
+            worse.add((row["model"], row["metric"]))
     return worse
 
 
@@ -479,20 +459,18 @@ class Gate:
     Examples
     --------
     >>> gate = Gate.parse("ndcg@10 < 0.1", ["rmse", "ndcg@10"])
-    >>> str(gate), gate.is_met(0.08)
+    >>> str(gate), gate.bounded({"ndcg@10": 0.08}, "als").failed
     ('ndcg@10 < 0.1', True)
     """
 
     name: str
     sign: str | None = None
-    bound: float | None = None
+    bound: float = math.nan
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} worse"
-            if self.sign is None
-            else f"{self.name} {self.sign} {self.bound:g}"
-        )
+        if self.sign is None:
+            return f"{self.name} worse"
+        return f"{self.name} {self.sign} {self.bound:g}"
 
     @classmethod
     def parse(cls, text: str, names: Collection[str]) -> Self:
@@ -504,43 +482,29 @@ class Gate:
             If the condition has another form, or its metric is unknown.
         """
         match = _FORM.fullmatch(text)
-        try:
-            bound = float(match["bound"]) if match and match["bound"] else None
-        except ValueError:
-            match = None
-        if match is None or (bound is not None and bound != bound):
+        bound = math.nan
+        if match is not None and match["sign"]:
+            with suppress(ValueError):
+                bound = float(match["bound"])
+        if match is None or (match["sign"] and math.isnan(bound)):
             raise DataError(
                 f'A condition must be "METRIC worse" or "METRIC < X" (or <=, >, >=); got {text!r}.'
             )
         name = match["name"]
         full = [candidate for candidate in names if candidate.partition("@")[0] == name]
-        if name not in names and len(full) != 1:
+        if name in names:
+            full = [name]
+        if len(full) != 1:
             full_names = {candidate.partition("@")[0]: candidate for candidate in names}
-            suggestions = full or [
-                full_names[candidate]
-                for candidate in close_matches(name.partition("@")[0], full_names, 3)
-            ]
+            close = close_matches(name.partition("@")[0], full_names, 3)
+            suggestions = full or [full_names[kind] for kind in close] or names
             raise DataError(
-                f"No value is named {name!r}; there are {', '.join(suggestions or names)}."
+                f"No value is named {name!r}; there are {', '.join(suggestions)}."
             )
-        return cls(name if name in names else full[0], match["sign"], bound)
-
-    def is_met(self, value: float) -> bool:
-        """Return whether a value is beyond the bound; NaN is not.
-
-        Raises
-        ------
-        DataError
-            If the condition has no bound.
-        """
-        if self.sign is None or self.bound is None:
-            raise DataError(
-                f"The condition {str(self)!r} compares two models; it has no bound."
-            )
-        return bool(_SIGNS[self.sign](value, self.bound))
+        return cls(full[0], match["sign"], bound)
 
     def bounded(self, values: Mapping[str, float], model: str) -> Verdict:
-        """Return the verdict on the values of one model, by name.
+        """Return the verdict on the values of one model, by name; NaN is not beyond a bound.
 
         Raises
         ------
@@ -552,9 +516,8 @@ class Gate:
                 f"The condition {str(self)!r} cannot be checked: {model} has no {self.name}."
             )
         value = values[self.name]
-        return Verdict(
-            str(self), self.is_met(value), f"{self.name} of {model} is {value:.4g}"
-        )
+        is_beyond = bool(_SIGNS[str(self.sign)](value, self.bound))
+        return Verdict(str(self), is_beyond, f"{self.name} of {model} is {value:.4g}")
 
     def verdicts(self, found: Evaluation, models: Sequence[str]) -> list[Verdict]:
         """Return the verdict for each of some models.
@@ -562,33 +525,31 @@ class Gate:
         A model is worse if its value is worse than the value of the first model, and
         the adjusted p value of the difference is below 1 minus the confidence level.
         """
-        if self.sign is not None:
-            of_models = found.metrics.filter(pl.col("metric") == self.name)
-            value_of = {
-                row["model"]: {self.name: row["value"]} for row in of_models.to_dicts()
-            }
-            return [self.bounded(value_of.get(model, {}), model) for model in models]
+        if self.sign is None:
+            before = str(found.table["model"][0])
+            return [self._compared(found, before, model) for model in models]
+        rows = found.metrics.filter(pl.col("metric") == self.name)
+        values = dict(rows.select("model", "value").iter_rows())
         return [
-            self._tested(found, str(found.table["model"][0]), model) for model in models
+            self.bounded({self.name: values[model]} if model in values else {}, model)
+            for model in models
         ]
 
-    def _tested(self, found: Evaluation, before: str, model: str) -> Verdict:
+    def _compared(self, found: Evaluation, before: str, model: str) -> Verdict:
         direction = found.measured[self.name.partition("@")[0]].direction
         if not direction:
             raise DataError(f"{self.name} has no direction; give a bound for it.")
-        is_pair = (pl.col("model") == before) & (pl.col("other") == model)
-        rows = found.comparisons.filter(
-            (pl.col("metric") == self.name) & is_pair
-        ).to_dicts()
-        if not rows:
+        rows = found.comparisons.filter(metric=self.name, model=before, other=model)
+        if rows.is_empty():
             raise DataError(
                 f"The condition {str(self)!r} cannot be checked: there is no test of {self.name} "
                 f"between {before} and {model}."
             )
-        row, level = rows[0], 1 - found.settings.confidence
-        failed = row["difference"] * direction > 0 and row["adjusted"] < level
+        row = rows.to_dicts()[0]
+        is_significant = row["adjusted"] < 1 - found.settings.confidence
         reason = (
             f"{self.name} of {model} differs from that of {before} by {-row['difference']:+.4f} "
             f"[{-row['high']:+.4f}, {-row['low']:+.4f}], p = {row['adjusted']:.4f}"
         )
-        return Verdict(str(self), failed, reason)
+        is_worse = row["difference"] * direction > 0
+        return Verdict(str(self), is_worse and is_significant, reason)

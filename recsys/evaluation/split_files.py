@@ -67,17 +67,23 @@ def split_from_pair(
     check_choice("repeats", repeats, get_args(Repeats))
     train = as_ratings(train)
     test = as_ratings(test, _like(train))
-    history = None if history is None else as_ratings(history, _like(train))
-    users = (train if history is None else history).users.union(test.users.values)
+    users = train.users
     items = train.items.union(test.items.values)
-    if history is not None:
+    if history is None:
+        users = users.union(test.users.values)
+        train = _aligned(train, users, items)
+        seen = train
+    else:
+        # Users with a history are none of the training part.
+        history = as_ratings(history, _like(train))
         items = items.union(history.items.values)
-        history = _aligned(history, users, items)
-    train = _aligned(train, users if history is None else train.users, items)
+        train = _aligned(train, users, items)
+        users = history.users.union(test.users.values)
+        seen = history = _aligned(history, users, items)
     test = _aligned(test, users, items)
     n_known = 0
     if repeats == "drop":
-        test, n_known = without_pairs_of(train if history is None else history, test)
+        test, n_known = without_pairs_of(seen, test)
     described = dict(parameters or {})
     split = Split(train, test, history, method, described, repeats, n_known)
     if split.new_ratings == split.test.n_ratings:
@@ -134,20 +140,21 @@ def shared_test(
                     f"{first_label} and {label} cannot be compared: the ids of {kind} are integers "
                     "in one of them and texts in the other."
                 )
-    masks = [unknown_and_known(train, test) for train in trainings.values()]
-    unknown, in_train = (
-        np.any(masks_of_kind, axis=0) for masks_of_kind in zip(*masks, strict=True)
-    )
+    masks = {
+        label: unknown_and_known(train, test) for label, train in trainings.items()
+    }
+    unknown = np.any([new for new, _ in masks.values()], axis=0)
+    in_train = np.any([trained for _, trained in masks.values()], axis=0)
     if repeats == "keep":
-        in_train = np.zeros_like(in_train)
+        in_train[:] = False
     if (unknown | in_train).all():
-        reasons = (
-            f"{name} was fitted to {np.sum(trained):,}, and lacks the user or item of "
+        reasons = "; ".join(
+            f"{label} was fitted to {np.sum(trained):,}, and lacks the user or item of "
             f"{np.sum(new):,}"
-            for name, (new, trained) in zip(trainings, masks, strict=True)
+            for label, (new, trained) in masks.items()
         )
         raise DataError(
-            f"None of {len(unknown):,} test ratings can be used: {'; '.join(reasons)}."
+            f"None of {len(unknown):,} test ratings can be used: {reasons}."
         )
     usable = test.take(~(unknown | in_train))
     splits = {
@@ -161,13 +168,10 @@ def unknown_and_known(train: Ratings, test: Ratings) -> tuple[Mask, Mask]:
     """Mark test ratings of users or items without training ratings, and those that repeat one."""
     users = train.users.find(test.users.values)[test.user_index_of_nonzeros()]
     items = train.items.find(test.items.values)[test.indices]
-    has_ids = (
-        (users >= 0)
-        & (items >= 0)
-        & has_ratings(train)[users]
-        & has_items(train)[items]
-    )
-    return ~has_ids, has_ids & has_pairs(train, users * np.int64(train.n_items) + items)
+    has_ids = (users >= 0) & (items >= 0)
+    is_known = has_ids & has_ratings(train)[users] & has_items(train)[items]
+    keys = users * np.int64(train.n_items) + items
+    return ~is_known, is_known & has_pairs(train, keys)
 
 
 def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
@@ -244,10 +248,13 @@ def _pair(
     history: Path | None,
     repeats: Repeats = "drop",
 ) -> Split:
-    read, folder = read or read_ratings, train.parent
-    files, manifest = split_files(folder) or {}, read_split_manifest(folder)
+    read = read or read_ratings
+    folder = train.parent
+    files = split_files(folder) or {}
+    manifest = read_split_manifest(folder)
     if (files.get("train"), files.get("test")) != (train, test):
         manifest = None
+    described: dict[str, Any] = {"repeats": repeats}
     if manifest is not None:
         history = history or files.get("history")
         form = Formatter().parse(DESCRIPTIONS.get(manifest.method, ""))
@@ -256,16 +263,13 @@ def _pair(
             raise DataError(
                 f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}."
             )
-    names = ("method", "parameters") if manifest else ()
-    described: dict[str, Any] = {name: getattr(manifest, name) for name in names}
+        for name in ("method", "parameters", "repeats"):
+            described[name] = getattr(manifest, name)
     train_part = read(train)
-    held_out = read(test, defaults=_like(train_part))
-    earlier = None if history is None else read(history, defaults=_like(train_part))
-    if manifest is not None:
-        repeats = manifest.repeats
-    split = split_from_pair(
-        train_part, held_out, history=earlier, repeats=repeats, **described
-    )
+    defaults = _like(train_part)
+    held_out = read(test, defaults=defaults)
+    earlier = None if history is None else read(history, defaults=defaults)
+    split = split_from_pair(train_part, held_out, history=earlier, **described)
     if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
         raise DataError(
             f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "

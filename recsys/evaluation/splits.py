@@ -174,14 +174,14 @@ class Split:
                     f"first {test.users.take(both[:1])[0]!r}; users that are folded in must be new."
                 )
         cut = self.parameters.get("cut")
+        if cut is None:
+            return
         for name, part, side in (
             ("training", self.train, "older"),
             ("test", test, "newer"),
         ):
-            if cut is None:
-                break
             times = _timestamps(part, "a split by time")
-            wrong = times[times >= cut if name == "training" else times < cut]
+            wrong = times[(times >= cut) == (part is self.train)]
             if len(wrong):
                 raise DataError(
                     f"The {name} part has {counted(len(wrong), 'rating')} on the wrong side of the "
@@ -221,9 +221,8 @@ def random_split(
     n = data.n_ratings
     order = _rng(random_state).permutation(n)
     held_out = _mask(n, order[: _n_test(n, test_fraction)])
-    return _split(
-        data, held_out, "random", test_fraction=test_fraction, random_state=random_state
-    )
+    shares = {"test_fraction": test_fraction}
+    return _split(data, held_out, "random", shares, random_state)
 
 
 def per_user_split(
@@ -240,14 +239,9 @@ def per_user_split(
     """
     data = as_ratings(ratings)
     held_out = _random_mask(data, test_fraction, random_state)
-    _n_test(len(held_out), test_fraction, int(np.count_nonzero(held_out)))
-    return _split(
-        data,
-        held_out,
-        "per-user",
-        test_fraction=test_fraction,
-        random_state=random_state,
-    )
+    _n_test(data.n_ratings, test_fraction, int(np.count_nonzero(held_out)))
+    shares = {"test_fraction": test_fraction}
+    return _split(data, held_out, "per-user", shares, random_state)
 
 
 def leave_last_split(
@@ -280,49 +274,32 @@ def leave_last_split(
     check_whole("k", k, 1)
     data = as_ratings(ratings)
     _timestamps(data, "leave_last_split")
-    order = _order_of_events(data, _rng(random_state))
     log = data.log
-    is_counted = np.ones(len(log), np.bool_)
+    n = len(log)
+    seconds = np.asarray(log.seconds)
+    in_order = data.in_time_order
+    if in_order is not None and in_order.all() and (np.diff(seconds) > 0).any():
+        order = np.arange(n)
+    else:
+        draws = _rng(random_state).random(n)
+        order = np.lexsort((draws, seconds, log.users))
+    is_counted = np.ones(n, np.bool_)
     if repeats == "drop":
-        is_counted = _is_new_pair(log.users, log.items, order, data.n_items)
+        # Only the first event of each pair of user and item is new.
+        pairs = log.users[order] * np.int64(data.n_items) + log.items[order]
+        is_counted = _mask(n, np.unique(pairs, return_index=True)[1])
     # Number of counted events of the same user up to each event, in the order of time.
-    running = np.cumsum(is_counted[order])
-    before = np.append(0, running)[log.indptr[:-1]]
-    counts = np.append(0, running)[log.indptr[1:]] - before
-    position = running - np.repeat(before, np.diff(log.indptr))
-    remaining = np.repeat(np.maximum(counts - k, 1), np.diff(log.indptr))
-    held_out = np.zeros(len(log), np.bool_)
+    running = np.cumsum(is_counted)
+    at_ends = np.append(0, running)[log.indptr]
+    sizes = np.diff(log.indptr)
+    position = running - np.repeat(at_ends[:-1], sizes)
+    remaining = np.repeat(np.maximum(np.diff(at_ends) - k, 1), sizes)
+    held_out = np.zeros(n, np.bool_)
     held_out[order] = position > remaining
     if not held_out.any():
         raise DataError("No user has two ratings, so none can be held out.")
     parameters = {"k": k, "random_state": random_state}
     return _split_events(data, held_out, "leave-last", parameters, repeats)
-
-
-def _order_of_events(
-    ratings: Ratings, generator: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return the order of each user's events by time, with ties at random unless it is known."""
-    log = ratings.log
-    seconds = log.seconds
-    assert seconds is not None
-    in_order = ratings.in_time_order
-    if in_order is not None and in_order.all() and (np.diff(seconds) > 0).any():
-        return np.arange(len(log))
-    draws = generator.random(len(log))
-    return np.lexsort((draws, seconds, log.users))
-
-
-def _is_new_pair(
-    users: NDArray[np.int32],
-    items: NDArray[np.int32],
-    order: NDArray[np.int64],
-    n_items: int,
-) -> Mask:
-    """Mark the first event of each pair of user and item, for events in an order of time."""
-    pairs = users[order] * np.int64(n_items) + items[order]
-    first = np.unique(pairs, return_index=True)[1]
-    return _mask(len(order), order[first])
 
 
 def time_split(
@@ -475,29 +452,21 @@ def held_out_users(
     [4, 1, 1]
     """
     data = as_ratings(ratings)
-    counts = np.diff(data.indptr)
+    counts = data.counts("user")
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
-    held = _held(
-        counts >= 2,
-        "user_fraction",
-        user_fraction,
-        random_state,
-        int((counts > 0).sum()),
-    )
+    n_rated = int(np.count_nonzero(counts))
+    held = _held(counts >= 2, "user_fraction", user_fraction, random_state, n_rated)
     every = np.ones(data.n_items, dtype=np.bool_)
     of_held_users = restricted(data, held, every)
     tested = _random_mask(of_held_users, test_fraction, random_state, at_least=1)
+    shares = {"user_fraction": user_fraction, "test_fraction": test_fraction}
     return Split(
         train=restricted(data, ~held, every),
         test=of_held_users.take(tested),
         history=of_held_users.take(~tested),
         method="users",
-        parameters={
-            "user_fraction": user_fraction,
-            "test_fraction": test_fraction,
-            "random_state": random_state,
-        },
+        parameters=shares | {"random_state": random_state},
     )
 
 
@@ -589,8 +558,7 @@ def _cold_split(
     not_held = np.flatnonzero(~held)
     n_test = _n_test(len(not_held), shares["test_fraction"])
     drawn = _rng(random_state, 1).permutation(not_held)[:n_test]
-    mask = held | _mask(len(held), drawn)
-    return _split(data, mask, method, **shares, random_state=random_state)
+    return _split(data, held | _mask(len(held), drawn), method, shares, random_state)
 
 
 def _timestamps(ratings: Ratings, what: str) -> NDArray[np.int64]:
@@ -616,9 +584,16 @@ def _mask(n: int, chosen: NDArray[np.int64]) -> Mask:
     return mask
 
 
-def _split(ratings: Ratings, held_out: Mask, method: str, **parameters: Any) -> Split:
+def _split(
+    ratings: Ratings,
+    held_out: Mask,
+    method: str,
+    parameters: dict[str, Any],
+    random_state: int,
+) -> Split:
     """Return the split that holds out the marked ratings."""
     train = ratings.with_events_of(~held_out)
+    parameters = parameters | {"random_state": random_state}
     return Split(train, ratings.take(held_out), None, method, parameters)
 
 
@@ -642,15 +617,11 @@ def _random_mask(
     counts = np.diff(ratings.indptr)
     n_selected = np.maximum(np.floor(counts * share + 0.5).astype(np.int64), at_least)
     keys = _rng(random_state).random(ratings.n_ratings)
-    rank = _place_in_row(ratings, np.lexsort((keys, ratings.user_index_of_nonzeros())))
-    return rank < np.repeat(np.minimum(n_selected, counts - 1), counts)
-
-
-def _place_in_row(ratings: Ratings, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the position of each rating within its user, for an order grouped by user."""
+    order = np.lexsort((keys, ratings.user_index_of_nonzeros()))
+    # Position of each rating within its user, in the random order.
     ranks = np.empty(ratings.n_ratings, dtype=np.int64)
-    ranks[order] = np.arange(ratings.n_ratings)
-    return np.asarray(ranks - np.repeat(ratings.indptr[:-1], np.diff(ratings.indptr)))
+    ranks[order] = np.arange(ratings.n_ratings) - np.repeat(ratings.indptr[:-1], counts)
+    return ranks < np.repeat(np.minimum(n_selected, counts - 1), counts)
 
 
 class Folds(Sequence[Split]):
@@ -659,23 +630,20 @@ class Folds(Sequence[Split]):
     def __init__(
         self, ratings: Ratings, tests: list[NDArray[np.int64]], random_state: int
     ) -> None:
-        self._ratings, self._tests, self._random_state = ratings, tests, random_state
+        self._ratings = ratings
+        self._tests = tests
+        self._random_state = random_state
 
     def __len__(self) -> int:
         return len(self._tests)
 
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [self[number] for number in range(len(self))[place]]
-        held_out = _mask(self._ratings.n_ratings, self._tests[place])
-        return _split(
-            self._ratings,
-            held_out,
-            "k-fold",
-            fold=range(1, len(self) + 1)[place],
-            folds=len(self),
-            random_state=self._random_state,
-        )
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        held_out = _mask(self._ratings.n_ratings, self._tests[index])
+        fold = range(1, len(self) + 1)[index]
+        numbers = {"fold": fold, "folds": len(self)}
+        return _split(self._ratings, held_out, "k-fold", numbers, self._random_state)
 
 
 def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> Folds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -16,7 +16,8 @@ FLIPS = 9999
 """Number of random sign flips; the smallest possible p value is 1 / 10,000."""
 
 _BLOCK = 2**20  # weights or signs drawn together: 8 MB
-_SHUFFLED, _FEWEST = 10**9, 999  # most random numbers for shuffles, fewest shuffles
+_MOST_RANDOM = 10**9  # maximum number of random numbers for shuffles
+_FEWEST_SHUFFLES = 999
 _SURE = 9.0  # standard deviations that a sum of random signs does not reach (p < 6e-18)
 _ROUNDING = 1e-5  # tolerance for rounding errors of sums in single precision
 
@@ -36,17 +37,18 @@ class Ratio:
     def mean(cls, values: Doubles) -> Ratio:
         """Return the mean over the users whose value is not NaN."""
         is_known = ~np.isnan(values)
-        return cls(np.where(is_known, values, 0.0), is_known.astype(np.float64))
+        above = np.where(is_known, values, 0.0)
+        below = is_known.astype(np.float64)
+        return cls(above, below)
 
     @property
     def value(self) -> float:
         """Value of the metric; NaN if no user has it."""
         total = float(self.below.sum())
-        return (
-            float(self.of(self.above.sum(keepdims=True) / total)[0])
-            if total
-            else float("nan")
-        )
+        if not total:
+            return math.nan
+        ratio = self.above.sum(keepdims=True) / total
+        return float(self.of(ratio)[0])
 
     def of(self, ratios: Doubles) -> Doubles:
         """Return the transformed ratios."""
@@ -60,29 +62,44 @@ def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Dou
     """
     n_users = len(ratios[0].above)
     above = np.column_stack([ratio.above for ratio in ratios])
-    below, inverse = np.unique(
+    # Most metrics have the same users, so their sums below the line are computed once.
+    below, column_of = np.unique(
         [ratio.below for ratio in ratios], axis=0, return_inverse=True
     )
     rng = np.random.default_rng(random_state)
-    samples = np.empty((resamples, len(ratios)))
-    step = max(1, _BLOCK // n_users)
-    for start in range(0, resamples, step):
-        n = min(step, resamples - start)
-        drawn = rng.integers(0, n_users, (n, n_users)) + np.arange(n)[:, None] * n_users
+    blocks = []
+    for n in _block_sizes(resamples, n_users):
+        drawn = rng.integers(0, n_users, (n, n_users))
+        # Number the users of each sample apart, to count all samples at once.
+        drawn += np.arange(n)[:, None] * n_users
         counts = np.bincount(drawn.ravel(), minlength=n * n_users)
-        weights = counts.reshape(n, n_users).astype(np.float64)
-        totals = (weights @ below.T)[:, inverse.ravel()]
-        nothing = np.full(totals.shape, np.nan)
-        samples[start : start + n] = np.divide(
-            weights @ above, totals, out=nothing, where=totals > 0
-        )
-    return np.column_stack([ratio.of(samples[:, j]) for j, ratio in enumerate(ratios)])
+        counts = counts.reshape(n, n_users)
+        weights = counts.astype(np.float64)
+        sums = weights @ above
+        totals = weights @ below.T
+        totals = totals[:, column_of.ravel()]
+        values = np.full(sums.shape, np.nan)
+        np.divide(sums, totals, out=values, where=totals > 0)
+        blocks.append(values)
+    samples = np.concatenate(blocks)
+    for column, ratio in enumerate(ratios):
+        samples[:, column] = ratio.of(samples[:, column])
+    return samples
+
+
+def _block_sizes(n: int, n_users: int) -> Iterator[int]:
+    """Yield numbers of rows of n_users that take little memory, n in all."""
+    step = max(1, _BLOCK // n_users)
+    while n > 0:
+        yield min(step, n)
+        n -= step
 
 
 def percentiles(replicates: Doubles, confidence: float) -> Doubles:
     """Return the bounds of the percentile interval of each column, shape (2, n_columns)."""
     tail = 50 * (1 - confidence)
-    return np.asarray(np.nanpercentile(replicates, [tail, 100 - tail], axis=0))
+    ends = [tail, 100 - tail]
+    return np.asarray(np.nanpercentile(replicates, ends, axis=0))
 
 
 def jackknife(
@@ -95,9 +112,10 @@ def jackknife(
     """
     n = len(influence)
     if n < 2:
-        return float("nan"), float("nan")
-    error = float(np.sqrt((n - 1) * np.var(influence)))
-    half = NormalDist().inv_cdf((1 + confidence) / 2) * error
+        return math.nan, math.nan
+    variance = (n - 1) * np.var(influence)
+    quantile = NormalDist().inv_cdf((1 + confidence) / 2)
+    half = quantile * float(np.sqrt(variance))
     return value - half, value + half
 
 
@@ -116,26 +134,32 @@ def sign_flip(
     >>> sign_flip(np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]])).round(1)
     array([0.1, 1. ])
     """
+    n_users, n_columns = differences.shape
     observed = np.abs(differences.sum(axis=0))
-    scale = np.sqrt(np.square(differences).sum(axis=0))
-    p_values = np.full(differences.shape[1], 1 / (flips + 1))
+    squares = np.square(differences)
+    scale = np.sqrt(squares.sum(axis=0))
+    p_values = np.full(n_columns, 1 / (flips + 1))
     p_values[scale == 0] = 1.0
-    undecided = np.flatnonzero((scale > 0) & (observed < _SURE * scale))
+    is_open = observed < _SURE * scale
+    undecided = np.flatnonzero(is_open & (scale > 0))
     if not len(undecided):
         return p_values
-    units = (differences[:, undecided] / scale[undecided]).astype(np.float32)
-    limit = observed[undecided] / scale[undecided] - _ROUNDING
-    n_users, totals = len(units), units.sum(axis=0)
+    scale = scale[undecided]
+    units = differences[:, undecided] / scale
+    units = units.astype(np.float32)
+    limit = observed[undecided] / scale - _ROUNDING
+    totals = units.sum(axis=0)
     rng = np.random.default_rng(random_state)
     n_extreme = np.zeros(len(undecided), dtype=np.int64)
-    row = 4 * math.ceil(n_users / 32)  # bytes are drawn in fours
-    step = max(1, _BLOCK // n_users)
-    for start in range(0, flips, step):
-        n = min(step, flips - start)
-        bits = np.frombuffer(rng.bytes(n * row), dtype=np.uint8).reshape(n, row)
-        positive = np.unpackbits(bits, axis=1, count=n_users).astype(np.float32)
-        sums = 2 * (positive @ units) - totals
-        n_extreme += np.count_nonzero(np.abs(sums) >= limit, axis=0)
+    n_bytes = 4 * math.ceil(n_users / 32)  # bytes are drawn in fours
+    for n in _block_sizes(flips, n_users):
+        drawn = np.frombuffer(rng.bytes(n * n_bytes), dtype=np.uint8)
+        drawn = drawn.reshape(n, n_bytes)
+        bits = np.unpackbits(drawn, axis=1, count=n_users)
+        # With signs 2 b - 1 of bits b, the sum is 2 sum(b d) - sum(d).
+        sums = bits.astype(np.float32) @ units
+        is_extreme = np.abs(2 * sums - totals) >= limit
+        n_extreme += np.count_nonzero(is_extreme, axis=0)
     p_values[undecided] = (1 + n_extreme) / (1 + flips)
     return p_values
 
@@ -161,29 +185,33 @@ def shuffled_groups(
     """
     above = np.column_stack([ratio.above for ratio in ratios])
     below = np.column_stack([ratio.below for ratio in ratios])
-    totals = above.sum(axis=0), below.sum(axis=0)
 
-    def difference(weights: NDArray[np.floating]) -> Doubles:
-        sum_above, of_ours = weights @ above, weights @ below
+    total_above = above.sum(axis=0)
+    total_below = below.sum(axis=0)
+
+    def difference(is_second: NDArray[np.bool_]) -> Doubles:
+        weights = is_second.astype(np.float64)
+        above_second = weights @ above
+        below_second = weights @ below
+        above_first = total_above - above_second
+        below_first = total_below - below_second
         with np.errstate(invalid="ignore", divide="ignore"):  # an empty group
-            return np.asarray(
-                sum_above / of_ours - (totals[0] - sum_above) / (totals[1] - of_ours)
-            )
+            of_second = above_second / below_second
+            of_first = above_first / below_first
+        return np.asarray(np.abs(of_second - of_first))
 
-    n_users, share = len(second), float(second.mean())
-    observed = np.abs(difference(second.astype(np.float64)))
-    shuffles = min(shuffles, max(_FEWEST, _SHUFFLED // n_users))
+    n_users = len(second)
+    share = float(second.mean())
+    limit = difference(second) * (1 - _ROUNDING)
+    most = max(_FEWEST_SHUFFLES, _MOST_RANDOM // n_users)
+    shuffles = min(shuffles, most)
     rng = np.random.default_rng(random_state)
     n_extreme = np.zeros(len(ratios), dtype=np.int64)
-    step = max(1, _BLOCK // n_users)
-    for start in range(0, shuffles, step):
-        drawn = (
-            rng.random((min(step, shuffles - start), n_users), dtype=np.float32) < share
-        )
-        differences = np.abs(difference(drawn.astype(np.float64)))
-        n_extreme += np.count_nonzero(
-            ~(differences < observed * (1 - _ROUNDING)), axis=0
-        )
+    for n in _block_sizes(shuffles, n_users):
+        drawn = rng.random((n, n_users), dtype=np.float32)
+        # Undefined differences count as extreme.
+        is_extreme = ~(difference(drawn < share) < limit)
+        n_extreme += np.count_nonzero(is_extreme, axis=0)
     return np.asarray((1 + n_extreme) / (1 + shuffles))
 
 
@@ -198,8 +226,10 @@ def holm(p_values: ArrayLike) -> Doubles:
     array([0.03, 0.06, 0.06])
     """
     p = np.asarray(p_values, dtype=np.float64)
+    n = len(p)
     order = np.argsort(p, kind="stable")
-    steps = np.minimum(1.0, (len(p) - np.arange(len(p))) * p[order])
+    n_left = np.arange(n, 0, -1)
+    steps = np.minimum(1.0, n_left * p[order])
     adjusted = np.empty_like(p)
     adjusted[order] = np.maximum.accumulate(steps)
     return adjusted

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-from recsys.atomic import exclusive
 from recsys.data.identity import fingerprint
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError, check_choice
@@ -36,7 +35,6 @@ from recsys.readers import as_ratings
 
 if TYPE_CHECKING:
     import optuna
-    from optuna.storages.journal import JournalFileOpenLock
 
 RATING_METRICS = ("rmse", "mae")
 RANKING_METRICS = tuple(
@@ -208,14 +206,15 @@ def tune(
     metric = _metric_of(model, data, metric)
     fixed = dict(fixed or {})
     searched = _search_space(model, metric, ranges or {}, fixed)
-    if make_model(model).uses_features:
+    unfitted = make_model(model, **fixed)
+    if unfitted.uses_features:
         from recsys.data.feature_selection import with_usual_features  # slow to import
 
         data = with_usual_features(data, features, unrated=False)
-    hold_out = validation or (
-        lambda held: default_split(held, test_fraction, random_state)
-    )
-    all_held_out = hold_out(data)
+    if validation is None:
+        all_held_out = default_split(data, test_fraction, random_state)
+    else:
+        all_held_out = validation(data)
     all_held_out.check()
     split = all_held_out.without_new()
     if not split.test.n_ratings:
@@ -224,35 +223,89 @@ def tune(
             "user and an item with other ratings, so no trial can be measured; hold out "
             "fewer ratings, or at random if these are the newest."
         )
-    check_folding(make_model(model, **fixed), split)
-    settings = {"random_state": random_state, "threads": threads}
-    common = {
-        entry.name: settings[entry.name]
-        for entry in parameters(model)
-        if entry.name in settings
-    }
-    common |= fixed
-    sample = _sample_users(split, random_state)
+    check_folding(unfitted, split)
+    common = {"random_state": random_state, "threads": threads}
+    declared = {entry.name for entry in parameters(model)}
     task = _Objective(
-        model, metric, searched, fixed, common, split, sample, relevant_from
+        model=model,
+        metric=metric,
+        ranges=searched,
+        common={name: common[name] for name in common if name in declared} | fixed,
+        split=split,
+        sample=_sample_users(split, random_state),
+        relevant_from=relevant_from,
     )
-    mark = fingerprint(data)
-    opened = _open_study(study, task.identity(mark, random_state), task)
-    _search(opened, task, sampler, trials, timeout, random_state, on_trial, on_step)
-    finished = tuple(task.finished(opened))
+    held_out = dict(split.parameters)
+    for name in ("random_state", "cut"):
+        held_out.pop(name, None)
+    identity: dict[str, Any] = {
+        "training data": fingerprint(data),
+        "model": model,
+        "metric": metric,
+        "ranges": {name: [r.low, r.high, r.log] for name, r in searched.items()},
+        "fixed parameters": fixed,
+        "validation part": {"method": split.method, **held_out},
+        "seed": random_state,
+    }
+    if relevant_from is not None:
+        identity["relevant from"] = relevant_from
+    opened = _open_study(study, identity, task)
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    grid = _grid(searched, trials, random_state) if sampler == "grid" else None
+    done = _finished(opened)
+    while len(done) < trials:
+        number = len(done)
+        if number and time.monotonic() > deadline:
+            break
+        # Each trial has its own seed, so that continuing an interrupted study changes no result.
+        seed = int(np.random.default_rng([random_state, number]).integers(2**32))
+        if sampler == "tpe":
+            opened.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=False)
+        else:
+            opened.sampler = optuna.samplers.RandomSampler(seed=seed)
+        if grid is not None and number:
+            # optuna's GridSampler would not try the point of an interrupted trial again.
+            tried = [trial.parameters for trial in done]
+            point = next((point for point in grid if point not in tried), None)
+            if point is None:
+                break
+            opened.enqueue_trial(point)
+        objective = partial(
+            task.run,
+            is_first=not number,
+            deadline=deadline if number else math.inf,
+            on_step=None if on_step is None else partial(on_step, number),
+        )
+        try:
+            opened.optimize(objective, n_trials=1)
+        except _OutOfTimeError:
+            break
+        done = _finished(opened)
+        if on_trial is not None:
+            on_trial(done[-1], task.best(done))
     return Tuning(
         model,
         metric,
         searched,
         fixed,
         defaults=make_model(model).get_params(),
-        trials=finished,
-        best=task.best(finished),
-        fingerprint=mark,
+        trials=tuple(done),
+        best=task.best(done),
+        fingerprint=identity["training data"],
         train_ratings=split.train.n_ratings,
         validation_ratings=split.test.n_ratings,
         held_out=split.description,
     )
+
+
+def _grid(
+    ranges: Mapping[str, Range], trials: int, random_state: int
+) -> list[dict[str, float | None]]:
+    """Return the points of a grid, at most one for each trial but the first, in random order."""
+    n = max(2, math.floor((trials - 1) ** (1 / len(ranges)) + 1e-9))
+    points = list(itertools.product(*(ends.grid(n) for ends in ranges.values())))
+    order = np.random.default_rng(random_state).permutation(len(points))
+    return [dict(zip(ranges, points[number], strict=True)) for number in order]
 
 
 def _metric_of(model: str, data: Ratings, metric: str | None) -> str:
@@ -276,95 +329,58 @@ class _OutOfTimeError(Exception):
     """Time limit reached."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Objective:
     """Objective of the search: what all trials have in common."""
 
     model: str
     metric: str
     ranges: Mapping[str, Range]
-    fixed: dict[str, Any]
     common: dict[str, Any]
     split: Split
     sample: Split
-    relevant_from: float | None = None
+    relevant_from: float | None
 
     @property
     def minimize(self) -> bool:
         return self.metric in RATING_METRICS
 
-    def identity(self, mark: str, random_state: int) -> dict[str, Any]:
-        """Return the arguments that identify a study, as JSON values."""
-        described = self.split.parameters.items()
-        held_out = {
-            name: value
-            for name, value in described
-            if name not in ("random_state", "cut")
-        }
-        arguments = {
-            "training data": mark,
-            "model": self.model,
-            "metric": self.metric,
-            "ranges": {name: [r.low, r.high, r.log] for name, r in self.ranges.items()},
-            "fixed parameters": self.fixed,
-            "validation part": {"method": self.split.method, **held_out},
-            "seed": random_state,
-        }
-        if self.relevant_from is not None:
-            arguments["relevant from"] = self.relevant_from
-        return dict(json.loads(json.dumps(arguments)))
-
-    def suggest(self, trial: optuna.Trial, is_first: bool) -> dict[str, float | None]:
-        """Return the values of a trial; the first one has the defaults."""
-        if is_first:
-            defaults = make_model(self.model, **self.common).get_params()
-            return {name: defaults[name] for name in self.ranges}
-        values: dict[str, float | None] = {}
-        for name, search_range in self.ranges.items():
-            if search_range.integer:
-                number: float = trial.suggest_int(
-                    name,
-                    int(search_range.low),
-                    int(search_range.high),
-                    log=search_range.log,
-                )
-            else:
-                number = trial.suggest_float(
-                    name, search_range.low, search_range.high, log=search_range.log
-                )
-            values[name] = search_range.rounded(number)
-        return values
-
     def run(
         self,
         trial: optuna.Trial,
+        *,
+        is_first: bool,
         deadline: float,
         on_step: Callable[[Step], None] | None,
     ) -> float:
-        """Fit and measure one trial."""
+        """Fit and measure one trial; the first one has the defaults."""
         import optuna
 
         start = time.perf_counter()
-        is_first = bool(trial.user_attrs.get("is_default"))
-        values = self.suggest(trial, is_first)
+        values: dict[str, float | None] = {}
+        defaults = make_model(self.model, **self.common).get_params()
+        for name, ends in self.ranges.items():
+            if is_first:
+                values[name] = defaults[name]
+            elif ends.integer:
+                low, high = int(ends.low), int(ends.high)
+                values[name] = trial.suggest_int(name, low, high, log=ends.log)
+            else:
+                number = trial.suggest_float(name, ends.low, ends.high, log=ends.log)
+                values[name] = ends.rounded(number)
         trial.set_user_attr("parameters", values)
         model = make_model(self.model, **self.common, **values)
         curve: list[float] = []
 
-        def each(step: Step) -> None:
+        def listen(step: Step) -> None:
             if on_step is not None:
                 on_step(step)
+            is_power_of_two = step.step > 1 and not step.step & (step.step - 1)
             if step.validation_rmse is not None:
                 curve.append(step.validation_rmse)
                 trial.report(curve[-1], step.step)
-            elif (
-                model._scores_between_sweeps
-                and step.step > 1
-                and not step.step & (step.step - 1)
-            ):
-                trial.report(
-                    self._value(model, self.sample), step.step
-                )  # step 2, 4, 8, ...
+            elif model._scores_between_sweeps and is_power_of_two:
+                trial.report(self._value(model, self.sample), step.step)
             else:
                 return
             if time.monotonic() > deadline:
@@ -372,14 +388,14 @@ class _Objective:
             if (not curve or step.step >= _FIRST_DECISIVE) and trial.should_prune():
                 raise optuna.TrialPruned
 
+        # The fit accepts validation ratings of training users only.
+        sees_test = self.minimize and self.split.history is None
         try:
-            # The fit accepts validation ratings of training users only.
-            held_out = (
-                self.split.test
-                if self.minimize and self.split.history is None
-                else None
+            model.fit(
+                self.split.train,
+                on_step=listen,
+                validation=self.split.test if sees_test else None,
             )
-            model.fit(self.split.train, on_step=each, validation=held_out)
             value = self._value(model, self.split)
             if not math.isfinite(value):
                 raise DataError(
@@ -392,47 +408,22 @@ class _Objective:
             raise optuna.TrialPruned from error
         finally:
             trial.set_user_attr("seconds", round(time.perf_counter() - start, 3))
-        if (
-            curve
-            and self.split.history is None
-            and self.minimize
-            and model._keeps_best_sweep
-        ):
+        if curve and sees_test and model._keeps_best_sweep:
             trial.set_user_attr("iterations", int(np.argmin(curve)) + 1)
         return value
 
     def _value(self, model: Model, split: Split) -> float:
         """Return the metric of a model in its current state."""
-        served, test = with_history(model, split.history), split.test
+        served = with_history(model, split.history)
         kind, _, n = self.metric.partition("@")
         if self.minimize:
-            predicted = predicted_ratings(served, test)
+            predicted = predicted_ratings(served, split.test)
             predicted = np.clip(predicted, *split.train.grade_range())
-            return (rmse if kind == "rmse" else mae)(predicted, test.values)
+            return (rmse if kind == "rmse" else mae)(predicted, split.test.values)
         task = RankingTask.of(split, int(n), self.relevant_from)
-        values, _ = measure_lists(
-            task.recommend(served), task, [int(n)], [METRICS[kind]]
-        )
+        lists = task.recommend(served)
+        values, _ = measure_lists(lists, task, [int(n)], [METRICS[kind]])
         return float(np.mean(values[self.metric]))
-
-    def finished(self, study: optuna.Study) -> list[Trial]:
-        """Return the complete and the pruned trials in order."""
-        from optuna.trial import TrialState
-
-        done = study.get_trials(
-            deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)
-        )
-        return [
-            Trial(
-                number,
-                dict(run.user_attrs["parameters"]),
-                "complete" if run.state == TrialState.COMPLETE else "pruned",
-                run.value if run.state == TrialState.COMPLETE else None,
-                run.user_attrs.get("iterations"),
-                run.user_attrs.get("seconds", 0.0),
-            )
-            for number, run in enumerate(done)
-        ]
 
     def best(self, trials: Sequence[Trial]) -> Trial:
         """Return the best of the complete trials."""
@@ -441,57 +432,25 @@ class _Objective:
         return min(complete, key=lambda trial: sign * (trial.value or 0.0))
 
 
-def _search(
-    study: optuna.Study,
-    task: _Objective,
-    sampler: str,
-    trials: int,
-    timeout: float | None,
-    random_state: int,
-    on_trial: Callable[[Trial, Trial], None] | None,
-    on_step: Callable[[int, Step], None] | None,
-) -> None:
-    """Run trials until there are enough, the grid is exhausted or the time limit is reached."""
-    import optuna
+def _finished(study: optuna.Study) -> list[Trial]:
+    """Return the complete and the pruned trials in order."""
+    from optuna.trial import TrialState
 
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
-    n = max(2, math.floor((trials - 1) ** (1 / len(task.ranges)) + 1e-9))
-    cells = list(
-        itertools.product(
-            *(search_range.grid(n) for search_range in task.ranges.values())
-        )
-    )
-    order = np.random.default_rng(random_state).permutation(len(cells))
-    while (number := len(done := task.finished(study))) < trials:
-        until = deadline if number else math.inf
-        if time.monotonic() > until:
-            return
-        # Each trial has its own seed, so that continuing an interrupted study changes no result.
-        seed = int(np.random.default_rng([random_state, number]).integers(2**32))
-        if not number:
-            study.enqueue_trial({}, user_attrs={"is_default": True})
-        elif (
-            sampler == "grid"
-        ):  # optuna's GridSampler would not repeat an interrupted trial
-            tried = {tuple(trial.parameters.values()) for trial in done}
-            point = next((cells[i] for i in order if cells[i] not in tried), None)
-            if point is None:
-                return
-            study.enqueue_trial(dict(zip(task.ranges, point, strict=True)))
-        if sampler == "tpe":
-            study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=False)
-        else:
-            study.sampler = optuna.samplers.RandomSampler(seed=seed)
-        report = None if on_step is None else partial(on_step, number)
-        try:
-            study.optimize(
-                partial(task.run, deadline=until, on_step=report), n_trials=1
+    states = (TrialState.COMPLETE, TrialState.PRUNED)
+    trials: list[Trial] = []
+    for run in study.get_trials(deepcopy=False, states=states):
+        is_complete = run.state == TrialState.COMPLETE
+        trials.append(
+            Trial(
+                len(trials),
+                dict(run.user_attrs["parameters"]),
+                "complete" if is_complete else "pruned",
+                run.value if is_complete else None,
+                run.user_attrs.get("iterations"),
+                run.user_attrs.get("seconds", 0.0),
             )
-        except _OutOfTimeError:
-            return
-        if on_trial is not None:
-            done = task.finished(study)
-            on_trial(done[-1], task.best(done))
+        )
+    return trials
 
 
 def _open_study(
@@ -500,75 +459,51 @@ def _open_study(
     """Open or create the study in a file; without a path, create one in memory."""
     import optuna
     from optuna.storages.journal import JournalFileBackend
-    from optuna.trial import TrialState
 
     damaged = DataError(f"{path} is damaged or not a study; choose another file.")
-    direction: Literal["minimize", "maximize"] = (
-        "minimize" if task.minimize else "maximize"
-    )
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH)
-    new = partial(optuna.create_study, pruner=pruner, direction=direction)
-    if path is None:
-        return new()
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise DataError(f"Cannot write {path}: there is no directory {path.parent}.")
-    if path.exists():
-        if not path.is_file():
+    storage = None
+    if path is not None:
+        path = Path(path)
+        if not path.parent.is_dir():
+            raise DataError(
+                f"Cannot write {path}: there is no directory {path.parent}."
+            )
+        if path.exists() and not path.is_file():
             raise DataError(
                 f"{path} is not a file; a study is a file, such as als.study."
             )
-        with path.open(
-            "r+b"
-        ) as file:  # drop an incomplete last line, left by a killed process
-            text = file.read()
-            if text.lstrip()[:1] not in (b"{", b""):
-                raise damaged
-            file.truncate(text.rfind(b"\n") + 1)
+        if path.exists():
+            with path.open("r+b") as file:
+                text = file.read()
+                if text.lstrip()[:1] not in (b"{", b""):
+                    raise damaged
+                # A killed process leaves an incomplete line, which optuna would continue.
+                file.truncate(text.rfind(b"\n") + 1)
+    identity = json.loads(json.dumps(identity))  # as they are read again
     try:
-        storage = optuna.storages.JournalStorage(
-            JournalFileBackend(str(path), _lock_of(path))
+        if path is not None:
+            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        study = optuna.create_study(
+            storage=storage,
+            study_name="recsys",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH),
+            direction="minimize" if task.minimize else "maximize",
         )
-        study = new(storage=storage, study_name="recsys", load_if_exists=True)
-        if not (done := task.finished(study)) and "identity" not in study.user_attrs:
+        if not _finished(study) and "identity" not in study.user_attrs:
             study.set_user_attr("identity", identity)
         stored = dict(study.user_attrs["identity"])
-        different = [
-            name for name, value in identity.items() if stored.get(name) != value
-        ]
-        if not different and any(
-            set(trial.parameters) != set(task.ranges) for trial in done
-        ):
-            raise damaged
-        interrupted = study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
-    except (OSError, DataError):
+    except OSError:
         raise
     except Exception as error:  # optuna does not validate a journal
         raise damaged from error
+    different = [name for name in identity if stored.get(name) != identity[name]]
     if different:
         raise DataError(
             f"The study {path} differs in its {' and '.join(different)}; choose another file, or "
             "the same arguments as before."
         )
-    for trial in interrupted:
-        study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
     return study
-
-
-def _lock_of(path: Path) -> JournalFileOpenLock:
-    """Return a system lock, which a killed process releases at once, unlike optuna's."""
-    from optuna.storages.journal import JournalFileOpenLock
-
-    class SystemLock(JournalFileOpenLock):
-        def acquire(self) -> bool:
-            self.held = exclusive(path, lambda: None)
-            self.held.__enter__()
-            return True
-
-        def release(self) -> None:
-            self.held.__exit__(None, None, None)
-
-    return SystemLock(str(path))
 
 
 def _search_space(
@@ -576,59 +511,56 @@ def _search_space(
 ) -> dict[str, Range]:
     """Return the ranges of the parameters to tune, after checks of the given ranges."""
     declared = {entry.name: entry for entry in parameters(model)}
-    not_tuned = "random_state", "threads"
     numbers = [
-        n
-        for n, entry in declared.items()
-        if entry.type in (int, float) and n not in not_tuned
+        name
+        for name, entry in declared.items()
+        if entry.type in (int, float) and name not in ("random_state", "threads")
     ]
     for name, search_range in ranges.items():
+        problem = None
         if name in fixed:
-            raise DataError(
-                f"{name} cannot be both fixed and tuned; leave out one of them."
-            )
-        if name not in numbers:
+            problem = f"{name} cannot be both fixed and tuned; leave out one of them."
+        elif name not in numbers:
             listed = ", ".join(numbers) or "none"
-            raise DataError(
-                f"The {model} model has no numeric parameter {name!r} to tune; it has {listed}."
+            problem = (
+                f"The {model} model has no numeric parameter {name!r} to tune; "
+                f"it has {listed}."
             )
-        if not isinstance(search_range, Range):
-            raise DataError(
+        elif not isinstance(search_range, Range):
+            problem = (
                 f"The range of {name} must be a Range(low, high); got {search_range!r}."
             )
-        if declared[name].type is int and not search_range.integer:
+        elif declared[name].type is int and not search_range.integer:
             ends = f"{search_range.low} to {search_range.high}"
-            raise DataError(f"The range of {name} must have integer ends; got {ends}.")
-    default_ranges = {
+            problem = f"The range of {name} must have integer ends; got {ends}."
+        if problem is not None:
+            raise DataError(problem)
+    searched = {
         name: entry.range for name, entry in declared.items() if entry.range is not None
     }
     if metric in RATING_METRICS:
-        default_ranges.pop("popularity", None)  # affects rankings only
-    searched = {
-        name: entry
-        for name, entry in (default_ranges | dict(ranges)).items()
-        if name not in fixed
-    }
+        searched.pop("popularity", None)  # affects rankings only
+    searched |= ranges
+    for name in fixed:
+        searched.pop(name, None)
     if not searched:
         raise DataError(f"The {model} model has no parameter left to tune.")
-    for end in ("low", "high"):  # raises if an end is invalid
-        make_model(
-            model, **fixed, **{name: getattr(r, end) for name, r in searched.items()}
-        )
+    # A model raises for an end that is out of range.
+    make_model(model, **fixed, **{name: ends.low for name, ends in searched.items()})
+    make_model(model, **fixed, **{name: ends.high for name, ends in searched.items()})
     return searched
 
 
 def _sample_users(split: Split, random_state: int) -> Split:
     """Draw at most `_MOST_USERS` test users at random; return the split without the others."""
     users = np.flatnonzero(has_ratings(split.test))
-    chosen = np.zeros(split.test.n_users, dtype=np.bool_)
-    chosen[np.random.default_rng(random_state).permutation(users)[:_MOST_USERS]] = True
+    drawn = np.random.default_rng(random_state).permutation(users)[:_MOST_USERS]
 
-    def kept(ratings: Ratings) -> Ratings:
-        return ratings.take(chosen[ratings.user_index_of_nonzeros()])
+    def of_drawn(ratings: Ratings) -> Ratings:
+        return ratings.take(np.isin(ratings.user_index_of_nonzeros(), drawn))
 
-    history = None if split.history is None else kept(split.history)
-    return replace(split, test=kept(split.test), history=history)
+    history = None if split.history is None else of_drawn(split.history)
+    return replace(split, test=of_drawn(split.test), history=history)
 
 
 def check_metric_name(metric: str) -> None:

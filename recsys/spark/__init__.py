@@ -8,7 +8,7 @@ from recsys.spark.evaluation import Metric, SparkEvaluation, evaluate
 from recsys.spark.fitting import fit
 from recsys.spark.results import SparkModel
 from recsys.spark.session import spark_session
-from recsys.spark.topn import recommend, top_items
+from recsys.spark.topn import recommend
 
 __all__ = [
     "Metric",
@@ -18,5 +18,4 @@ __all__ = [
     "fit",
     "recommend",
     "spark_session",
-    "top_items",
 ]

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import polars as pl
+
+from lowrank.spark.arrow import map_in_arrow
 from recsys.data.columns import Request
 from recsys.errors import DataError
-from recsys.spark.reading import RatingsTable, read_ratings
-from recsys.spark.results import SparkModel
+from recsys.predictions import clip_to_range
+from recsys.spark import topn
+from recsys.spark.reading import read_ratings
+from recsys.spark.results import SparkModel, item_table
 from recsys.spark.session import Say, spark_session
-from recsys.spark.topn import top_items
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _NORMAL_95 = 1.96
+_SUMS: dict[str, Any] = {
+    "pairs": pl.Int64,
+    "known": pl.Int64,
+    "squares": pl.Float64,
+    "absolutes": pl.Float64,
+}
+_MEANS: dict[str, Any] = dict.fromkeys(("precision", "recall", "ndcg"), pl.Float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +50,8 @@ class SparkEvaluation:
     metrics : dict of str to Metric
         rmse, mae (unless the feedback is implicit), precision@n, recall@n, ndcg@n.
     counts : dict of str to int
-        test_ratings, users_evaluated, unknown_ratings (of users or items not in the model) and
-        known_pairs (left out because the training data have them).
+        test_ratings, users_evaluated, unknown_ratings (of users or items not in the
+        model) and known_pairs (left out because the training data have them).
     remarks : tuple of str
         Test rows that were left out because of their times, and the like.
     """
@@ -63,8 +74,10 @@ def evaluate(
 ) -> SparkEvaluation:
     """Evaluate a model of the Spark engine on test ratings.
 
-    Predictions are clipped to the range of the training ratings. For each user with relevant test
-    items, n items are recommended out of all that the user has not rated in the training data.
+    Predictions are clipped to the range of the training ratings. For each user with
+    relevant test items, n items are recommended out of all that the user has not rated
+    in the training data. Repeated test ratings have their mean; weights are added, and
+    sums of zero or less are left out.
 
     Parameters
     ----------
@@ -80,8 +93,8 @@ def evaluate(
     Raises
     ------
     DataError
-        If n is below 1, no test rating has a known user and item, all test ratings are also
-        training ratings, or none is relevant.
+        If n is below 1, no test rating has a known user and item, all test ratings are
+        also training ratings, or none is relevant.
     EngineError
         If Spark is missing, cannot be reached or fails.
     """
@@ -94,149 +107,122 @@ def evaluate(
         fitted = SparkModel.open(spark, model)
         begin("reading")
         table = read_ratings(spark, test, columns or Request())
-        users = fitted.table(spark, "users")
-        items = fitted.table(spark, "items")
-        pairs, n_unknown = _known_pairs(table, users, items)
-        pairs, n_pairs, n_known = _new_pairs(pairs, users)
-        metrics: dict[str, Metric] = {}
-        if not fitted.implicit:
-            begin("predicting")
-            limits = (fitted.training["rating_min"], fitted.training["rating_max"])
-            mean = fitted.fitted["global_mean"]
-            rmse, mae = rating_errors(pairs, users, items, mean, limits)
-            metrics["rmse"] = Metric(rmse, None, n_pairs)
-            metrics["mae"] = Metric(mae, None, n_pairs)
+        coded = table.frame
+        for side in ("user", "item"):
+            ids = fitted.table(spark, f"{side}s").select(
+                sql.col("id").cast("string").alias(side), "index"
+            )
+            coded = coded.withColumn(side, sql.col(side).cast("string"))
+            coded = coded.join(ids, side, "left").drop(side)
+            coded = coded.withColumnRenamed("index", side)
+        inside = coded.dropna(subset=["user", "item"])
+        n_unknown = coded.count() - inside.count()
+        value = sql.sum("value") if table.weighted else sql.avg("value")
+        pairs = inside.groupBy("user", "item").agg(value.alias("value"))
+        if table.weighted:
+            pairs = pairs.where("value > 0")
         begin("recommending")
-        relevant = (
-            pairs
-            if relevant_from is None
-            else pairs.where(pairs.value >= relevant_from)
+        measured = measure(fitted, pairs, n, relevant_from)
+        row: Any = measured.agg(
+            *(sql.sum(name).alias(name) for name in _SUMS),
+            *(sql.avg(name).alias(name) for name in _MEANS),
+            *(sql.stddev_samp(name).alias(f"{name}_std") for name in _MEANS),
+            sql.count("ndcg").alias("users"),
+        ).first()
+    if row["pairs"] is None:
+        raise DataError("No test rating has both a user and an item of the model.")
+    if not row["pairs"]:
+        raise DataError(
+            f"All {row['known']:,} test ratings are also training ratings of the model; test on "
+            "ratings that it was not fitted to."
         )
-        tested = relevant.select(sql.col("user").alias("index"))
-        chosen = users.join(tested, "index", "left_semi")
-        top = top_items(spark, fitted, n, users=chosen, by_user=True)
-        lists = top.select("user_index", "item_index", "rank").toDF(
-            "user", "item", "rank"
+    if not row["users"]:
+        raise DataError(
+            "No test rating is high enough to be relevant; lower relevant_from."
         )
-        metrics |= _ranking_metrics(lists, relevant, n)
+    metrics = {}
+    if not fitted.implicit:
+        rmse = math.sqrt(row["squares"] / row["pairs"])
+        metrics["rmse"] = Metric(rmse, None, row["pairs"])
+        metrics["mae"] = Metric(row["absolutes"] / row["pairs"], None, row["pairs"])
+    for name in _MEANS:
+        mean = row[name]
+        half = _NORMAL_95 * (row[f"{name}_std"] or 0.0) / math.sqrt(row["users"])
+        interval = (mean - half, mean + half) if row["users"] > 1 else None
+        metrics[f"{name}@{n}"] = Metric(mean, interval, row["users"])
     counts = {
-        "test_ratings": n_pairs,
-        "users_evaluated": metrics[f"ndcg@{n}"].count,
+        "test_ratings": row["pairs"],
+        "users_evaluated": row["users"],
         "unknown_ratings": n_unknown,
-        "known_pairs": n_known,
+        "known_pairs": row["known"],
     }
     return SparkEvaluation(metrics, counts, table.remarks)
 
 
-def _known_pairs(
-    test: RatingsTable, users: DataFrame, items: DataFrame
-) -> tuple[DataFrame, int]:
-    """Return test ratings by index, and the number of unknown ones.
+def measure(
+    model: SparkModel,
+    pairs: DataFrame,
+    n: int = 0,
+    relevant_from: float | None = None,
+) -> DataFrame:
+    """Return the errors, and the metrics of lists of n, of each user with test pairs.
 
-    Duplicates have their mean; weights are added, and sums of zero or less are left out.
+    `pairs` has the columns user, item and value, the first two as indices. Those that
+    the user has in the training data are only counted, as `known`. Errors are sums over
+    the other `pairs`. The metrics are null without relevant pairs, or if n is 0.
     """
     from pyspark.sql import functions as sql
 
-    coded = test.frame
-    for ids, side in ((users, "user"), (items, "item")):
-        index = ids.select(sql.col("id").cast("string").alias(side), "index")
-        texts = coded.withColumn(side, sql.col(side).cast("string"))
-        coded = texts.join(index, side, "left").drop(side)
-        coded = coded.withColumnRenamed("index", side)
-    inside = coded.dropna(subset=["user", "item"])
-    value = sql.sum("value") if test.weighted else sql.avg("value")
-    pairs = inside.groupBy("user", "item").agg(value.alias("value"))
-    if test.weighted:
-        pairs = pairs.where("value > 0")
-    return pairs, coded.count() - inside.count()
+    spark = pairs.sparkSession
+    values = sql.collect_list(sql.col("value").cast("double")).alias("values")
+    tested = sql.collect_list("item").alias("tested")
+    by_user = pairs.groupBy(sql.col("user").alias("index")).agg(tested, values)
+    users = model.table(spark, "users").drop("values").join(by_user, "index")
+    shared: Any = spark.sparkContext.broadcast(item_table(model, spark))
+    ordinary_model = topn.ordinary_model
+    lowest = -math.inf if relevant_from is None else relevant_from
+
+    def measure_batches(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            table: Any = pl.from_arrow(batch)
+            fitted = ordinary_model(model, table, shared.value)
+            lists: list[Any] = [[]] * len(table)
+            if n:
+                top = topn.top_items(fitted, table, shared.value["id"], n, by_user=True)
+                starts = np.searchsorted(top.rows, np.arange(1, len(table)))
+                lists = np.split(top.items, starts)
+            rows = table.select("others", "tested", "values").iter_rows()
+            records = []
+            for number, (others, tested, values) in enumerate(rows):
+                is_new = ~np.isin(tested, others)
+                items = np.array(tested)[is_new]
+                actual = np.array(values)[is_new]
+                errors = np.zeros(len(items))
+                if not model.implicit:
+                    predicted = fitted.predict(np.full(len(items), number), items)
+                    if n:  # while fitting, predictions are not clipped
+                        predicted = clip_to_range(predicted, model.training)
+                    errors = predicted - actual
+                relevant = items[actual >= lowest]
+                scores: tuple[float | None, ...] = (None, None, None)
+                if n and len(relevant):
+                    scores = _scores(lists[number], relevant, n)
+                sums = (errors @ errors, np.abs(errors).sum())
+                n_known = len(tested) - len(items)
+                records.append((len(items), n_known, *sums, *scores))
+            measured = pl.DataFrame(records, schema=_SUMS | _MEANS, orient="row")
+            compat = pl.CompatLevel.oldest()
+            yield from measured.to_arrow(compat_level=compat).to_batches()
+
+    schema = "pairs bigint, known bigint, squares double, absolutes double"
+    schema += ", precision double, recall double, ndcg double"
+    return map_in_arrow(users, measure_batches, schema)
 
 
-def _new_pairs(pairs: DataFrame, users: DataFrame) -> tuple[DataFrame, int, int]:
-    """Return the test ratings that are not in the training data, their number and the others'."""
-    from pyspark.sql import functions as sql
-
-    total = pairs.count()
-    if not total:
-        raise DataError("No test rating has both a user and an item of the model.")
-    seen = users.select(
-        sql.col("index").alias("user"), sql.explode("others").alias("item")
-    )
-    new = pairs.join(seen, ["user", "item"], "left_anti").cache()
-    count = new.count()
-    if not count:
-        raise DataError(
-            f"All {total:,} test ratings are also training ratings of the model; test on "
-            "ratings that it was not fitted to."
-        )
-    return new, count, total - count
-
-
-def rating_errors(
-    pairs: DataFrame,
-    users: DataFrame,
-    items: DataFrame,
-    mean: float,
-    limits: tuple[float, float] | None = None,
-) -> tuple[float, float]:
-    """Return RMSE and MAE of predicted ratings; vectors of missing users and items are zero."""
-    from pyspark.sql import functions as sql
-
-    joined = pairs
-    for vectors, side in ((users, "user"), (items, "item")):
-        columns = vectors.select("index", "bias", "factors")
-        joined = joined.join(
-            columns.toDF(side, f"{side}_bias", f"{side}_factors"), side
-        )
-    products = sql.zip_with(
-        "user_factors", "item_factors", lambda a, b: a.cast("double") * b
-    )
-    dot = sql.aggregate(products, sql.lit(0.0), lambda total, product: total + product)
-    predicted: Column = (
-        sql.lit(mean) + sql.col("user_bias") + sql.col("item_bias") + dot
-    )
-    if limits is not None:
-        low, high = (sql.lit(float(limit)) for limit in limits)
-        predicted = sql.greatest(low, sql.least(high, predicted))
-    error = predicted - sql.col("value")
-    square, absolute = joined.agg(
-        sql.avg(error * error), sql.avg(sql.abs(error))
-    ).first() or (0, 0)
-    return math.sqrt(square), float(absolute)
-
-
-def _ranking_metrics(
-    recommended: DataFrame, relevant: DataFrame, n: int
-) -> dict[str, Metric]:
-    """Return the means over users of precision, recall and NDCG at n."""
-    from pyspark.sql import functions as sql
-
-    gain = sql.sum(1 / sql.log2(sql.col("rank") + 1.0))
-    per_user = (
-        relevant.join(recommended, ["user", "item"], "left")
-        .groupBy("user")
-        .agg(
-            sql.count("rank").alias("hits"),
-            sql.coalesce(gain, sql.lit(0.0)).alias("gain"),
-            sql.count("*").alias("relevant"),
-        )
-    )
-    ideals = accumulate(1 / math.log2(rank + 1) for rank in range(1, n + 1))
-    n_ideal = sql.least(sql.col("relevant"), sql.lit(n)).cast("int")
-    values = {
-        "precision": sql.col("hits") / n,
-        "recall": sql.col("hits") / sql.col("relevant"),
-        "ndcg": sql.col("gain")
-        / sql.element_at(sql.array(*map(sql.lit, ideals)), n_ideal),
-    }
-    metrics = {}
-    for name, value in values.items():
-        moments = (sql.count("*"), sql.avg(value), sql.stddev_samp(value))
-        count, mean, spread = per_user.agg(*moments).first() or (0, 0, 0)
-        if not count:
-            raise DataError(
-                "No test rating is high enough to be relevant; lower relevant_from."
-            )
-        half = _NORMAL_95 * (spread or 0.0) / math.sqrt(count)
-        interval = (mean - half, mean + half) if count > 1 else None
-        metrics[f"{name}@{n}"] = Metric(mean, interval, count)
-    return metrics
+def _scores(items: Any, relevant: Any, n: int) -> tuple[float, float, float]:
+    """Return precision, recall and NDCG of a list of items."""
+    hits = np.isin(items, relevant)
+    gains = 1 / np.log2(np.arange(2, n + 2))
+    best = gains[: len(relevant)].sum()
+    gain = gains[: len(hits)] @ hits
+    return hits.sum() / n, hits.sum() / len(relevant), gain / best

@@ -13,11 +13,8 @@ from recsys.errors import DataError, ModelFileError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_WITH_FOLDERS = (
-    "file",
-    "hdfs",
-    "viewfs",
-)  # object stores have no folders that must exist
+# Object stores have no folders that must exist.
+_WITH_FOLDERS = ("file", "hdfs", "viewfs")
 
 
 class SparkPath:
@@ -41,29 +38,25 @@ class SparkPath:
         """Return the path `name` in this folder."""
         return SparkPath(self._spark, f"{self.uri}/{name}")
 
-    @property
-    def parent(self) -> SparkPath:
-        """Parent folder."""
-        return SparkPath(self._spark, self._path.getParent().toString())
-
     def exists(self) -> bool:
         """Return whether there is a file or folder."""
         return bool(self._files.exists(self._path))
 
     def is_folder(self) -> bool:
         """Return whether there is a folder."""
-        return self.exists() and bool(
-            self._files.getFileStatus(self._path).isDirectory()
-        )
+        return bool(self._files.isDirectory(self._path))
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in bytes of all entries that Spark would read, sorted by name."""
-        sizes = {}
-        for status in self._files.listStatus(self._path):
-            name = str(status.getPath().getName())
-            if not name.startswith((".", "_SUCCESS")):
-                sizes[name] = int(status.getLen())
-        return dict(sorted(sizes.items()))
+        """Return the sizes in bytes of all entries that Spark would read, by name."""
+        entries = {
+            str(status.getPath().getName()): int(status.getLen())
+            for status in self._files.listStatus(self._path)
+        }
+        return {
+            name: entries[name]
+            for name in sorted(entries)
+            if not name.startswith((".", "_SUCCESS"))
+        }
 
     def read_text(self) -> str:
         """Return the contents of a text file."""
@@ -91,7 +84,7 @@ class SparkPath:
 
 
 def written(frame: DataFrame, path: SparkPath) -> DataFrame:
-    """Write a table as Parquet, and return the table that reads it, with the same schema."""
+    """Write a table as Parquet, and return the table that reads it."""
     frame.write.parquet(path.uri)
     return frame.sparkSession.read.schema(frame.schema).parquet(path.uri)
 
@@ -113,31 +106,32 @@ def staged(
     ModelFileError
     """
     target = SparkPath(spark, out)
+    parent = SparkPath(spark, target.uri.removesuffix(f"/{target.name}") or "/")
+    problem = None
     if not target.exists():
         scheme = target.uri.partition(":")[0]
-        if scheme in _WITH_FOLDERS and not target.parent.exists():
-            raise ModelFileError(
-                f"Cannot write {out}: its parent folder does not exist."
-            )
+        if scheme in _WITH_FOLDERS and not parent.exists():
+            problem = f"Cannot write {out}: its parent folder does not exist."
     elif not replaceable(target):
-        raise ModelFileError(
+        problem = (
             f"{out} exists and was not written by the Spark engine, so it is not replaced; "
             "choose another path."
         )
     elif not overwrite:
-        raise ModelFileError(
-            f"{out} is already a result of the Spark engine; choose another path or overwrite it."
+        problem = (
+            f"{out} is already a result of the Spark engine; "
+            "choose another path or overwrite it."
         )
+    if problem is not None:
+        raise ModelFileError(problem)
     mark = os.urandom(4).hex()
-    folder = target.parent.child(f".{target.name}.{mark}.tmp")
-    old = target.parent.child(f".{target.name}.{mark}.old")
+    folder = parent.child(f".{target.name}.{mark}.tmp")
     try:
         yield folder
-        put_in_place(folder, target, old)
+        put_in_place(folder, target, parent.child(f".{target.name}.{mark}.old"))
     except BaseException:
-        with suppress(
-            Exception
-        ):  # Spark may be gone; the first failure is the one to report
+        # Spark may be gone; the first failure is the one to report.
+        with suppress(Exception):
             folder.delete()
         raise
 

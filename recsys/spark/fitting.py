@@ -6,10 +6,11 @@ folding in a training user gives the same vector.
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -23,26 +24,32 @@ from recsys.data.columns import Request
 from recsys.data.rows import check_policy
 from recsys.errors import DataError
 from recsys.models.histories import Histories
-from recsys.models.ials import IALS, INTERACTIONS, Penalties, default_factors
+from recsys.models.ials import INTERACTIONS, Penalties, default_factors
 from recsys.models.registry import make_model
 from recsys.saved_arrays import MANIFEST
-from recsys.spark.evaluation import rating_errors
-from recsys.spark.files import SparkPath, staged, written
+from recsys.spark.evaluation import measure
+from recsys.spark.files import SparkPath, staged
 from recsys.spark.reading import Encoded, encode, read_ratings
-from recsys.spark.results import MODELS, VERSION, SparkModel, is_result, ordinary_model
+from recsys.spark.results import (
+    MODELS,
+    VERSION,
+    SparkModel,
+    is_result,
+    item_table,
+    ordinary_model,
+)
 from recsys.spark.session import Say, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_DEFAULTS = {
-    "als": {"regularization": 0.05, "count_power": 1.0},
-    "ials": {"count_power": 1.0},
-}
+# The regularization has the lowest RMSE on a held-out tenth of the sample's ratings.
+_DEFAULTS = {"als": {"regularization": 0.09}, "ials": {}}
 _ITERATIONS = 15
 _SWEEPS_PER_CHECKPOINT = 5
-_BIAS_PENALTY = 5.0  # ratings of the mean that are added to those of each user and item
-_SOLVED = "others array<int>, values array<float>, count int, bias float, factors array<float>"
+# Ratings of the mean that are added to those of each user and item. Biases that are fitted before
+# the vectors would else take what the vectors explain better.
+_BIAS_PENALTY = 100.0
 _NOBODY = pl.DataFrame(
     schema={"count": pl.Int32, "bias": pl.Float32, "factors": pl.List(pl.Float32)}
 )
@@ -69,8 +76,8 @@ def fit(
     ratings : str or DataFrame
         Parquet, CSV or TSV on any file system that Spark can read, or a Spark table.
     out : str
-        Folder for the result, which is created when the fit is complete. On a local disk,
-        `recsys.Recommender.load` opens it.
+        Folder for the result, which is created when the fit is complete. On a local
+        disk, `recsys.Recommender.load` opens it.
     model : {"als", "ials"}, optional
         By default `als` for ratings and `ials` for implicit feedback.
     master, conf
@@ -78,8 +85,8 @@ def fit(
     columns : Request, optional
         Names of columns, if they are not the usual ones.
     duplicates : {"last", "first", "mean", "sum", "error"}, optional
-        Rating of a repeated pair of user and item; "last" and "first" need timestamps. By default
-        the last, and the sum of weights.
+        Rating of a repeated pair of user and item; "last" and "first" need timestamps.
+        By default the last, and the sum of weights.
     test_fraction : float, optional
         Share of the ratings to hold out and to evaluate the model on.
     overwrite : bool
@@ -87,7 +94,8 @@ def fit(
     say : callable, optional
         Called with a short text when a step begins.
     **parameters
-        Parameters of the model, such as factors, regularization, iterations or random_state.
+        Parameters of the model, such as factors, regularization, iterations or
+        random_state.
 
     Raises
     ------
@@ -113,39 +121,39 @@ def fit(
         name, settings = _chosen_model(model, parameters, implicit=table.implicit)
         scratch = folder.child("_scratch")
         coded = encode(
-            table.frame,
+            table,
             scratch,
-            duplicates=duplicates or ("sum" if table.weighted else "last"),
+            duplicates=duplicates,
             test_fraction=test_fraction or 0.0,
             random_state=settings["random_state"],
-            weighted=table.weighted,
         )
-        summary = _summary(coded.pairs)
+        summary = _summary(coded, is_rated=name == "als")
         if settings["factors"] is None:
-            settings["factors"] = default_factors(
-                coded.n_users, coded.n_items, summary.n
-            )
+            sizes = (coded.n_users, coded.n_items, summary["ratings"])
+            settings["factors"] = default_factors(*sizes)
         begin("fitting")
         # Without checkpoints, the lineage of many sweeps overflows the stack of Java.
         spark.sparkContext.setCheckpointDir(scratch.child("checkpoints").uri)
-        fitted = (_fit_als if name == "als" else _fit_ials)(coded, summary, settings)
+        fit_vectors = _fit_als if name == "als" else _fit_ials
+        items, scalars = fit_vectors(coded, summary, settings)
         result = SparkModel(
             format_version=VERSION,
             package_version=__version__,
             model=name,
             parameters=settings,
-            fitted=fitted.scalars,
+            fitted=scalars,
             training={
                 "users": coded.n_users,
                 "items": coded.n_items,
-                "ratings": summary.n,
+                "ratings": summary["ratings"],
                 "implicit": name != "als",
-                "rating_min": summary.low if name == "als" else None,
-                "rating_max": summary.high if name == "als" else None,
+                "rating_min": summary["low"],
+                "rating_max": summary["high"],
                 "sweeps": settings["iterations"],
                 "train_rmse": None,
                 "remarks": "; ".join(table.remarks) or None,
                 "as_of": iso_time(request.rules.now),
+                "validation_rmse": None,
             },
             versions={
                 "python": platform.python_version(),
@@ -155,17 +163,15 @@ def fit(
             files={},
         )
         begin("writing")
-        items = _items(coded, fitted.items, settings["factors"])
-        items = _written_side(items, folder, "items")
-        users = _written_side(_users(coded, items, result), folder, "users")
-        error = None
+        result = msgspec.structs.replace(result, path=folder.uri)
+        _write(_items(coded, items, settings["factors"]), result, "items", folder)
+        _write(_users(coded, result), result, "users", folder)
         if name == "als" and test_fraction is not None and not coded.held.isEmpty():
-            error = rating_errors(coded.held, users, items, summary.mean)[0]
-        result.training["validation_rmse"] = error
+            errors = measure(result, coded.held).agg({"squares": "sum", "pairs": "sum"})
+            squares, n_held = errors.select("sum(squares)", "sum(pairs)").first()
+            result.training["validation_rmse"] = math.sqrt(squares / n_held)
         result.training["seconds"] = round(time.perf_counter() - start, 3)
-        for side in ("users", "items"):
-            for file, size in folder.child(side).sizes().items():
-                result.files[f"{side}/{file}"] = size
+        result = msgspec.structs.replace(result, path="")
         text = msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
         folder.child(MANIFEST).write_text(f"{text}\n")
         scratch.delete()
@@ -185,14 +191,13 @@ def _chosen_model(
         raise DataError(
             "The als model needs ratings with values, but these have no rating column; use ials."
         )
-    defaults = {"iterations": _ITERATIONS, **_DEFAULTS[name]}
+    defaults = {"iterations": _ITERATIONS, "count_power": 1.0, **_DEFAULTS[name]}
     settings = make_model(name, **{**defaults, **parameters}).get_params()
-    if settings.get("linked"):
-        raise DataError("The als model has no links on Spark; leave out linked.")
-    if settings["nonnegative"]:
-        raise DataError(
-            f"The {name} model has no non-negative factors on Spark; leave out nonnegative."
-        )
+    for option, noun in (("linked", "links"), ("nonnegative", "non-negative factors")):
+        if settings.get(option):
+            raise DataError(
+                f"The {name} model has no {noun} on Spark; leave out {option}."
+            )
     if settings["count_power"] != 1:
         raise DataError(
             "The penalty of Spark's ALS grows with the count; count_power must be 1."
@@ -200,83 +205,79 @@ def _chosen_model(
     return name, settings
 
 
-class _Summary(NamedTuple):
-    """Number, mean, standard deviation and range of the ratings."""
-
-    n: int
-    mean: float
-    std: float
-    low: float
-    high: float
-
-
-def _summary(pairs: DataFrame) -> _Summary:
+def _summary(coded: Encoded, *, is_rated: bool) -> dict[str, Any]:
+    """Return the number of ratings, their mean, standard deviation and range."""
     from pyspark.sql import functions as sql
 
     value = sql.col("value").cast("double")
-    row = pairs.agg(
-        sql.count("*"),
-        sql.avg(value),
-        sql.stddev_pop(value),
-        sql.min(value),
-        sql.max(value),
+    nothing = sql.lit(None)
+    row: Any = coded.pairs.agg(
+        sql.count("*").alias("ratings"),
+        sql.avg(value).alias("mean"),
+        sql.stddev_pop(value).alias("std"),
+        (sql.min(value) if is_rated else nothing).alias("low"),
+        (sql.max(value) if is_rated else nothing).alias("high"),
     ).first()
-    if row is None or not row[0]:
+    if not row["ratings"]:
         raise DataError(
             "No ratings remain to fit to: all are held out; lower test_fraction."
         )
-    return _Summary(row[0], row[1], row[2] or 1.0, row[3], row[4])
+    summary: dict[str, Any] = row.asDict()
+    summary["std"] = summary["std"] or 1.0
+    return summary
 
 
-class _Fitted(NamedTuple):
-    """Vectors of the items (index, bias, factors), and scalars of the model."""
+def _fit_als(
+    coded: Encoded, summary: dict[str, Any], settings: dict[str, Any]
+) -> tuple[DataFrame, dict[str, float]]:
+    """Fit biases of items and users, then vectors to the residuals.
 
-    items: DataFrame
-    scalars: dict[str, float]
-
-
-def _fit_als(coded: Encoded, summary: _Summary, settings: dict[str, Any]) -> _Fitted:
-    """Fit biases of items and users, then vectors to the residuals."""
+    The result has the items (index, bias, factors), and the scalars of the model.
+    """
     from pyspark.sql import functions as sql
 
-    item_bias = _bias(coded.pairs, "item", sql.col("value") - summary.mean)
+    def bias(pairs: DataFrame, side: str, residual: Column) -> DataFrame:
+        shrunk = sql.sum(residual) / (sql.count(residual) + _BIAS_PENALTY)
+        return pairs.groupBy(side).agg(shrunk.cast("float").alias(f"{side}_bias"))
+
+    residual = sql.col("value") - summary["mean"]
+    item_bias = bias(coded.pairs, "item", residual)
     pairs = coded.pairs.join(item_bias, "item")
-    residual = sql.col("value") - summary.mean - sql.col("item_bias")
-    pairs = pairs.join(_bias(pairs, "user", residual), "user")
+    residual = residual - sql.col("item_bias")
+    pairs = pairs.join(bias(pairs, "user", residual), "user")
     residual = (residual - sql.col("user_bias")).cast("float")
     factors = _item_factors(
         pairs.select("user", "item", residual.alias("value")),
         settings,
-        # `solve_rows` has the penalty lambda n s |a|^2, Spark lambda n |a|^2.
-        regParam=settings["regularization"] * summary.std,
+        # The model of one machine has the penalty lambda n s |a|^2, Spark lambda n |a|^2.
+        regParam=settings["regularization"] * summary["std"],
     )
     items = item_bias.toDF("index", "bias").join(factors, "index", "left")
-    return _Fitted(items, {"global_mean": summary.mean, "rating_std": summary.std})
+    return items, {"global_mean": summary["mean"], "rating_std": summary["std"]}
 
 
-def _bias(pairs: DataFrame, side: str, residual: Column) -> DataFrame:
-    """Return the mean residual of each user or item, shrunk towards 0."""
+def _fit_ials(
+    coded: Encoded, summary: dict[str, Any], settings: dict[str, Any]
+) -> tuple[DataFrame, dict[str, float]]:
+    """Fit vectors to the interactions and their absence; the result is as of `_fit_als`."""
     from pyspark.sql import functions as sql
 
-    shrunk = sql.sum(residual) / (sql.count(residual) + _BIAS_PENALTY)
-    return pairs.groupBy(side).agg(shrunk.cast("float").alias(f"{side}_bias"))
-
-
-def _fit_ials(coded: Encoded, summary: _Summary, settings: dict[str, Any]) -> _Fitted:
-    """Fit vectors to the interactions and their absence."""
-    from pyspark.sql import functions as sql
-
-    unit = summary.mean if summary.mean > 0 else 1.0
+    unit = summary["mean"] if summary["mean"] > 0 else 1.0
     weight = sql.greatest(sql.col("value") / unit, sql.lit(0.0)).cast("float")
     pairs = coded.pairs.select("user", "item", weight.alias("value"))
-    penalties = _penalties(pairs, coded, summary.n, IALS(**settings))
-    # Spark gives the weight 1 to all pairs, and 1 + alpha w to interactions: the weights of
-    # `ials`, unobserved_weight and about w, are the same up to a factor.
+    n = summary["ratings"]
+    penalties = _penalties(pairs, coded, n, settings)
+    alpha = 1 / penalties.unobserved_weight
+    # Spark gives the weight 1 to all pairs, and 1 + alpha w to interactions: the weights
+    # of `ials`, unobserved_weight and about w, are the same up to the factor alpha. Its
+    # penalty has the number of interactions of a row where `ials` adds the weight of all
+    # pairs of the row, so it is larger by what this makes on average.
+    density = n / (coded.n_users * coded.n_items)
     factors = _item_factors(
         pairs,
         settings,
-        regParam=penalties.regularization / penalties.unobserved_weight,
-        alpha=1 / penalties.unobserved_weight,
+        regParam=penalties.regularization * (alpha + 1 / density),
+        alpha=alpha,
         implicitPrefs=True,
     )
     scalars = {
@@ -285,14 +286,17 @@ def _fit_ials(coded: Encoded, summary: _Summary, settings: dict[str, Any]) -> _F
         "penalty": penalties.regularization,
         "pair_weight": penalties.unobserved_weight,
     }
-    return _Fitted(factors.withColumn("bias", sql.lit(0.0).cast("float")), scalars)
+    return factors.withColumn("bias", sql.lit(0.0).cast("float")), scalars
 
 
-def _penalties(pairs: DataFrame, coded: Encoded, n: int, unfitted: IALS) -> Penalties:
+def _penalties(
+    pairs: DataFrame, coded: Encoded, n: int, settings: dict[str, Any]
+) -> Penalties:
     """Return the given penalties, or the best ones for a sample of the users."""
     from pyspark.sql import functions as sql
     from scipy.sparse import coo_array
 
+    unfitted: Any = make_model("ials", **settings)
     penalties = Penalties(
         unfitted.unobserved_weight or 0.0, unfitted.regularization or 0.0
     )
@@ -301,10 +305,11 @@ def _penalties(pairs: DataFrame, coded: Encoded, n: int, unfitted: IALS) -> Pena
     n_parts = -(-n // INTERACTIONS)
     draw = sql.pmod(sql.xxhash64("user", sql.lit(unfitted.random_state)), n_parts)
     sample: Any = pl.from_arrow(table_of(pairs.where(draw == 0).sort("user", "item")))
-    _, rows = np.unique(sample["user"].to_numpy(), return_inverse=True)
-    entries = sample["value"].to_numpy(), (rows, sample["item"].to_numpy())
-    weights = coo_array(entries, shape=(int(rows.max()) + 1, coded.n_items)).tocsr()
-    return unfitted.chosen_penalties(weights, penalties, coded.n_users)
+    users, rows = np.unique(sample["user"].to_numpy(), return_inverse=True)
+    entries = (sample["value"].to_numpy(), (rows, sample["item"].to_numpy()))
+    weights = coo_array(entries, shape=(len(users), coded.n_items)).tocsr()
+    chosen: Penalties = unfitted.chosen_penalties(weights, penalties, coded.n_users)
+    return chosen
 
 
 def _item_factors(
@@ -330,9 +335,10 @@ def _items(coded: Encoded, vectors: DataFrame, factors: int) -> DataFrame:
     """Return all items with their vectors, zero without training ratings."""
     from pyspark.sql import functions as sql
 
-    counts = coded.pairs.groupBy("item").agg(sql.count("*").cast("int").alias("count"))
+    counts = coded.pairs.groupBy(sql.col("item").alias("index"))
+    count = sql.count("*").cast("int").alias("count")
     table = coded.items.join(vectors, "index", "left")
-    table = table.join(counts.withColumnRenamed("item", "index"), "index", "left")
+    table = table.join(counts.agg(count), "index", "left")
     zero = sql.lit(0.0).cast("float")
     return table.select(
         "index",
@@ -343,7 +349,7 @@ def _items(coded: Encoded, vectors: DataFrame, factors: int) -> DataFrame:
     )
 
 
-def _users(coded: Encoded, items: DataFrame, result: SparkModel) -> DataFrame:
+def _users(coded: Encoded, result: SparkModel) -> DataFrame:
     """Return all users with their training ratings, and vectors that the model folds in."""
     from pyspark.sql import functions as sql
 
@@ -352,40 +358,41 @@ def _users(coded: Encoded, items: DataFrame, result: SparkModel) -> DataFrame:
     )
     entries = sql.sort_array(sql.collect_list(entry)).alias("entries")
     histories = coded.pairs.groupBy(sql.col("user").alias("index")).agg(entries)
-    rows = coded.users.join(histories, "index", "left").select(
-        "index",
-        "id",
-        sql.coalesce("entries.others", sql.array().cast("array<int>")).alias("others"),
-        sql.coalesce("entries.values", sql.array().cast("array<float>")).alias(
-            "values"
-        ),
-    )
-    item_table: Any = pl.from_arrow(table_of(items.sort("index")))
-    model = ordinary_model(result, _NOBODY, item_table)
-    shared: Any = rows.sparkSession.sparkContext.broadcast(model)
+    columns = [sql.col("index"), sql.col("id")]
+    for name, kind in (("others", "int"), ("values", "float")):
+        nothing = sql.array().cast(f"array<{kind}>")
+        columns.append(sql.coalesce(f"entries.{name}", nothing).alias(name))
+    rows = coded.users.join(histories, "index", "left").select(*columns)
+    spark = rows.sparkSession
+    model = ordinary_model(result, _NOBODY, item_table(result, spark))
+    shared: Any = spark.sparkContext.broadcast(model)
 
     def solve(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         for batch in batches:
-            indptr, indices = lists(batch, "others")
-            histories = Histories(indptr, indices, lists(batch, "values")[1])
+            indptr, indices = lists(batch.column("others"))
+            histories = Histories(indptr, indices, lists(batch.column("values"))[1])
             with at_most(1):  # Spark runs a task on each core
                 solved = shared.value.with_users(histories)
-            columns = {
-                name: batch.column(name) for name in ("index", "id", "others", "values")
+            solution = {
+                "count": pa.array(np.diff(indptr).astype(np.int32)),
+                "bias": pa.array(solved.user_bias),
+                "factors": list_array(solved.user_factors),
             }
-            columns["count"] = pa.array(np.diff(indptr).astype(np.int32))
-            columns["bias"] = pa.array(solved.user_bias)
-            columns["factors"] = list_array(solved.user_factors)
-            yield pa.RecordBatch.from_pydict(columns)
+            by_name = dict(zip(batch.schema.names, batch.columns, strict=True))
+            yield pa.RecordBatch.from_pydict(by_name | solution)
 
-    kind = dict(coded.users.dtypes)["id"]
-    return map_in_arrow(rows, solve, f"index int, id {kind}, {_SOLVED}")
+    types = dict(rows.dtypes)
+    types |= {"count": "int", "bias": "float", "factors": "array<float>"}
+    schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
+    return map_in_arrow(rows, solve, schema)
 
 
-def _written_side(table: DataFrame, folder: SparkPath, side: str) -> DataFrame:
-    """Write users or items in the order of their indices, and return the table that reads them."""
+def _write(table: DataFrame, result: SparkModel, side: str, folder: SparkPath) -> None:
+    """Write users or items in the order of their indices, and record their files."""
     n_parts = table.sparkSession.sparkContext.defaultParallelism
     ordered = table.repartitionByRange(n_parts, "index").sortWithinPartitions("index")
-    return written(ordered, folder.child(side))
+    ordered.write.parquet(folder.child(side).uri)
+    for file, size in folder.child(side).sizes().items():
+        result.files[f"{side}/{file}"] = size

@@ -1,20 +1,25 @@
-"""Ratings on a cluster: columns, types, indices of ids, and duplicates."""
+"""Ratings on a cluster: columns, types, times, indices of ids, and duplicates."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
+from lowrank.spark.arrow import map_in_arrow, table_of
+from recsys.data import age
 from recsys.data.columns import Request, choose_columns
-from recsys.data.feedback import Feedback, judge
-from recsys.data.ids import MISSING_IDS, ROUNDED_ID, id_problem
+from recsys.data.feedback import judge_values
+from recsys.data.ids import MISSING_IDS, ROUNDED_ID, WHOLE_NUMBER, id_problem
 from recsys.data.rows import check_as_of
 from recsys.data.split_parts import reading_of_parts
+from recsys.data.times import order_problem, seconds_or_null, time_problem, timed
 from recsys.errors import DataError
+from recsys.messages import counted
 from recsys.spark.files import SparkPath, written
-from recsys.spark.times import with_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,8 +30,13 @@ _TEXT = re.compile(
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 _NO_IDS = ("array", "map", "struct", "variant", "binary")
 _EXACT = {"float": 2**24, "double": 2**53}  # numbers up to which floats are exact
-_JUDGED = 200_000  # rows from which counts are told from grades
+_SAMPLE = 200_000  # rows that tell counts from grades, and how times are written
+_EXAMPLES = 1000  # times sent along, which tell the order of day and month
 _STEPS = 1 << 20  # resolution of the held-out share
+
+# Kinds of times, next to those of `recsys.data.age`.
+_EARLY_NEVER = "before 1990, and perhaps never"
+_UNREAD = "cannot be read"
 
 MOST_IDS = 2**31 - 1  # maximum number of ids: indices are signed 32-bit integers
 
@@ -34,8 +44,8 @@ MOST_IDS = 2**31 - 1  # maximum number of ids: indices are signed 32-bit integer
 class RatingsTable(NamedTuple):
     """Columns user, item (bigint or string), value and optionally time.
 
-    The value is a float: a rating, a weight if `weighted`, else 1. `remarks` tell of rows that are
-    left out because of their times, and the like.
+    The value is a float: a rating, a weight if `weighted`, else 1. `remarks` tell of
+    rows that are left out because of their times, and the like.
     """
 
     frame: DataFrame
@@ -49,8 +59,8 @@ def read_ratings(
 ) -> RatingsTable:
     """Read ratings from files or a Spark table, and check them in one pass.
 
-    The suffix of the file, or of one in the folder, determines the format: CSV or TSV with a
-    header, plain or compressed, else Parquet.
+    The suffix of the file, or of one in the folder, determines the format: CSV or TSV
+    with a header, plain or compressed, else Parquet.
 
     Raises
     ------
@@ -62,113 +72,89 @@ def read_ratings(
     decided = {"weight", "rating"} & request.columns.keys()
     if not decided and not request.implicit:
         request = request.changed(weight=reading_of_parts([path]).get("weight"))
-    place = SparkPath(spark, path)
-    if not place.exists():
+    source = SparkPath(spark, path)
+    if not source.exists():
         raise DataError(f"There is no file or folder {path} that Spark can see.")
-    if place.child("ratings.csv").exists():  # a MovieLens folder
-        place = place.child("ratings.csv")
-    kind = _kind(place)
-    if kind is None:
-        return checked_ratings(spark.read.parquet(place.uri), request, path)
-    reader = spark.read.options(
-        sep=request.options.get("sep") or ("\t" if kind == "tsv" else ","),
-        encoding=request.options.get("encoding") or "UTF-8",
+    if source.child("ratings.csv").exists():  # a MovieLens folder
+        source = source.child("ratings.csv")
+    names = [source.name]
+    if source.is_folder():
+        names += source.sizes()
+    match = next(filter(None, map(_TEXT.search, names)), None)
+    if match is None:
+        return checked_ratings(spark.read.parquet(source.uri), request, path)
+    frame = spark.read.csv(
+        source.uri,
         header=True,
+        sep=request.options.get("sep") or ("\t" if match[1].lower() == "tsv" else ","),
+        encoding=request.options.get("encoding") or "UTF-8",
         mode="FAILFAST",
     )
-    frame = reader.csv(place.uri, inferSchema=True)
-    # Spark takes texts such as 1.23457E+11 for floats, so the texts are read, too.
-    texts = reader.csv(place.uri, inferSchema=False)
-    texts = texts.toDF(*map(str, range(len(texts.columns))))
-    positions = choose_columns(frame.columns, request, path)
-    for role in ("user", "item"):
-        name, dtype = frame.dtypes[positions[role]]
-        if dtype in _EXACT:
-            column = texts.select(str(positions[role]))
-            _check_rounded(column.toDF(role), role, name)
-    return checked_ratings(frame, request, path)
+    return checked_ratings(frame, request, path, untyped=True)
 
 
-def _kind(place: SparkPath) -> str | None:
-    """Return the suffix of a text file, or of one in the folder; None for Parquet."""
-    names = [place.name]
-    if place.is_folder():
-        names += place.sizes()
-    for name in names:
-        match = _TEXT.search(name)
-        if match is not None:
-            return match[1].lower()
-    return None
-
-
-def _check_rounded(table: DataFrame, role: str, name: str) -> None:
-    """Check that a spreadsheet has not rounded ids.
-
-    Raises
-    ------
-    DataError
-    """
-    from pyspark.sql import functions as sql
-
-    text = sql.trim(sql.col(role).cast("string"))
-    rounded = sql.when(text.rlike(ROUNDED_ID), text)
-    row = table.agg(sql.max(rounded)).first()
-    if row is not None and row[0] is not None:
-        raise DataError(f"The column {name!r}: {id_problem(row[0], role)}")
-
-
-def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTable:
+def checked_ratings(
+    frame: DataFrame, request: Request, path: str, *, untyped: bool = False
+) -> RatingsTable:
     """Select and check the columns of a table of ratings; `path` is for messages.
 
+    `untyped` ids are of a text file: integers if all are whole numbers.
+
     Raises
     ------
     DataError
-        If a column or an id is missing or invalid, a rating is not finite, or there are no rows.
+        If a column or an id is missing or invalid, a rating is not finite, or there are
+        no rows.
     """
     from pyspark.sql import functions as sql
 
+    rules = request.rules
     positions = choose_columns(frame.columns, request, path)
-    check_as_of(request.rules, positions)
-    if request.rules.scale is not None and "weight" in request.columns:
+    check_as_of(rules, positions)
+    if rules.scale is not None and "weight" in request.columns:
         raise DataError("scale applies to ratings, and these data have no ratings.")
     names = {role: frame.columns[position] for role, position in positions.items()}
-    kinds = {role: frame.dtypes[position][1] for role, position in positions.items()}
     # Rename columns, since a dot in a name would mean a field of a struct.
     frame = frame.toDF(*map(str, range(len(frame.columns))))
     columns = {role: sql.col(str(position)) for role, position in positions.items()}
-    value = sql.lit(1.0).cast("float")
-    if "rating" in columns:
-        value = columns["rating"].try_cast("float")
-    chosen = [
-        _ids(columns["user"], kinds["user"], "user", names["user"]),
-        _ids(columns["item"], kinds["item"], "item", names["item"]),
-        value.alias("value"),
-    ]
+    one = sql.lit(1.0).cast("float")
+    value = columns["rating"].try_cast("float") if "rating" in columns else one
+    selected = [value.alias("value")]
     if "timestamp" in columns:
-        chosen.append(columns["timestamp"].alias("time"))
-    table = frame.select(*chosen)
-    for role in ("user", "item"):
-        if kinds[role] == "string":
-            _check_rounded(table, role, names[role])
-    n_rows = _check_rows(table, names, request.rules.scale)
-    remarks: tuple[str, ...] = ()
+        selected.append(columns["timestamp"].alias("time"))
+    types = [kind for _, kind in frame.dtypes]
+    for role in ("item", "user"):
+        ids = _ids(columns[role], types[positions[role]], role, names[role])
+        selected.insert(0, ids.alias(role))
+    table = frame.select(*selected)
+    summary = _checked_summary(table, names, rules.scale)
+    if untyped:
+        for role in ("user", "item"):
+            if not summary[f"{role}_words"]:
+                table = table.withColumn(role, _whole(sql.col(role)))
+    n_rows = summary["n"]
+    remarks: list[str] = []
     if "timestamp" in columns:
-        is_guessed = "timestamp" not in request.columns
-        table, remarks = with_seconds(
-            table, n_rows, names["timestamp"], request.rules, is_guessed=is_guessed
-        )
-    if "rating" not in columns:
-        return RatingsTable(table, True, remarks)
-    if "weight" in request.columns:
-        return RatingsTable(table, True, remarks, weighted=True)
-    feedback = _feedback(table, n_rows, names["rating"])
-    if request.rules.scale is None and feedback.kind == "counts":
-        ones = sql.lit(1.0).cast("float")
-        table = table.where(sql.col("value") > 0).withColumn("value", ones)
-        return RatingsTable(
-            table, True, (*remarks, f"{feedback.reason} ({names['rating']})")
-        )
-    return RatingsTable(table, False, remarks)
+        table = _with_seconds(table, n_rows, names["timestamp"], request, remarks)
+    is_weighted = "weight" in request.columns
+    implicit = is_weighted or "rating" not in columns
+    if not implicit and rules.scale is None:
+        values = _sample(table, "value", n_rows)
+        feedback = judge_values(values.to_numpy(), names["rating"])
+        if feedback.kind == "counts":
+            implicit = True
+            table = table.where(sql.col("value") > 0).withColumn("value", one)
+            remarks.append(f"{feedback.reason} ({names['rating']})")
+    return RatingsTable(table, implicit, tuple(remarks), weighted=is_weighted)
+
+
+def _sample(table: DataFrame, name: str, n_rows: int) -> pl.Series:
+    """Return a column, or a sample of its rows."""
+    rows = table.select(name)
+    if n_rows > _SAMPLE:
+        rows = rows.sample(fraction=_SAMPLE / n_rows, seed=0)
+    sample: Any = pl.from_arrow(table_of(rows))
+    return pl.Series(sample[name])
 
 
 def _ids(column: Column, kind: str, role: str, name: str) -> Column:
@@ -181,18 +167,26 @@ def _ids(column: Column, kind: str, role: str, name: str) -> Column:
         )
     kind = kind.partition("(")[0]
     if kind not in _NUMBERS:
-        return column.cast("string").alias(role)
+        return column.cast("string")
     integers = column.try_cast("bigint")
-    is_whole = integers == column
+    is_whole = column == integers
     if kind in _EXACT:  # larger floats may be several ids
         is_whole &= sql.abs(column) <= _EXACT[kind]
-    return sql.when(is_whole, integers).alias(role)
+    return sql.when(is_whole, integers)
 
 
-def _check_rows(
+def _whole(texts: Column) -> Column:
+    """Return texts of whole numbers, 7 or 7.0, as bigint, and null for others."""
+    from pyspark.sql import functions as sql
+
+    digits = sql.regexp_replace(texts, r"\.0+$", "")
+    return sql.when(texts.rlike(WHOLE_NUMBER.pattern), digits.try_cast("bigint"))
+
+
+def _checked_summary(
     table: DataFrame, names: dict[str, str], scale: tuple[float, float] | None
-) -> int:
-    """Check that all rows have ids and finite ratings; return their number.
+) -> dict[str, Any]:
+    """Check in one pass that all rows have ids and finite ratings; return counts.
 
     Raises
     ------
@@ -201,46 +195,181 @@ def _check_rows(
     from pyspark.sql import functions as sql
 
     value = sql.col("value")
-    is_off = value.isNull() | sql.isnan(value) | (sql.abs(value) == float("inf"))
+    is_infinite = sql.abs(value) == float("inf")
+    is_off = value.isNull() | sql.isnan(value) | is_infinite
     rating = "a finite number"
     if scale is not None and "rating" in names:
         is_off |= ~value.between(*scale)
         rating = f"a grade of the scale {scale}"
-    wrong = {"rating": (is_off, rating)}
-    for role in ("item", "user"):
-        texts = sql.col(role).cast("string")
-        is_missing = texts.isNull() | texts.isin(*MISSING_IDS)
-        wrong = {role: (is_missing, "an integer or text as id"), **wrong}
-    counts = [sql.count_if(is_wrong) for is_wrong, _ in wrong.values()]
-    n_rows, *n_wrong = table.agg(sql.count("*"), *counts).first() or [0]
+    totals = [sql.count("*").alias("n"), sql.count_if(is_off).alias("rating")]
+    for role in ("user", "item"):
+        text = sql.trim(sql.col(role).cast("string"))
+        is_missing = text.isNull() | text.isin(*MISSING_IDS)
+        # A spreadsheet writes long numbers as 1.23457E+11, which may be several ids.
+        is_rounded = text.rlike(ROUNDED_ID)
+        rounded = sql.max(sql.when(is_rounded, text))
+        totals += [
+            sql.count_if(is_missing).alias(role),
+            sql.count_if(_whole(text).isNull()).alias(f"{role}_words"),
+            rounded.alias(f"{role}_rounded"),
+        ]
+    row: Any = table.agg(*totals).first()
+    summary: dict[str, Any] = row.asDict()
+    n_rows = summary["n"]
     if not n_rows:
         raise DataError("There are no ratings: the data have no rows.")
-    for (role, (_, needed)), count in zip(wrong.items(), n_wrong, strict=True):
-        if count:
+    needed_by_role = {
+        "user": "an integer or text as id",
+        "item": "an integer or text as id",
+        "rating": rating,
+    }
+    for role, needed in needed_by_role.items():
+        rounded_id = summary.get(f"{role}_rounded")
+        if rounded_id is not None:
+            raise DataError(
+                f"The column {names[role]!r}: {id_problem(rounded_id, role)}"
+            )
+        if summary[role]:
             raise DataError(
                 f"The column {names[role]!r} must have {needed} in each row; "
-                f"{count:,} of {n_rows:,} rows do not."
+                f"{summary[role]:,} of {n_rows:,} rows do not."
             )
-    return int(n_rows)
+    return summary
 
 
-def _feedback(table: DataFrame, n_rows: int, name: str) -> Feedback:
-    """Decide whether the column value has grades or counts, by a sample of the rows."""
-    values = table.select("value")
-    if n_rows > _JUDGED:
-        values = values.sample(fraction=_JUDGED / n_rows, seed=0)
-    levels = np.array(
-        values.groupBy("value").count().sort("value").collect(), np.float64
-    )
-    levels = levels.reshape(-1, 2)
-    return judge(levels[:, 0], levels[:, 1].astype(np.int64), name)
+def _with_seconds(
+    frame: DataFrame, n_rows: int, name: str, request: Request, remarks: list[str]
+) -> DataFrame:
+    """Convert times to seconds, and leave out rows of the future and of "never".
+
+    `name` is the column in the data. A column that nobody has named is not used if the
+    order of its days and months is not known. `remarks` on the rows are added.
+
+    Raises
+    ------
+    DataError
+        If a time is missing or cannot be read, numbers are of two units, or nearly all
+        rows would be left out.
+    """
+    from pyspark.sql import functions as sql
+
+    form = request.rules.time_format
+    now = request.rules.now
+    if dict(frame.dtypes)["time"].startswith("decimal"):
+        frame = frame.withColumn("time", sql.col("time").cast("double"))
+    sample = _sample(frame, "time", n_rows)
+    if "timestamp" not in request.columns and form is None:
+        problem = order_problem(sample)
+        if problem is not None:
+            remarks.append(f"{name} not used ({problem})")
+            return frame.drop("time")
+    readable = sample.filter(seconds_or_null(sample, form).is_not_null())
+    unit = timed(readable, form=form).unit if len(readable) else None
+    if unit is not None and unit.name != "s" and form is None:
+        remarks.append(f"times in {unit.noun}")
+    # The first rows of a sorted file may all be of the first days of a month.
+    examples = readable.sample(min(len(readable), _EXAMPLES), seed=0)
+
+    def seconds_of(times: pl.Series) -> pl.Series:
+        if unit is None:
+            # The examples tell the order of day and month to each batch alike.
+            together = pl.concat([examples, times])
+            return seconds_or_null(together, form, exact=True)[len(examples) :]
+        if times.dtype == pl.String:
+            times = times.str.strip_chars().cast(pl.Float64, strict=False)
+        return unit.seconds(times)
+
+    def convert(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            table: Any = pl.from_arrow(batch)
+            seconds = seconds_of(table["time"]).cast(pl.Float64).fill_nan(None)
+            converted = table.with_columns(
+                time=seconds,
+                kind=_kinds(seconds, now),
+                text=table["time"].cast(pl.String),
+            )
+            compat = pl.CompatLevel.oldest()
+            yield from converted.to_arrow(compat_level=compat).to_batches()
+
+    types = dict(frame.dtypes)
+    types |= {"time": "double", "kind": "string", "text": "string"}
+    schema = ", ".join(f"{column} {kind}" for column, kind in types.items())
+    dated = map_in_arrow(frame, convert, schema)
+    ends = (sql.min("time"), sql.max("time"), sql.min("text"))
+    totals = dated.groupBy("kind").agg(sql.count("*"), *ends)
+    groups = {
+        group["kind"]: group
+        for group in totals.toDF("kind", "n", "first", "last", "text").collect()
+    }
+    if _UNREAD in groups:
+        unread = groups[_UNREAD]
+        raise DataError(
+            f"The column {name!r} must have a time in each row; {unread['n']:,} of {n_rows:,} "
+            f"rows do not: {time_problem(unread['text'], form)}"
+        )
+    left_out = _left_out(groups, n_rows, now, remarks)
+    return dated.where(~sql.col("kind").isin(*left_out)).drop("kind", "text")
+
+
+def _kinds(seconds: pl.Series, now: int) -> pl.Series:
+    """Return whether times are of the future, of "never" or early; else empty texts."""
+    numbers = seconds.fill_null(now).to_numpy()
+    kinds = np.full(len(numbers), "", dtype=object)
+    kinds[numbers < age.MODERN] = age.EARLY
+    kinds[numbers > now + age.TOLERANCE] = age.FUTURE
+    kinds[age.means_never(numbers)] = _EARLY_NEVER
+    kinds[(numbers < age.INFINITE) | (numbers >= age.YEAR_2999)] = age.MEANT_NEVER
+    kinds[seconds.is_null().to_numpy()] = _UNREAD
+    return pl.Series("kind", kinds, dtype=pl.String)
+
+
+def _left_out(
+    groups: dict[str, Any], n_rows: int, now: int, remarks: list[str]
+) -> list[str]:
+    """Return the kinds of times to leave out, and add remarks on them and early ones.
+
+    Raises
+    ------
+    DataError
+        If nearly all rows are left out.
+    """
+    n = {kind: group["n"] for kind, group in groups.items()}
+    n_modern = n.get("", 0)
+    n_never = n.get(_EARLY_NEVER, 0) + n.get(age.MEANT_NEVER, 0)
+    n_past = n_rows - n.get(age.FUTURE, 0) - n_never
+    members = {
+        age.FUTURE: [age.FUTURE],
+        age.MEANT_NEVER: [age.MEANT_NEVER],
+        age.EARLY: [age.EARLY],
+    }
+    if not n_modern or 2 * n_modern < n_past:
+        # In data of 1970, 1970-01-01 is a date like others.
+        members[age.EARLY].append(_EARLY_NEVER)
+    else:
+        members[age.MEANT_NEVER].append(_EARLY_NEVER)
+    left_out = members[age.FUTURE] + members[age.MEANT_NEVER]
+    n_left_out = sum(n.get(kind, 0) for kind in left_out)
+    for noun, kinds in members.items():
+        rows = [groups[kind] for kind in kinds if kind in groups]
+        count = sum(row["n"] for row in rows)
+        if not count:
+            continue
+        first = min(row["first"] for row in rows)
+        last = max(row["last"] for row in rows)
+        if noun == age.EARLY and count == n_rows - n_left_out:
+            remarks.append(age.all_early(int(first), int(last)))
+            continue
+        ends = dict.fromkeys(map(age.short_time, (first, last)))
+        remarks.append(f"{counted(count, 'row')} {noun} ({' to '.join(ends)})")
+    age.check_left_out(n_left_out, n_rows, remarks, now)
+    return left_out
 
 
 class Encoded(NamedTuple):
     """Ratings by index: 0, 1, ... in the sorted order of ids.
 
-    `users` and `items` have the columns id and index, `pairs` and `held` (not to be fitted to) the
-    columns user, item and value.
+    `users` and `items` have the columns id and index, `pairs` and `held` (not to be
+    fitted to) the columns user, item and value.
     """
 
     users: DataFrame
@@ -252,18 +381,17 @@ class Encoded(NamedTuple):
 
 
 def encode(
-    table: DataFrame,
+    ratings: RatingsTable,
     scratch: SparkPath,
     *,
-    duplicates: str,
-    test_fraction: float,
-    random_state: int,
-    weighted: bool = False,
+    duplicates: str | None = None,
+    test_fraction: float = 0.0,
+    random_state: int = 0,
 ) -> Encoded:
     """Index users and items, merge duplicates, and hold out ratings.
 
-    The choice of held-out ratings depends only on user, item and `random_state`. Of weights, pairs
-    at zero or below, such as returned purchases, are left out.
+    The choice of held-out ratings depends only on user, item and `random_state`. Of
+    weights, pairs at zero or below, such as returned purchases, are left out.
 
     Raises
     ------
@@ -272,16 +400,19 @@ def encode(
     """
     from pyspark.sql import functions as sql
 
-    users = numbered(table.select(sql.col("user").alias("id")), scratch.child("user"))
-    items = numbered(table.select(sql.col("item").alias("id")), scratch.child("item"))
-    for role, ids in (("user", users), ("item", items)):
+    table = ratings.frame
+    numbered_ids = {}
+    for role in ("user", "item"):
+        ids = numbered(table.select(sql.col(role).alias("id")), scratch.child(role))
         table = table.join(ids.toDF(role, "index"), role).drop(role)
         table = table.withColumnRenamed("index", role)
+        numbered_ids[role] = ids
     draw = sql.pmod(sql.xxhash64("user", "item", sql.lit(random_state)), _STEPS)
     is_held = (draw < round(test_fraction * _STEPS)).alias("held")
-    pairs = written(
-        merged(table, duplicates).select("*", is_held), scratch.child("pairs")
-    )
+    policy = duplicates or ("sum" if ratings.weighted else "last")
+    pairs = merged(table, policy).select("*", is_held)
+    pairs = written(pairs, scratch.child("pairs"))
+    # A lost executor then costs some work, and does not change the result.
     n_undecided = pairs.where("undecided").count()
     if n_undecided:
         raise DataError(
@@ -289,18 +420,18 @@ def encode(
             "order that decides which one to use; choose mean or sum, or last or first if there "
             "is a column of timestamps."
         )
-    values = pairs.select("user", "item", "value", "held")
-    if weighted:
-        values = values.where("value > 0")
-        if values.isEmpty():
+    pairs = pairs.drop("undecided")
+    if ratings.weighted:
+        pairs = pairs.where("value > 0")
+        if pairs.isEmpty():
             raise DataError("No pair has a weight above 0, so nothing can be fitted.")
     return Encoded(
-        users,
-        items,
-        pairs=values.where("not held").drop("held"),
-        held=values.where("held").drop("held"),
-        n_users=users.count(),
-        n_items=items.count(),
+        users=numbered_ids["user"],
+        items=numbered_ids["item"],
+        pairs=pairs.where("not held").drop("held"),
+        held=pairs.where("held").drop("held"),
+        n_users=numbered_ids["user"].count(),
+        n_items=numbered_ids["item"].count(),
     )
 
 
@@ -309,29 +440,26 @@ def merged(coded: DataFrame, duplicates: str) -> DataFrame:
     from pyspark.sql import functions as sql
 
     value = sql.col("value")
-    undecided = sql.lit(False)
-    choice: Any = sql.max(value)
-    if (
-        "time" in coded.columns
-    ):  # an event that is repeated, as in overlapping files, counts once
+    choices = {
+        "mean": sql.avg(value.cast("double")),
+        "sum": sql.sum(value.cast("double")),
+        "error": sql.max(value),
+    }
+    undecided = sql.count(value) > 1 if duplicates == "error" else sql.lit(False)
+    if "time" in coded.columns:
+        # An event that is repeated, as in overlapping files, counts once.
         coded = coded.dropDuplicates(["user", "item", "time", "value"])
-    if duplicates == "mean":
-        choice = sql.avg(value.cast("double"))
-    elif duplicates == "sum":
-        choice = sql.sum(value.cast("double"))
-    elif duplicates == "error":
-        undecided = sql.count(value) > 1
-    elif "time" not in coded.columns:
+        dated = sql.struct("time", value)
+        choices["last"] = sql.max(dated)["value"]
+        choices["first"] = sql.min(dated)["value"]
+    elif duplicates in ("last", "first"):
+        choices[duplicates] = sql.max(value)
         undecided = sql.max(value) > sql.min(value)
-    elif duplicates == "last":
-        choice = sql.max(sql.struct("time", value))["value"]
-    else:
-        choice = sql.min(sql.struct("time", value))["value"]
-    choice = choice.cast("float").alias("value")
+    choice = choices[duplicates].cast("float").alias("value")
     return coded.groupBy("user", "item").agg(choice, undecided.alias("undecided"))
 
 
-def numbered(ids: DataFrame, place: SparkPath) -> DataFrame:
+def numbered(ids: DataFrame, path: SparkPath) -> DataFrame:
     """Index the distinct ids of a frame 0, 1, ... in sorted order.
 
     Raises
@@ -343,7 +471,7 @@ def numbered(ids: DataFrame, place: SparkPath) -> DataFrame:
     rows = ids.distinct().sort("id").rdd.zipWithIndex()
     pairs = rows.map(lambda row: (row[0]["id"], row[1]))
     frame = ids.sparkSession.createDataFrame(pairs, f"id {kind}, index bigint")
-    table = written(frame, place)
+    table = written(frame, path)
     n = table.count()
     if n > MOST_IDS:
         raise DataError(f"There may be at most {MOST_IDS:,} users or items; got {n:,}.")

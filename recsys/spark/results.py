@@ -13,7 +13,6 @@ Indices count 0, 1, ... in the sorted order of the ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from lowrank.kernels import backends
+from lowrank.spark.arrow import table_of
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
@@ -43,7 +43,7 @@ VERSION = 1
 MODELS = ("als", "ials")
 """Models that can be fitted on Spark: for ratings, and for implicit feedback."""
 
-_DAMAGE = (AttributeError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
 _SHARE_OF_MEMORY = 0.5
 _BYTES_PER_RATING = 8  # index and value
 _BYTES_PER_ID = 100  # an id as a string, with room to sort it
@@ -54,8 +54,9 @@ class SparkModel(
 ):
     """A model fitted on Spark, as its model.json describes it.
 
-    `training` is the summary of the fit. `fitted` has the scalars of the model (global_mean,
-    rating_std), `files` the size of each file in bytes. `path` is not in model.json.
+    `training` is the summary of the fit. `fitted` has the scalars of the model
+    (global_mean, rating_std), `files` the size of each file in bytes. `path` is not in
+    model.json.
     """
 
     format_version: int
@@ -100,6 +101,13 @@ class SparkModel(
         return _parsed(manifest.read_text(), path)
 
 
+def item_table(model: SparkModel, spark: SparkSession) -> pl.DataFrame:
+    """Return the table of the items in memory, in the order of their indices."""
+    rows = model.table(spark, "items")
+    rows = rows.select("index", "id", "count", "bias", "factors")
+    return pl.DataFrame(table_of(rows.sort("index")))
+
+
 def is_result(folder: SparkPath) -> bool:
     """Return whether a folder contains a result of the Spark engine, of any version."""
     manifest = folder.child(MANIFEST)
@@ -118,12 +126,7 @@ def _parsed(text: str, path: str) -> SparkModel:
             f"The model {path} has format version {model.format_version}, and this version of "
             f"recsys reads {VERSION}; it was written by lowrank-recsys {model.package_version}."
         )
-    for name in model.files:
-        if name.startswith("/") or ".." in name.split("/"):
-            raise ModelFileError(
-                f"The model {path} is damaged: the file {name!r} is outside it."
-            )
-    return msgspec.structs.replace(model, path=str(path).rstrip("/"))
+    return msgspec.structs.replace(model, path=path.rstrip("/"))
 
 
 def read_result(path: str | Path) -> SparkModel:
@@ -134,38 +137,36 @@ def read_result(path: str | Path) -> SparkModel:
     ModelFileError
     """
     directory = Path(path)
-    _check_no_links(directory, [MANIFEST])
     try:
+        _check_file(directory, MANIFEST)
         text = (directory / MANIFEST).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise ModelFileError(f"The model {path} has no readable {MANIFEST}.") from None
     result = _parsed(text, str(path))
-    _check_no_links(directory, result.files)
     for name, size in result.files.items():
-        file = directory / name
-        if not file.is_file():
-            raise ModelFileError(f"The model {path} is damaged: {name} is missing.")
-        n_bytes = file.stat().st_size
-        if n_bytes != size:
-            raise ModelFileError(
-                f"The model {path} is damaged: {name} has {n_bytes:,} bytes instead of {size:,}."
-            )
+        _check_file(directory, name, size)
     return result
 
 
-def _check_no_links(directory: Path, names: Iterable[str]) -> None:
-    """Check that files are in a directory themselves, not by links.
+def _check_file(directory: Path, name: str, size: int | None = None) -> None:
+    """Check that a file is in a directory itself, not by a link, and its size.
 
     Raises
     ------
     ModelFileError
     """
-    for name in names:
-        path = directory / name
-        if path.is_symlink() or (path.parent != directory and path.parent.is_symlink()):
-            raise ModelFileError(
-                f"The model {directory} is damaged: {name} is not a file; links are not followed."
-            )
+    file = directory / name
+    problem = None
+    if name.startswith("/") or ".." in name.split("/"):
+        problem = f"the file {name!r} is outside it"
+    elif file.is_symlink() or (file.parent != directory and file.parent.is_symlink()):
+        problem = f"{name} is not a file; links are not followed"
+    elif size is not None and not file.is_file():
+        problem = f"{name} is missing"
+    elif size is not None and file.stat().st_size != size:
+        problem = f"{name} has {file.stat().st_size:,} bytes instead of {size:,}"
+    if problem is not None:
+        raise ModelFileError(f"The model {directory} is damaged: {problem}.")
 
 
 def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
@@ -183,12 +184,11 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
         _check_memory(result)
         users = _table(result, "users")
         items = _table(result, "items")
+        lengths = users["others"].list.len().to_numpy()
         ratings = Ratings(
             users=Ids(users["id"], "user"),
             items=Ids(items["id"], "item"),
-            indptr=np.append(0, users["others"].list.len().cum_sum().to_numpy()).astype(
-                np.int64
-            ),
+            indptr=np.append(0, np.cumsum(lengths)).astype(np.int64),
             indices=flat(users["others"], np.int32),
             data=flat(users["values"], np.float32),
             implicit=result.implicit,
@@ -196,7 +196,7 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
         return ordinary_model(result, users, items), ratings, result.training
     except ModelFileError:
         raise
-    except (LookupError, TypeError, ValueError, *_DAMAGE) as error:
+    except (*_DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ModelFileError(f"The model {path} is damaged: {reason}.") from None
 
@@ -207,7 +207,7 @@ def _check_memory(result: SparkModel) -> None:
     bytes_of_row = 4 * (int(result.parameters["factors"]) + 1) + _BYTES_PER_ID
     n_bytes = (int(training["users"]) + int(training["items"])) * bytes_of_row
     n_bytes += _BYTES_PER_RATING * int(training["ratings"])
-    needed = 2 * n_bytes
+    needed = 2 * n_bytes  # as read from Parquet, and as arrays
     available = backends.physical_memory()
     if available is not None and needed > _SHARE_OF_MEMORY * available:
         raise ModelFileError(
@@ -218,12 +218,12 @@ def _check_memory(result: SparkModel) -> None:
 
 def _table(result: SparkModel, side: str) -> pl.DataFrame:
     """Read the table of the "users" or "items" in the order of their indices."""
-    files = [
-        Path(result.path) / name for name in result.files if name.startswith(f"{side}/")
+    parts = [
+        pl.read_parquet(Path(result.path) / name, glob=False)
+        for name in result.files
+        if name.startswith(f"{side}/")
     ]
-    table = pl.concat([pl.read_parquet(file, glob=False) for file in files]).sort(
-        "index"
-    )
+    table = pl.concat(parts).sort("index")
     if not np.array_equal(table["index"].to_numpy(), np.arange(len(table))):
         raise DataError(f"the {side} are not numbered 0 to {len(table) - 1}")
     return table
@@ -232,21 +232,18 @@ def _table(result: SparkModel, side: str) -> pl.DataFrame:
 def ordinary_model(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Any:
     """Return the model of one machine with these users and items."""
     factors = int(result.parameters["factors"])
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, number in result.fitted.items():
-        arrays[name] = np.asarray(number)
+    arrays: dict[str, Any] = dict(result.fitted)
     for side, table in (("user", users), ("item", items)):
-        arrays[f"{side}_factors"] = flat(table["factors"], np.float32).reshape(
-            -1, factors
-        )
+        vectors = flat(table["factors"], np.float32)
+        arrays[f"{side}_factors"] = vectors.reshape(-1, factors)
         arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
     if result.model == "als":
         counts = items["count"].to_numpy()
         most = int(counts.max())
-        arrays["most_ratings"] = np.asarray(most)
-        arrays["item_obscurity"] = obscurity(
-            np.log1p(counts), most, result.fitted["rating_std"]
-        )
+        spread = result.fitted["rating_std"]
+        arrays["most_ratings"] = most
+        arrays["item_obscurity"] = obscurity(np.log1p(counts), most, spread)
+    arrays = {name: np.asarray(value) for name, value in arrays.items()}
     return model_class(result.model)._from_arrays(result.parameters, arrays)
 
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from lowrank.kernels import at_most
 from lowrank.kernels.topk import Ties
-from lowrank.spark.arrow import map_in_arrow, table_of
+from lowrank.spark.arrow import map_in_arrow
 from recsys.data.ids import Ids
 from recsys.errors import DataError, UnknownIdError
 from recsys.ranking.topn import CsrPairs, TopN, top_n, user_ties
 from recsys.spark.files import SparkPath, staged
-from recsys.spark.results import SparkModel, flat, ordinary_model
+from recsys.spark.results import SparkModel, flat, item_table
+from recsys.spark.results import ordinary_model as ordinary_model
 from recsys.spark.session import Say, spark_session
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    IdsLike = Sequence[int | str]
+IdsLike = Sequence[int | str]
 
 _NAMED = 3  # maximum number of unknown ids in a message
 _WRITTEN = ["user", "item", "rank", "score"]
@@ -47,8 +45,8 @@ def recommend(
     model : str
         Path of a model that `fit` wrote.
     out : str
-        Folder for Parquet files with the columns user, item, rank and score. It is created when the
-        lists are complete, and may replace only other recommendations.
+        Folder for Parquet files with the columns user, item, rank and score. It is
+        created when the lists are complete, and may replace only other recommendations.
     n : int
         Maximum number of items per user.
     exclude_seen : bool
@@ -74,95 +72,83 @@ def recommend(
             return False
         return not names or spark.read.parquet(folder.uri).columns == _WRITTEN
 
+    if n < 1:
+        raise DataError(f"n must be at least 1; got {n}.")
     with (
         spark_session(master, conf) as spark,
         staged(spark, out, replaceable, overwrite=overwrite) as folder,
     ):
         fitted = SparkModel.open(spark, model)
-        lists = top_items(
-            spark, fitted, n, exclude_seen=exclude_seen, items=items, block=block
-        )
+        catalogue = item_table(fitted, spark)
+        allowed = _allowed(catalogue["id"], items, block)
+        shared: Any = spark.sparkContext.broadcast(catalogue)
+
+        def rank(batches: Iterator[Any]) -> Iterator[Any]:
+            for batch in batches:
+                users: Any = pl.from_arrow(batch)
+                catalogue = shared.value
+                top = top_items(
+                    ordinary_model(fitted, users, catalogue),
+                    users,
+                    catalogue["id"],
+                    n,
+                    exclude_seen=exclude_seen,
+                    allowed=allowed,
+                )
+                lists = pl.DataFrame(
+                    {
+                        "user": users["id"].gather(top.rows),
+                        "item": catalogue["id"].gather(top.items),
+                        "rank": top.ranks,
+                        "score": top.scores,
+                    }
+                )
+                compat = pl.CompatLevel.oldest()
+                yield from lists.to_arrow(compat_level=compat).to_batches()
+
+        rows = fitted.table(spark, "users")
+        rows = rows.select("id", "bias", "factors", "others")
+        kinds = [
+            dict(fitted.table(spark, side).dtypes)["id"] for side in ("users", "items")
+        ]
+        schema = f"user {kinds[0]}, item {kinds[1]}, rank int, score float"
         if say is not None:
             say(f"recommending to {fitted.training['users']:,} users")
-        lists.select(*_WRITTEN).write.parquet(folder.uri)
+        map_in_arrow(rows, rank, schema).write.parquet(folder.uri)
 
 
 def top_items(
-    spark: SparkSession,
-    model: SparkModel,
+    model: Any,
+    users: pl.DataFrame,
+    item_ids: pl.Series,
     n: int,
     *,
     exclude_seen: bool = True,
-    items: IdsLike | None = None,
-    block: IdsLike | None = None,
-    users: DataFrame | None = None,
+    allowed: np.ndarray[Any, Any] | None = None,
     by_user: bool = False,
-) -> DataFrame:
-    """Return the n best items of each user, as `recommend` writes them.
+) -> TopN:
+    """Return the n best items of each of some users, whom `model` has.
 
-    The columns are user_index, item_index, user, item, rank and score. `users` are rows of the
-    table of users, by default all. The random order of equal scores is the same for all users, or
-    differs `by_user`, for an evaluation. The vectors of all items are sent to every worker.
-
-    Raises
-    ------
-    DataError
-        If n is below 1.
+    The random order of equal scores is the same for all users, or differs `by_user`,
+    for an evaluation.
     """
-    if n < 1:
-        raise DataError(f"n must be at least 1; got {n}.")
-    item_rows = model.table(spark, "items").select(
-        "index", "id", "count", "bias", "factors"
-    )
-    item_table: Any = pl.from_arrow(table_of(item_rows.sort("index")))
-    allowed = _allowed(item_table["id"], items, block)
-    shared: Any = spark.sparkContext.broadcast(item_table)
-    queries = model.table(spark, "users") if users is None else users
-
-    def rank(batches: Iterator[Any]) -> Iterator[Any]:
-        candidates = shared.value
-        ties = Ties(Ids(candidates["id"], "item", sort=False).hashes)
-        for batch in batches:
-            table: Any = pl.from_arrow(batch)
-            order = ties
-            if by_user:
-                order = user_ties(
-                    ties.items, Ids(table["id"], "user", sort=False).hashes
-                )
-            lengths = table["others"].list.len().to_numpy() * exclude_seen
-            seen = (
-                flat(table["others"], np.int32)
-                if exclude_seen
-                else np.zeros(0, np.int32)
-            )
-            with at_most(1):  # Spark runs a task on each core
-                tops = top_n(
-                    ordinary_model(model, table, candidates),
-                    np.arange(len(table)),
-                    n,
-                    exclude=CsrPairs(
-                        np.append(0, np.cumsum(lengths)).astype(np.int64), seen
-                    ),
-                    allowed=allowed,
-                    ties=order,
-                )
-                top = TopN.joined(tops)
-            lists = pl.DataFrame(
-                {
-                    "user_index": table["index"].gather(top.rows),
-                    "item_index": top.items.astype(np.int32),
-                    "user": table["id"].gather(top.rows),
-                    "item": candidates["id"].gather(top.items),
-                    "rank": top.ranks,
-                    "score": top.scores,
-                }
-            )
-            yield from lists.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches()
-
-    user, item = (dict(frame.dtypes)["id"] for frame in (queries, item_rows))
-    schema = f"user_index int, item_index int, user {user}, item {item}, rank int, score float"
-    rows = queries.select("index", "id", "bias", "factors", "others")
-    return map_in_arrow(rows, rank, schema)
+    ties = Ties(Ids(item_ids, "item", sort=False).hashes)
+    if by_user:
+        hashes = Ids(users["id"], "user", sort=False).hashes
+        ties = user_ties(ties.items, hashes)
+    lengths = users["others"].list.len().to_numpy() * exclude_seen
+    indptr = np.append(0, np.cumsum(lengths)).astype(np.int64)
+    seen = flat(users["others"], np.int32)[: indptr[-1]]
+    with at_most(1):  # Spark runs a task on each core
+        tops = top_n(
+            model,
+            np.arange(len(users)),
+            n,
+            exclude=CsrPairs(indptr, seen),
+            allowed=allowed,
+            ties=ties,
+        )
+        return TopN.joined(tops)
 
 
 def _allowed(
@@ -173,10 +159,10 @@ def _allowed(
         return None
     names = labels.cast(pl.String)
     allowed = np.ones(len(labels), np.bool_)
-    for chosen, is_allowed in ((items, True), (block, False)):
-        if chosen is None:
+    for ids, is_allowed in ((items, True), (block, False)):
+        if ids is None:
             continue
-        texts = pl.Series(sorted({str(item) for item in chosen}), dtype=pl.String)
+        texts = pl.Series(sorted({str(item) for item in ids}), dtype=pl.String)
         unknown = texts.filter(~texts.is_in(names.implode())).to_list()
         if unknown:
             listed = ", ".join(map(repr, unknown[:_NAMED]))

@@ -156,7 +156,7 @@ def test_repeated_pairs_that_nothing_decides_are_rejected(
     )
     scratch = SparkPath(spark, str(tmp_path))
     with pytest.raises(DataError, match=message):
-        encode(found.frame, scratch, duplicates=policy, test_fraction=0, random_state=0)
+        encode(found, scratch, duplicates=policy)
 
 
 AT = 1_749_441_125  # 2025-06-09 03:52:05 UTC
@@ -292,9 +292,7 @@ def test_weights_are_added_and_returns_are_subtracted(spark, tmp_path):
     ]
     frame = spark.createDataFrame(rows, "user int, item int, bought double, time int")
     table = checked(frame, weight="bought")
-    options = {"test_fraction": 0.0, "random_state": 0, "weighted": True}
-    scratch = SparkPath(spark, str(tmp_path / "scratch"))
-    coded = encode(table.frame, scratch, duplicates="sum", **options)
+    coded = encode(table, SparkPath(spark, str(tmp_path / "scratch")))
     assert sorted(row["value"] for row in coded.pairs.collect()) == [0.5, 5.0]
 
 
