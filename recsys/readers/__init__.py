@@ -522,10 +522,10 @@ def read_frame(
         lines = text_lines(data, "a table")["line"]
         fields = lines.str.splitn(separator, len(names)).struct.rename_fields(names)
         frame = fields.struct.unnest()
-        if len(frame) and frame.item(0, -1) is None:
-            raise DataError(f"{data.name} has no header; its columns need names.")
         if len(frame) and is_known_name(frame.item(0, 0).strip()):
             frame = frame.tail(-1)  # some copies have a header
+        if len(frame) and frame.item(0, -1) is None:
+            raise DataError(f"{data.name} has no header; its columns need names.")
         frame = pl.DataFrame([stripped(column) for column in frame])
         if change is not None:
             frame = change(frame)
