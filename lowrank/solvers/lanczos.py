@@ -159,8 +159,7 @@ def leading_eigenvectors(
     is_single = dtype == np.float32
     most = max(check_every // block, 1)
     blocks = most
-    earlier_excess = math.inf
-    earlier_steps = 0
+    checked_at = 0
     history: list[float] = []
     while True:
         space.extend(blocks, at_least=k)
@@ -177,15 +176,14 @@ def leading_eigenvectors(
             return space.ritz_vectors(k), False
         if space.is_full:
             space.restart(k)
-        if excess < earlier_excess < math.inf:
-            rate = math.log(earlier_excess / excess)
-            expected = (space.steps - earlier_steps) * math.log(excess) / rate
+        if len(history) > 1 and excess < history[-2]:
+            rate = math.log(history[-2] / excess)
+            expected = (space.steps - checked_at) * math.log(excess) / rate
             # Convergence accelerates until all of the k vectors are in the basis.
             share = 0.8 if excess < _FAR else 0.4
             furthest = most if space.is_restarted else 4 * most
             blocks = min(max(int(share * expected), 1), furthest)
-        earlier_excess = excess
-        earlier_steps = space.steps
+        checked_at = space.steps
 
 
 def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
@@ -342,9 +340,13 @@ class _LanczosSpace:
         if self._tail.size:
             smallest = float(np.linalg.norm(self._tail, -2))
         self._growth = self._scale / smallest if smallest else math.inf
-        if not again and self._growth * loss > allowed:  # more than estimated
+        if not again and self._growth * loss > allowed:
+            # The loss is larger than estimated before the step.
             self._block, correction, turn = extend_basis(
-                basis, self._block, 1.0, self._rng
+                basis,
+                self._block,
+                1.0,
+                self._rng,
             )
             inside = inside + correction @ self._tail
             self._tail = turn @ self._tail
