@@ -61,17 +61,21 @@ def predicted_pairs(
     times = None
     if "timestamp" in frame.columns:
         times = unix_seconds(frame["timestamp"]).to_numpy()
-    lookup = "index" if cold_start == "error" else "find"
-    users = getattr(ratings.users, lookup)(frame["user"])
-    items = getattr(ratings.items, lookup)(frame["item"])
+    if cold_start == "error":
+        users = ratings.users.index(frame["user"])
+        items = ratings.items.index(frame["item"])
+    else:  # -1 for unknown ids
+        users = ratings.users.find(frame["user"])
+        items = ratings.items.find(frame["item"])
     is_known = (users >= 0) & (items >= 0)
-    known = users[is_known], items[is_known]
+    known_users = users[is_known]
+    known_items = items[is_known]
     # Only models that use times have the argument.
     context = {} if times is None else {"times": times[is_known]}
     predicted = np.empty(len(frame), np.float32)
     if not is_known.all():
         predicted = _cold_predictions(model, popular, users, items)
-    predicted[is_known] = model.predict(*known, **context)
+    predicted[is_known] = model.predict(known_users, known_items, **context)
     if model.predicts_ratings:
         predicted = clip_to_range(predicted, fitted.training)
     columns = [
@@ -84,7 +88,7 @@ def predicted_pairs(
             action = "estimate its uncertainty"
             raise abilities.unsupported(model, abilities.HasUncertainty, action)
         deviations = np.full(len(users), np.nan, dtype=np.float32)
-        deviations[is_known] = model.predict_std(*known, **context)
+        deviations[is_known] = model.predict_std(known_users, known_items, **context)
         columns.append(pl.Series("std", deviations, nan_to_null=True))
     return pl.DataFrame(columns)
 

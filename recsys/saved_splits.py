@@ -74,7 +74,7 @@ def save_split(
 
     Tables of items and users are saved as items.parquet and users.parquet, where `read_ratings`
     finds them. Of the table of users, the columns that can be features are saved (of `features`, by
-    default of all), and those of `keep_columns`.
+    default of all), and `keep_columns`.
     """
     check_split_target(path, overwrite=overwrite)
     with complete_directory(path, "split", DataError, overwrite=overwrite) as folder:

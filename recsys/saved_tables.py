@@ -77,8 +77,9 @@ def decoded(arrays: Arrays, prefix: str, entry: ColumnEntry) -> pl.Series:
         values = values.cast(pl.Datetime("us"))
     valid = arrays.get(f"{prefix}_valid")
     if valid is not None:
+        is_valid = pl.Series(valid)
         missing = pl.Series([None], dtype=values.dtype)
-        values = values.zip_with(pl.Series(valid), missing)
+        values = values.zip_with(is_valid, missing)
     return values.alias(entry.name)
 
 

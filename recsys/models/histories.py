@@ -22,7 +22,8 @@ class Histories:
 
     In histories of users, `indices` are items; in histories of items, they are users. They
     increase within a row. `values` are ratings, or ones for implicit feedback, and `times` are
-    seconds since 1970-01-01 UTC, if known. `features` are those of the users (or items), if any.
+    seconds since 1970-01-01 UTC, if known. `features` describe the users (or items), if there are
+    any.
     """
 
     indptr: Longs

@@ -67,20 +67,19 @@ def prepare_lists(
         # Unknown users have rows without ratings, after all others.
         empty_rows = np.full(len(unknown), ratings.nnz)
         indptr = np.append(indptr, empty_rows)
-    excluded = indptr, ratings.indices
+    exclude = CsrPairs(indptr, ratings.indices)
     if not options.exclude_seen:
-        excluded = np.zeros_like(indptr), ratings.indices[:0]
+        exclude = CsrPairs(np.zeros_like(indptr), ratings.indices[:0])
     block, pairs = blocked_pairs(options.block)
     if pairs is not None:
-        excluded = without_blocked(
-            excluded, pairs, ratings.users, ratings.items, unknown
-        )
+        seen = exclude.indptr, exclude.indices
+        seen = without_blocked(seen, pairs, ratings.users, ratings.items, unknown)
+        exclude = CsrPairs(*seen)
     allowed = candidate_mask(ratings, options.items, block, options.where, new)
     # Without features, the scores of items without ratings mean nothing.
     if new is not None and not model.uses_features:
         allowed = ~new if allowed is None else allowed & ~new
         new = None
-    exclude = CsrPairs(*excluded) if len(excluded[1]) else None
     ties = Ties(ratings.items.hashes)
 
     def search_by(scorer: Scorer) -> Search:
@@ -136,7 +135,7 @@ def _labels_of(ids: Ids, queries: IdsLike, indices: Indices) -> pl.Series:
 
 
 def with_unknown_users(known: Search, unknown: Search, n_known: int) -> Search:
-    """Return a search for known users, and another one for those of index `n_known` and above."""
+    """Return a search that is `unknown` for users of index `n_known` and above, else `known`."""
 
     def search(users: Indices, n: int) -> Iterator[TopN]:
         block_size = max(1, _RESULTS // n)

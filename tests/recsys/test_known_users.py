@@ -167,9 +167,7 @@ def test_damaged_models_are_left_to_a_recommender(tmp_path, file):
     assert lists_of_known_users(tmp_path / "model", ["1"], 2) is None
 
 
-def test_a_document_that_does_not_say_what_is_needed_is_left_to_a_recommender(
-    saved, tmp_path
-):
+def test_incomplete_documents_are_left_to_a_recommender(saved, tmp_path):
     document = json.loads((saved / "model.json").read_text())
     for changed in (
         {},
