@@ -187,10 +187,10 @@ def denoise(
         return soft_threshold(matrix, high, random_state=random_state)
     svd = svd_down_to(matrix, high, random_state)
     # sqrt((y^2 - beta - 1)^2 - 4 beta) / y with y = s / unit, in factors that cannot overflow
-    kept = svd.s.astype(np.float64)
-    kept = kept[kept > high]
-    factors = (1 - (high / kept) ** 2) * (1 - (low / kept) ** 2)
-    return _shrunk(svd, kept * np.sqrt(np.maximum(factors, 0)))
+    above = svd.s.astype(np.float64)
+    above = above[above > high]
+    factors = (1 - (high / above) ** 2) * (1 - (low / above) ** 2)
+    return _shrunk(svd, above * np.sqrt(np.maximum(factors, 0)))
 
 
 def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:

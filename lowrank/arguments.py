@@ -135,31 +135,31 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         NaN or infinity in row-major order. (Products of a LinearOperator are checked when they are
         computed.)
     """
-    given: Any = by_blocks(A)
-    if isinstance(given, MatrixOperator):
-        return given
-    if hasattr(given, "as_operator"):  # a LowRank, whose module imports this one
-        operator: MatrixOperator = given.as_operator()
+    source: Any = by_blocks(A)
+    if isinstance(source, MatrixOperator):
+        return source
+    if hasattr(source, "as_operator"):  # a LowRank, whose module imports this one
+        operator: MatrixOperator = source.as_operator()
         return operator
-    if isinstance(given, LinearOperator):
-        return ProductOperator(given, _working_dtype(given.dtype, given.shape))
+    if isinstance(source, LinearOperator):
+        return ProductOperator(source, _working_dtype(source.dtype, source.shape))
     entries: Any
     matrix: SparseOperator | DenseOperator
-    is_sparse = sparse.issparse(given)
+    is_sparse = sparse.issparse(source)
     if is_sparse:
-        dtype = _working_dtype(given.dtype, given.shape)
+        dtype = _working_dtype(source.dtype, source.shape)
         # Duplicates are summed before the dtype changes, as in A.toarray().
-        entries = canonical(sparse.csr_array(given)).astype(dtype, copy=False)
+        entries = canonical(sparse.csr_array(source)).astype(dtype, copy=False)
         matrix = SparseOperator(entries)
     else:
         masked = 0
-        if isinstance(given, np.ma.MaskedArray):
-            masked = int(np.ma.getmaskarray(given).sum())
+        if isinstance(source, np.ma.MaskedArray):
+            masked = int(np.ma.getmaskarray(source).sum())
         if masked:
             raise ArgumentError(
                 f"A must have no masked entries; got {masked}: fill them first."
             )
-        entries = as_array(given)
+        entries = as_array(source)
         dtype = _working_dtype(entries.dtype, entries.shape)
         entries = entries.astype(dtype, copy=False)
         if not (entries.flags.c_contiguous or entries.flags.f_contiguous):
@@ -194,10 +194,10 @@ def entries_of(matrix: MatrixOperator, hint: str = "") -> Any:
 
 
 def _working_dtype(
-    given: np.dtype[Any] | None, shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None, shape: tuple[int, ...]
 ) -> np.dtype[Any]:
     # NumPy's dtype for None is float64.
-    return np.dtype(real_matrix(np.dtype(given), shape, "A"))
+    return np.dtype(real_matrix(np.dtype(dtype), shape, "A"))
 
 
 def checked_rank(

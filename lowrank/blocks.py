@@ -162,8 +162,8 @@ class RowBlocks(MatrixOperator):
         """Read all blocks once for the shape, dtype, largest entry, means and deviations."""
         rows, peak, dtype = 0, 0.0, np.dtype(np.float32)
         first: Any = None
-        for given in self._start():
-            block, largest = _checked(given, rows)
+        for raw in self._start():
+            block, largest = _checked(raw, rows)
             if first is None:
                 first = block[:0]
                 self._means, self._deviations = np.zeros((2, block.shape[1]))
@@ -308,9 +308,9 @@ class RowBlocks(MatrixOperator):
         # The thread reads the next block during the computation.
         with ThreadPoolExecutor(1) as reader:
             coming = reader.submit(next, blocks, None)
-            while (given := coming.result()) is not None:
+            while (raw := coming.result()) is not None:
                 coming = reader.submit(next, blocks, None)
-                block = self._prepared(given)
+                block = self._prepared(raw)
                 end = start + block.shape[0]
                 yield slice(start, end), block
                 start = end
@@ -320,15 +320,15 @@ class RowBlocks(MatrixOperator):
                 f"got {self.shape[0]} rows at first, now {start}."
             )
 
-    def _prepared(self, given: Any) -> MatrixOperator:
+    def _prepared(self, raw: Any) -> MatrixOperator:
         block: SparseOperator | DenseOperator
         if self.is_sparse:
-            csr: Any = sparse.csr_array(given).astype(self.dtype, copy=False)
+            csr: Any = sparse.csr_array(raw).astype(self.dtype, copy=False)
             if not csr.has_sorted_indices:
                 csr = csr.sorted_indices()
             block = _SparseBlock(csr)
         else:
-            block = DenseOperator(as_array(given).astype(self.dtype, copy=False))
+            block = DenseOperator(as_array(raw).astype(self.dtype, copy=False))
         if self._factors is not None:
             block = block.scaled(self._factors)
         return block if self._row is None else block.centred(self._row)
@@ -440,9 +440,9 @@ def _copied(array: Any, part: slice) -> Any:
     return rows
 
 
-def _checked(given: Any, row: int) -> tuple[Any, float]:
+def _checked(raw: Any, row: int) -> tuple[Any, float]:
     """Check a block, and return it as float32 or float64, dense or CSR, with its largest entry."""
-    block: Any = sparse.csr_array(given) if _is_sparse(given) else as_array(given)
+    block: Any = sparse.csr_array(raw) if _is_sparse(raw) else as_array(raw)
     dtype = real_matrix(block.dtype, block.shape, "blocks")
     block = block.astype(dtype, copy=False)
     if _is_sparse(block) and not block.has_canonical_format:
@@ -472,9 +472,9 @@ def not_finite(
 ) -> ArgumentError:
     """Return the error for the first NaN or infinite entry; rows are counted from `start`."""
     if _is_sparse(A):
-        place = np.argmax(~np.isfinite(A.data))
-        row = np.searchsorted(A.indptr, place, side="right") - 1
-        column, value = A.indices[place], A.data[place]
+        position = np.argmax(~np.isfinite(A.data))
+        row = np.searchsorted(A.indptr, position, side="right") - 1
+        column, value = A.indices[position], A.data[position]
     else:
         row, column = np.argwhere(~np.isfinite(A))[0]
         value = A[row, column]

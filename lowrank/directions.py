@@ -363,7 +363,7 @@ def _loss_of_dropping(
     """
     moments = svd.s.astype(np.float64) ** 2 / count
     along = svd.Vt.astype(np.float64) @ means
-    kept = float((moments[1:] - along[1:] ** 2).sum())
+    explained = float((moments[1:] - along[1:] ** 2).sum())
     outside = max(float(means @ means - along @ along), 0.0)
     best = math.inf
     for share in _DAMPING:
@@ -373,7 +373,7 @@ def _loss_of_dropping(
         beyond = float(moments[-1]) + (1 / share - 1) * outside
         bounds = np.sort(np.append(inside, np.full(k, beyond)))[::-1]
         best = min(best, float(bounds[:k].sum()))
-    return max(0.0, 1 - kept / best) if best > 0 else 0.0
+    return max(0.0, 1 - explained / best) if best > 0 else 0.0
 
 
 def _variances_of_scores(svd: SVD, divisor: float) -> Float64Array:
@@ -400,38 +400,38 @@ def squares_outside(
         return 0.0
     columns = samples.column_squares(row)
     whole = float(columns.sum())
-    kept = lengths.astype(np.float64) ** 2
-    rest = whole - float(kept.sum())
+    squares_along = lengths.astype(np.float64) ** 2
+    outside_total = whole - float(squares_along.sum())
     cancelled = whole
     V = components.T
-    if rest < _CANCELS[str(V.dtype)] * whole:
+    if outside_total < _CANCELS[str(V.dtype)] * whole:
         wide: MatrixOperator = samples.wide()
         if row.any():
             wide = wide.centred(row)
         if V.dtype == np.float32:
             V = np.linalg.qr(V.astype(np.float64))[0]
             product = wide.matmat(np.ascontiguousarray(V))
-            kept = np.einsum("ij,ij->j", product, product)
-            rest = whole - float(kept.sum())
+            squares_along = np.einsum("ij,ij->j", product, product)
+            outside_total = whole - float(squares_along.sum())
         order = np.argsort(-columns, kind="stable")[:_MOST_COLUMNS]
-        shares = columns - (V**2) @ kept
+        shares = columns - (V**2) @ squares_along
         for part in pieces(len(order), _COLUMNS):
-            if rest >= _CANCELS["float64"] * cancelled:
+            if outside_total >= _CANCELS["float64"] * cancelled:
                 break
-            some = order[part]
-            outside = -(V @ V[some].T)
-            outside[some, np.arange(len(some))] += 1.0
+            chosen = order[part]
+            outside = -(V @ V[chosen].T)
+            outside[chosen, np.arange(len(chosen))] += 1.0
             product = wide.matmat(outside)
-            shares[some] = np.einsum("ij,ij->j", product, product)
-            cancelled -= float(columns[some].sum())
-            rest = float(shares.sum())
+            shares[chosen] = np.einsum("ij,ij->j", product, product)
+            cancelled -= float(columns[chosen].sum())
+            outside_total = float(shares.sum())
     squares = samples.column_squares(np.zeros(samples.shape[1]))
     squares[columns == 0] = 0.0  # constant columns are centred without rounding
     rounding = _rounding_of_entries(squares, samples.shape, samples.dtype, components)
     # The difference of the sums of the other columns is rounded, too.
     eps = float(np.finfo(np.float64).eps)
     rounding += 4 * eps * max(cancelled, 0.0) * max(1.0, len(components) ** 0.5)
-    return rest if rest > rounding else 0.0
+    return outside_total if outside_total > rounding else 0.0
 
 
 def _rounding_of_entries(
@@ -500,10 +500,10 @@ def joined_directions(
         rows = np.vstack([rows - batch_means, between])
     earlier = before.singular_values * math.sqrt(forgetting)
     stack = np.vstack([earlier[:, None] * before.components, rows])
-    values, components, rest = _leading_rows(stack, min(k, n_rows))
+    values, components, remainder = _leading_rows(stack, min(k, n_rows))
     squares = forgetting * before.squares
     squares += samples.column_squares(np.zeros(samples.shape[1]))
-    outside = forgetting * before.distortion + rest
+    outside = forgetting * before.distortion + remainder
     if outside <= _rounding_of_entries(
         squares, (n_rows, len(squares)), samples.dtype, components
     ):
@@ -551,14 +551,14 @@ def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray, fl
         values, vectors = np.linalg.eigh(gram)
         values = np.maximum(values[::-1], 0)
         vectors = vectors[:, ::-1].T
-        rest = float(values[k:].sum())
+        remainder = float(values[k:].sum())
         s = np.sqrt(values[:k])
-        if min(s[-1], math.sqrt(rest)) > _SQUARABLE * s[0]:
+        if min(s[-1], math.sqrt(remainder)) > _SQUARABLE * s[0]:
             Vt: FloatArray = vectors[:k]
             if rows <= columns:
                 Vt = Vt @ stack / s[:, None]
             _, s, Vt = with_signs(np.ones((1, s.size)), s, Vt)
-            return s, Vt, rest
+            return s, Vt, remainder
     if rows > columns:
         # The R of a QR decomposition has the same values and right vectors.
         stack = linalg.qr(stack, mode="r", check_finite=False)[0][:columns]

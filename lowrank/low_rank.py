@@ -279,13 +279,13 @@ class LowRank:
             If A is a LinearOperator, has another shape, or is not finite.
         """
         matrix = as_operator(A)
-        given = matrix if isinstance(matrix, RowBlocks) else entries_of(matrix)
-        if given.shape != self.shape:
-            raise ArgumentError(f"A must have shape {self.shape}; got {given.shape}.")
-        if isinstance(given, RowBlocks):
+        source = matrix if isinstance(matrix, RowBlocks) else entries_of(matrix)
+        if source.shape != self.shape:
+            raise ArgumentError(f"A must have shape {self.shape}; got {source.shape}.")
+        if isinstance(source, RowBlocks):
             distances = (
                 LowRank(self.left[rows], self.right).distance_to(part)
-                for rows, part in given._blocks()
+                for rows, part in source._blocks()
             )
             return math.hypot(*distances)
         left = self.left.astype(np.float64)
@@ -295,14 +295,14 @@ class LowRank:
         if exponent := safe_exponent(max(matrix.peak, norm), wide.dtype):
             wide = LowRank(np.ldexp(wide.left, -exponent), wide.right)
             return wide.distance_to(matrix.scaled(2.0**-exponent)) * 2.0**exponent
-        if not isinstance(given, np.ndarray):
-            coo = given.tocoo()
+        if not isinstance(source, np.ndarray):
+            coo = source.tocoo()
             entries = wide.entries(*coo.coords)
             stored = np.linalg.norm(coo.data - entries)
             others = norm**2 - float(entries @ entries)
             return math.hypot(stored, math.sqrt(max(others, 0.0)))
         differences = (
-            given[rows] - wide.left[rows] @ wide.right.T
+            source[rows] - wide.left[rows] @ wide.right.T
             for rows in _pieces(*self.shape)
         )
         return math.hypot(*map(np.linalg.norm, differences))
@@ -313,8 +313,8 @@ def _pieces(length: int, width: int) -> Iterator[slice]:
     return pieces(length, max(1, _CHUNK // max(1, width)))
 
 
-def _factor(given: ArrayLike, name: str) -> FloatArray:
-    array = np.asarray(given)
+def _factor(factor: ArrayLike, name: str) -> FloatArray:
+    array = np.asarray(factor)
     dtype = real_matrix(array.dtype, array.shape, name)
     if not np.isfinite(array).all():
         raise ArgumentError(f"{name} must be finite; got NaN or infinity.")
@@ -413,13 +413,13 @@ def _operand(
     axis: int,
 ) -> Any:
     """Return an operand of a product, after checking that it has `size` along the summed axis."""
-    given = other
+    operand = other
     if not (hasattr(other, "tocsr") or isinstance(other, LowRank)):
-        given = np.asarray(other)
-    if len(given.shape) not in (1, 2) or given.shape[axis] != size:
-        place = "first" if axis == 0 else "last"
+        operand = np.asarray(other)
+    if len(operand.shape) not in (1, 2) or operand.shape[axis] != size:
+        side = "first" if axis == 0 else "last"
         raise ArgumentError(
-            f"the other operand of @ must be a vector or a matrix with {place} dimension {size}; "
-            f"got shape {given.shape}."
+            f"the other operand of @ must be a vector or a matrix with {side} dimension {size}; "
+            f"got shape {operand.shape}."
         )
-    return given
+    return operand

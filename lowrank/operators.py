@@ -351,10 +351,10 @@ class SparseOperator(MatrixOperator):
 
         The entries of columns that are nearly full are centred, so that products do not cancel.
         """
-        centred, rest = _centred_columns(self.csr, np.asarray(row, np.float64))
+        centred, remainder = _centred_columns(self.csr, np.asarray(row, np.float64))
         if centred is None:
             return CentredOperator(self, row)
-        return CentredOperator(type(self)(centred), rest, (self, row))
+        return CentredOperator(type(self)(centred), remainder, (self, row))
 
     def wide(self) -> Self:
         """Return the operator with vectors, products and sums in float64; float32 is copied."""

@@ -247,10 +247,10 @@ def validated_array(
     if np.isfinite(largest_entry(data.data if is_sparse else data)):
         return data
     if allow_nan and not is_sparse:
-        known = np.where(np.isnan(data), 0, data)
-        if np.isfinite(known).all():
+        without_nan = np.where(np.isnan(data), 0, data)
+        if np.isfinite(without_nan).all():
             return data
-        raise not_finite(known, "X")
+        raise not_finite(without_nan, "X")
     raise not_finite(data, "X")
 
 
@@ -276,8 +276,8 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
         is_contiguous = rows.flags.c_contiguous or rows.flags.f_contiguous
         order = "K" if is_contiguous else "C"
         return DenseOperator(rows.astype(X.dtype, order, copy=False))
-    given: Any = X
-    csr = canonical(given.tocsr())
+    matrix: Any = X
+    csr = canonical(matrix.tocsr())
     if not center_samples:
         return SparseOperator(csr)
     n, m = csr.shape

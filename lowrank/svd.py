@@ -172,9 +172,9 @@ class SVD:
         if self.k == min(self.shape):
             return 0.0
         whole = self.frobenius_norm
-        kept = self._kept_norm
+        explained = self._kept_norm
         # The root of whole**2 - kept**2, whose squares may overflow.
-        return math.sqrt(max(whole - kept, 0.0)) * math.sqrt(whole + kept)
+        return math.sqrt(max(whole - explained, 0.0)) * math.sqrt(whole + explained)
 
     @property
     def explained_energy(self) -> float | None:
