@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import polars.selectors as cs
 
@@ -19,11 +18,10 @@ from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.parts import Mask
+from recsys.ranking.topn import CsrPairs
 
 BlockLike: TypeAlias = "IdsLike | FrameLike | Mapping[Any, IdsLike]"
 """Items to block for everyone; or for each user, as a frame of users and items or a mapping."""
-Rows: TypeAlias = "tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]"
-"""Row starts and item indices of a CSR matrix."""
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 # Subqueries can read files. Backslashes, comments and dollars can hide a subquery from `_TEXT`.
@@ -39,14 +37,12 @@ _MODEST = re.compile(
     r"|substring|trim|upper|year|and|between|case|else|ilike|in|like|not|or|then|when",
     re.IGNORECASE,
 )
-_USER = re.compile(
-    rf"{_TEXT.pattern}|\buser\b", re.IGNORECASE
-)  # a function of SQL, unless quoted
+# A function of SQL, unless it is quoted.
+_USER = re.compile(rf"{_TEXT.pattern}|\buser\b", re.IGNORECASE)
 _CALL = re.compile(r"([^\W\d]\w*)\s*\(")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
-_MOST_WORDS = (
-    400  # the parser of polars recurses without a limit, and would crash the process
-)
+# The parser of polars recurses without a limit, and would crash the process.
+_MOST_WORDS = 400
 
 
 def candidate_mask(
@@ -76,43 +72,42 @@ def blocked_pairs(
 ) -> tuple[IdsLike | None, pl.DataFrame | None]:
     """Return the items blocked for everyone, and a frame of pairs blocked for single users."""
     if isinstance(block, Mapping):
-        columns: dict[str, list[Any]] = {"user": [], "item": []}
-        for user, items in block.items():
-            ids = list(listed(items))
-            columns["user"] += [user] * len(ids)
-            columns["item"] += ids
-        return None, pl.DataFrame(
-            [query_series(ids, kind) for kind, ids in columns.items()]
-        )
+        users: list[Any] = []
+        items: list[Any] = []
+        for user, blocked in block.items():
+            ids = [*listed(blocked)]
+            users += [user] * len(ids)
+            items += ids
+        columns = query_series(users, "user"), query_series(items, "item")
+        return None, pl.DataFrame(columns)
     if not hasattr(block, "columns"):
         return block, None  # type: ignore[return-value]
     pairs = of_roles(block, ("item",), ("user",))  # type: ignore[arg-type]
     return (None, pairs) if "user" in pairs.columns else (pairs["item"], None)
 
 
-def without_blocked(
-    seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, others: Ids
-) -> Rows:
-    """Return the entries of `seen` and the blocked pairs, ignoring unknown users and items.
+def with_blocked(
+    seen: CsrPairs, pairs: pl.DataFrame, ratings: Ratings, unknown: Ids
+) -> CsrPairs:
+    """Return the pairs of `seen` and the blocked ones, ignoring unknown users and items.
 
-    The rows are first `users`, then `others`, who are unknown to the model.
+    The rows are first the users of the ratings, then `unknown` ones.
     """
-    import scipy.sparse as sp
+    from scipy.sparse import coo_array, csr_array
 
-    rows, columns = users.find(pairs["user"]), items.find(pairs["item"])
-    unknown_rows = others.find(pairs["user"])
-    rows = np.where((rows < 0) & (unknown_rows >= 0), len(users) + unknown_rows, rows)
-    is_known = (rows >= 0) & (columns >= 0)
-    shape = (len(seen[0]) - 1, len(items))
-    ones = np.ones(int(is_known.sum()), np.int8)
-    blocked = sp.coo_array(
-        (ones, (rows[is_known], columns[is_known])), shape=shape
-    ).tocsr()
-    rated = sp.csr_array(
-        (np.ones(len(seen[1]), np.int8), seen[1], seen[0]), shape=shape
-    )
-    both = rated + blocked
-    return both.indptr.astype(np.int64), both.indices.astype(np.int32)
+    rows = ratings.users.find(pairs["user"])
+    unknown_rows = unknown.find(pairs["user"])
+    is_unknown = (rows < 0) & (unknown_rows >= 0)
+    rows[is_unknown] = ratings.n_users + unknown_rows[is_unknown]
+    columns = ratings.items.find(pairs["item"])
+    has_both = (rows >= 0) & (columns >= 0)
+    rows, columns = rows[has_both], columns[has_both]
+    shape = len(seen.indptr) - 1, ratings.n_items
+    blocked = coo_array((np.ones(len(rows), np.int8), (rows, columns)), shape=shape)
+    ones = np.ones(len(seen.indices), np.int8)
+    rated = csr_array((ones, seen.indices, seen.indptr), shape=shape)
+    both = rated + blocked.tocsr()
+    return CsrPairs(both.indptr.astype(np.int64), both.indices.astype(np.int32))
 
 
 def rows_where(

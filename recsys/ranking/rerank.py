@@ -25,7 +25,7 @@ from recsys.ranking.filters import (
     blocked_pairs,
     candidate_mask,
     rows_where,
-    without_blocked,
+    with_blocked,
 )
 from recsys.ranking.lists import ListOptions
 from recsys.ranking.topn import CsrPairs, Scorer, TopN, check_n, inverse_lengths, top_n
@@ -72,9 +72,7 @@ def prepare_lists(
         exclude = CsrPairs(np.zeros_like(indptr), ratings.indices[:0])
     block, pairs = blocked_pairs(options.block)
     if pairs is not None:
-        seen = exclude.indptr, exclude.indices
-        seen = without_blocked(seen, pairs, ratings.users, ratings.items, unknown)
-        exclude = CsrPairs(*seen)
+        exclude = with_blocked(exclude, pairs, ratings, unknown)
     allowed = candidate_mask(ratings, options.items, block, options.where, new)
     # Without features, the scores of items without ratings mean nothing.
     if new is not None and not model.uses_features:
