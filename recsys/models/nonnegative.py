@@ -18,8 +18,11 @@ def has_topics(model: Model) -> bool:
 def strongest_first(factors: Floats) -> Floats:
     """Return factors with their columns in descending order of length."""
     # The strongest topic is the first that a user reads.
-    squares = np.square(factors, dtype=np.float64).sum(axis=0)
-    order = np.argsort(-squares, kind="stable")
+    squares = np.square(factors, dtype=np.float64)
+    order = np.argsort(
+        -squares.sum(axis=0),
+        kind="stable",
+    )
     return np.ascontiguousarray(factors[:, order])
 
 
@@ -30,6 +33,7 @@ def inverse_on(system: Doubles, support: Mask) -> Doubles:
     these it is a sum over ratings, as an unconstrained solution is.
     """
     inverse = np.zeros_like(system)
-    chosen = np.ix_(support, support)
-    inverse[chosen] = np.linalg.inv(system[chosen])
+    rows = np.flatnonzero(support)
+    block = np.ix_(rows, rows)
+    inverse[block] = np.linalg.inv(system[block])
     return inverse
