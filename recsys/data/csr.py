@@ -553,8 +553,14 @@ def _array_of(column: pl.Series, memory: Array | None) -> Array:
 
 def _checked_keys(events: pl.Series, rows: Rows) -> Hashes:
     """Return the hashes of ids of events, or raise an error for a rounded number."""
-    row = first_rounded(events)
-    if row is not None:
+    if events.dtype.is_float():
+        numbers = events.fill_nan(None)
+        rounded = is_bad_id(numbers) & (numbers == numbers.floor())
+    else:
+        texts = events.cast(pl.String)
+        rounded = is_bad_id(texts) & ~texts.is_in(MISSING_IDS)
+    if rounded.any():
+        row = rounded.arg_max() or 0
         problem = id_problem(events[row], "event", events.dtype)
         raise DataError(f"{rows.place(row)}: {problem}")
     return event_keys(events)
@@ -573,20 +579,6 @@ def event_keys(ids: pl.Series) -> Hashes:
         hashes[is_missing.fill_null(True).to_numpy()] = 0
         keys[start : start + _CHUNK] = hashes
     return keys
-
-
-def first_rounded(ids: pl.Series) -> int | None:
-    """Return the first row with a rounded id of an event, which may be several ids."""
-    if ids.dtype.is_float():
-        numbers = ids.fill_nan(None)
-        is_whole = numbers == numbers.floor()
-        rounded = is_bad_id(numbers) & is_whole
-    else:
-        texts = ids.cast(pl.String)
-        rounded = is_bad_id(texts) & ~texts.is_in(MISSING_IDS)
-    if not rounded.any():
-        return None
-    return rounded.arg_max()
 
 
 def _check_events(entries: Entries) -> None:
