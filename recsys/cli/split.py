@@ -176,6 +176,7 @@ def load_splits(
             )
         note(f"{source} is a split; its files are used as they are")
         loaded = read_split(source, read)
+    # Files that were split elsewhere may let models learn from the future.
     if isinstance(loaded, evaluation.Split) and loaded.method == "given":
         times = loaded.train.timestamps
         tested = loaded.test.timestamps

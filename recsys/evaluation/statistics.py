@@ -91,8 +91,9 @@ def _block_sizes(n: int, n_users: int) -> Iterator[int]:
     """Yield numbers of rows of n_users that take little memory, n in all."""
     step = max(1, _BLOCK // n_users)
     while n > 0:
-        yield min(step, n)
-        n -= step
+        size = min(step, n)
+        yield size
+        n -= size
 
 
 def percentiles(replicates: Doubles, confidence: float) -> Doubles:
@@ -150,7 +151,8 @@ def sign_flip(
     limit = observed[undecided] / scale - _ROUNDING
     totals = units.sum(axis=0)
     rng = np.random.default_rng(random_state)
-    n_extreme = np.zeros(len(undecided), dtype=np.int64)
+    n_undecided = len(undecided)
+    n_extreme = np.zeros(n_undecided, dtype=np.int64)
     n_bytes = 4 * math.ceil(n_users / 32)  # bytes are drawn in fours
     for n in _block_sizes(flips, n_users):
         drawn = np.frombuffer(rng.bytes(n * n_bytes), dtype=np.uint8)

@@ -147,6 +147,7 @@ def evaluate(
         metrics["mae"] = Metric(row["absolutes"] / row["pairs"], None, row["pairs"])
     for name in _MEANS:
         mean = row[name]
+        # The interval of a mean over independent users, by the normal distribution.
         half = _NORMAL_95 * (row[f"{name}_std"] or 0.0) / math.sqrt(row["users"])
         interval = (mean - half, mean + half) if row["users"] > 1 else None
         metrics[f"{name}@{n}"] = Metric(mean, interval, row["users"])
@@ -177,8 +178,10 @@ def measure(
     values = sql.collect_list(sql.col("value").cast("double")).alias("values")
     tested = sql.collect_list("item").alias("tested")
     by_user = pairs.groupBy(sql.col("user").alias("index")).agg(tested, values)
+    # The training ratings of the users have the name values, too.
     users = model.table(spark, "users").drop("values").join(by_user, "index")
     shared: Any = spark.sparkContext.broadcast(item_table(model, spark))
+    # The workers get the function itself with the closure.
     ordinary_model = topn.ordinary_model
     lowest = -math.inf if relevant_from is None else relevant_from
 
@@ -189,6 +192,7 @@ def measure(
             lists: list[Any] = [[]] * len(table)
             if n:
                 top = topn.top_items(fitted, table, shared.value["id"], n, by_user=True)
+                # The rows of users are in order; users may have shorter lists, or none.
                 starts = np.searchsorted(top.rows, np.arange(1, len(table)))
                 lists = np.split(top.items, starts)
             rows = table.select("others", "tested", "values").iter_rows()
@@ -223,6 +227,7 @@ def _scores(items: Any, relevant: Any, n: int) -> tuple[float, float, float]:
     """Return precision, recall and NDCG of a list of items."""
     hits = np.isin(items, relevant)
     gains = 1 / np.log2(np.arange(2, n + 2))
+    # NDCG is 1 if the list begins with as many relevant items as there are.
     best = gains[: len(relevant)].sum()
     gain = gains[: len(hits)] @ hits
     return hits.sum() / n, hits.sum() / len(relevant), gain / best

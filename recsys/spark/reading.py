@@ -118,7 +118,9 @@ def checked_ratings(
     frame = frame.toDF(*map(str, range(len(frame.columns))))
     columns = {role: sql.col(str(position)) for role, position in positions.items()}
     one = sql.lit(1.0).cast("float")
-    value = columns["rating"].try_cast("float") if "rating" in columns else one
+    value = one
+    if "rating" in columns:
+        value = columns["rating"].try_cast("float")
     selected = [value.alias("value")]
     if "timestamp" in columns:
         selected.append(columns["timestamp"].alias("time"))
@@ -169,10 +171,12 @@ def _ids(column: Column, kind: str, role: str, name: str) -> Column:
     if kind not in _NUMBERS:
         return column.cast("string")
     integers = column.try_cast("bigint")
-    is_whole = column == integers
-    if kind in _EXACT:  # larger floats may be several ids
-        is_whole &= sql.abs(column) <= _EXACT[kind]
-    return sql.when(is_whole, integers)
+    is_id = column == integers
+    if kind in _EXACT:
+        # Larger floats may stand for several ids.
+        size = sql.abs(column)
+        is_id &= size <= _EXACT[kind]
+    return sql.when(is_id, integers)
 
 
 def _whole(texts: Column) -> Column:
@@ -295,12 +299,13 @@ def _with_seconds(
     types |= {"time": "double", "kind": "string", "text": "string"}
     schema = ", ".join(f"{column} {kind}" for column, kind in types.items())
     dated = map_in_arrow(frame, convert, schema)
-    ends = (sql.min("time"), sql.max("time"), sql.min("text"))
-    totals = dated.groupBy("kind").agg(sql.count("*"), *ends)
-    groups = {
-        group["kind"]: group
-        for group in totals.toDF("kind", "n", "first", "last", "text").collect()
-    }
+    totals = dated.groupBy("kind").agg(
+        sql.count("*").alias("n"),
+        sql.min("time").alias("first"),
+        sql.max("time").alias("last"),
+        sql.min("text").alias("text"),
+    )
+    groups = {group["kind"]: group for group in totals.collect()}
     if _UNREAD in groups:
         unread = groups[_UNREAD]
         raise DataError(
@@ -407,7 +412,9 @@ def encode(
         table = table.join(ids.toDF(role, "index"), role).drop(role)
         table = table.withColumnRenamed("index", role)
         numbered_ids[role] = ids
-    draw = sql.pmod(sql.xxhash64("user", "item", sql.lit(random_state)), _STEPS)
+    # A hash of the pair decides alike, however the rows are distributed.
+    pair_hash = sql.xxhash64("user", "item", sql.lit(random_state))
+    draw = sql.pmod(pair_hash, _STEPS)
     is_held = (draw < round(test_fraction * _STEPS)).alias("held")
     policy = duplicates or ("sum" if ratings.weighted else "last")
     pairs = merged(table, policy).select("*", is_held)

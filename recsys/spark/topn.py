@@ -136,6 +136,7 @@ def top_items(
     if by_user:
         hashes = Ids(users["id"], "user", sort=False).hashes
         ties = user_ties(ties.items, hashes)
+    # The items that each user has had, as rows of a CSR matrix, or no items.
     lengths = users["others"].list.len().to_numpy() * exclude_seen
     indptr = np.append(0, np.cumsum(lengths)).astype(np.int64)
     seen = flat(users["others"], np.int32)[: indptr[-1]]
