@@ -174,7 +174,8 @@ def read_parquet(
         if "item" in roles and isinstance(types[names[roles["item"]]], pl.List):
             # A list of items becomes a row for each.
             plans = [scan.select(**columns).explode("item").drop_nulls("item")]
-        batches = Batches()
+        # Room for all rows, because arrays that grow need more memory.
+        batches = Batches(n_rows)
         for n_plans, plan in enumerate(plans):
             n_read = n_plans * n_rows
             for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
