@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,9 @@ _READ |= getattr(os, "O_NOFOLLOW", 0) | getattr(
     os, "O_NONBLOCK", 0
 )  # pipes do not block
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+
+Signature: TypeAlias = list[tuple[str, int, int, int, int]]
+"""Names, numbers, sizes, times and rights of the files in a directory."""
 
 
 class DamageError(ValueError):
@@ -324,3 +327,21 @@ def check_rows(
         raise DamageError(f"{name} does not end at the number of entries")
     if indices.size and not (indices.min() >= 0 and indices.max() < n_columns):
         raise DamageError(f"the entries of {name} have columns that do not exist")
+
+
+def signature_of(path: str) -> Signature:
+    """Return what changes with anything in a directory, its rights included; [] if missing."""
+    entries: Signature = []
+    folders = [os.path.realpath(as_path(path))]
+    for folder in folders:  # grows by the folders in them
+        try:
+            with os.scandir(folder) as scanned:
+                for entry in scanned:
+                    status = entry.stat(follow_symlinks=False)
+                    numbers = (status.st_size, status.st_mtime_ns, status.st_mode)
+                    entries.append((entry.path, status.st_ino, *numbers))
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        except OSError:
+            continue
+    return sorted(entries)

@@ -12,10 +12,9 @@ from recsys import model_file
 from recsys.errors import ModelFileError
 from recsys.model_file import INDEX_FORMAT, format_of
 from recsys.recommender import Recommender
-from recsys.saved_arrays import DamageError
+from recsys.saved_arrays import DamageError, signature_of
 from recsys.serve.catalogue import Json
 from recsys.serve.responses import Responses
-from recsys.serve.slots import signature_of
 
 if TYPE_CHECKING:
     from recsys.lsi.index import Index

@@ -9,15 +9,14 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 from recsys.errors import RecsysError
-from recsys.saved_arrays import MANIFEST, as_path
+from recsys.saved_arrays import MANIFEST, Signature, as_path, signature_of
 from recsys.serve.problems import ProblemError
 from recsys.serve.trial import Trial
 
 T = TypeVar("T")
-Signature: TypeAlias = list[tuple[str, int, int, int, int]]
 
 _PATIENCE = 60.0  # seconds until a load that the system has failed is tried again
 _RENAMES = 0.1  # seconds for which a path may be missing between two renames
@@ -119,24 +118,6 @@ class Slot(Generic[T]):
         self._retry_time = time.monotonic() + _PATIENCE if is_of_system else math.inf
         self._signature = signature
         self.rejected = reason
-
-
-def signature_of(path: str) -> Signature:
-    """Return what changes with anything in a directory, its rights included; [] if missing."""
-    entries: Signature = []
-    folders = [os.path.realpath(as_path(path))]
-    for folder in folders:  # grows by the folders in them
-        try:
-            with os.scandir(folder) as scanned:
-                for entry in scanned:
-                    status = entry.stat(follow_symlinks=False)
-                    numbers = (status.st_size, status.st_mtime_ns, status.st_mode)
-                    entries.append((entry.path, status.st_ino, *numbers))
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-        except OSError:
-            continue
-    return sorted(entries)
 
 
 def without_folders(sentence: str, path: str) -> str:
