@@ -129,7 +129,8 @@ def main_directions(
 
     The result has shape (n_features, r).
     """
-    weight = (counts / max(1, counts.sum())).astype(dtype)
+    total = max(1, int(counts.sum()))
+    weight = (counts / total).astype(dtype)
     design = FeatureDesign.of(features, weight)
     weight = weight[:, None]
     n_features = design.n_features

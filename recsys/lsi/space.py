@@ -323,6 +323,7 @@ class Weighting:
         weighted = sparse.csr_array(csr, shape=counts.shape, copy=False)
         if self.name == "count":
             return weighted
+        squares: sparse.csr_array[np.float64]
         squares = weighted.power(2, dtype=np.float64)
         norms = np.sqrt(squares.sum(axis=1))
         inverse = np.zeros_like(norms)

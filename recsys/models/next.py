@@ -174,7 +174,7 @@ class Next(Model):
         self._take_histories(Histories.of(ratings))
         sequences = sequences_of_events(ratings)
         counts = np.bincount(sequences.items, sequences.weights, self.n_items)
-        chances = _BACKOFF * counts / max(counts.sum(), 1)
+        chances = _BACKOFF * counts / max(float(counts.sum()), 1.0)
         self.item_chances = chances.astype(np.float32)
         self._choose_shares(sequences)
         self._set_weights(sequences)

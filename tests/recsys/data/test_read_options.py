@@ -49,8 +49,8 @@ def test_a_new_option_needs_only_its_declaration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     declaration = Declaration("text", "Another option.", flag="other_option")
-    hints = {**ReadOptions.__annotations__, "another": Annotated[str, declaration]}
-    monkeypatch.setattr(ReadOptions, "__annotations__", hints)
+    hint = Annotated[str, declaration]
+    monkeypatch.setitem(ReadOptions.__annotations__, "another", hint)
 
     @click.command()
     @reader_options("all")
