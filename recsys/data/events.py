@@ -82,10 +82,10 @@ def collect(
         if csr is not None:
             return Collected(csr, None, rule, order.in_time_order, n_same)
     if events.seconds is not None:
-        repeated = _repeated(events)
-        n_same += int(repeated.sum())
-        if repeated.any():
-            events = events.take(~repeated)
+        is_repeated = repeated(events)
+        n_same += int(is_repeated.sum())
+        if is_repeated.any():
+            events = events.take(~is_repeated)
             order = _order_of_time(events, known_order)
     events = _sorted_by_time(events, order.in_time_order).compact()
     csr, n_returned = aggregate(events, shape, rule, implicit=implicit)
@@ -356,7 +356,7 @@ def _has_returns(values: Values | None) -> bool:
     return bool(float(numbers.min(initial=np.inf)) <= 0)
 
 
-def _repeated(events: Events) -> Mask:
+def repeated(events: Events) -> Mask:
     """Mark the events that an earlier row of the same user has told already."""
     repeated = np.zeros(len(events), np.bool_)
     arrays = arrays_of(events)

@@ -73,8 +73,7 @@ def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Dou
         # Number the users of each sample apart, to count all samples at once.
         drawn += np.arange(n)[:, None] * n_users
         counts = np.bincount(drawn.ravel(), minlength=n * n_users)
-        counts = counts.reshape(n, n_users)
-        weights = counts.astype(np.float64)
+        weights = counts.reshape(n, n_users).astype(np.float64)
         sums = weights @ above
         totals = weights @ below.T
         totals = totals[:, column_of.ravel()]
@@ -156,8 +155,8 @@ def sign_flip(
     n_bytes = 4 * math.ceil(n_users / 32)  # bytes are drawn in fours
     for n in _block_sizes(flips, n_users):
         drawn = np.frombuffer(rng.bytes(n * n_bytes), dtype=np.uint8)
-        drawn = drawn.reshape(n, n_bytes)
-        bits = np.unpackbits(drawn, axis=1, count=n_users)
+        rows = drawn.reshape(n, n_bytes)
+        bits = np.unpackbits(rows, axis=1, count=n_users)
         # With signs 2 b - 1 of bits b, the sum is 2 sum(b d) - sum(d).
         sums = bits.astype(np.float32) @ units
         is_extreme = np.abs(2 * sums - totals) >= limit

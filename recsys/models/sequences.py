@@ -6,12 +6,11 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from recsys.data.arrays import Doubles, Floats, Ints, Longs, Mask
 from recsys.data.csr import Events
-from recsys.data.events import event_weights
+from recsys.data.events import event_weights, repeated
 from recsys.models.histories import Histories
-from recsys.models.parts import Floats, Indices
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -26,8 +25,8 @@ LEAST_WEIGHT = 0.01  # items further back count less than this, and are left out
 class Sequences(NamedTuple):
     """Items of users in the order of time, the oldest first, with their weights."""
 
-    indptr: NDArray[np.int64]
-    items: NDArray[np.int32]
+    indptr: Longs
+    items: Ints
     weights: Floats
 
     @property
@@ -36,27 +35,33 @@ class Sequences(NamedTuple):
         return len(self.indptr) - 1
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Longs:
         """Number of items of each user."""
         return np.diff(self.indptr)
 
     @property
-    def users(self) -> NDArray[np.int32]:
+    def users(self) -> Ints:
         """User of each item."""
         users = np.arange(self.n_users, dtype=np.int32)
         return np.repeat(users, self.lengths)
 
     @property
-    def lags(self) -> NDArray[np.int64]:
+    def lags(self) -> Longs:
         """Place of each item from the end of its sequence; the latest item has 1."""
         ends = np.repeat(self.indptr[1:], self.lengths)
-        return ends - np.arange(len(self.items))
+        positions = np.arange(len(self.items))
+        return ends - positions
 
-    def without_last(self, which: NDArray[np.bool_]) -> Sequences:
+    def without_last(self, which: Mask) -> Sequences:
         """Return the sequences without the last item of some users."""
-        remaining = (self.lags > 1) | ~which[self.users]
-        indptr = self.indptr - np.append(0, np.cumsum(which))
-        return Sequences(indptr, self.items[remaining], self.weights[remaining])
+        is_left_out = which[self.users] & (self.lags == 1)
+        remaining = np.flatnonzero(~is_left_out)
+        n_left_out = np.append(0, np.cumsum(which))
+        return Sequences(
+            indptr=self.indptr - n_left_out,
+            items=self.items[remaining],
+            weights=self.weights[remaining],
+        )
 
 
 def sequences_of_events(ratings: Ratings) -> Sequences:
@@ -65,7 +70,9 @@ def sequences_of_events(ratings: Ratings) -> Sequences:
     The mean weight is 1. Grades do not count as weights: disliked items come next, too.
     """
     events = ratings.log
-    events = events.take(~_come_twice(events))
+    # Two events of an item in the same second are one visit.
+    visits = Events(events.indptr, events.items, seconds=events.seconds)
+    events = events.take(~repeated(visits))
     weights = np.ones(len(events), np.float32)
     if ratings.implicit and len(events):
         weights = event_weights(events, ratings.rule)
@@ -73,32 +80,7 @@ def sequences_of_events(ratings: Ratings) -> Sequences:
     return Sequences(events.indptr, events.items, weights)
 
 
-def _come_twice(events: Events) -> NDArray[np.bool_]:
-    """Return which events repeat another one of the same user, item and second."""
-    repeat = np.zeros(len(events), np.bool_)
-    if events.seconds is None:
-        return repeat
-    # Only events next to one of the same user and second are compared: they are few.
-    is_tied = np.diff(events.users) == 0
-    is_tied &= np.diff(events.seconds) == 0
-    first = np.append(is_tied, False)
-    second = np.append(False, is_tied)
-    tied = np.flatnonzero(first | second)
-    if not len(tied):
-        return repeat
-    items = events.items[tied]
-    seconds = events.seconds[tied]
-    users = events.users[tied]
-    order = np.lexsort((items, seconds, users))
-    is_same = np.ones(len(tied) - 1, np.bool_)
-    for key in (items, seconds, users):
-        is_same &= np.diff(key[order]) == 0
-    later = order[1:]
-    repeat[tied[later[is_same]]] = True
-    return repeat
-
-
-def order_of_time(histories: Histories) -> Indices:
+def order_of_time(histories: Histories) -> Longs:
     """Return the order in which the items of each user came; as they are without times."""
     if histories.times is None:
         return np.arange(len(histories.indices))
@@ -121,11 +103,13 @@ def sources(sequences: Sequences, n_items: int, gamma: float) -> Sparse:
     """Return a row for each user, in which an item j places back adds gamma^j times its weight."""
     from scipy.sparse import coo_array
 
-    values = recency(sequences, gamma)
-    recent = np.flatnonzero(values)
-    entries = (sequences.users[recent], sequences.items[recent])
+    weights = recency(sequences, gamma)
+    recent = np.flatnonzero(weights)
+    users = sequences.users[recent]
+    items = sequences.items[recent]
     shape = (sequences.n_users, n_items)
-    return coo_array((values[recent], entries), shape=shape).tocsr()
+    matrix = coo_array((weights[recent], (users, items)), shape=shape)
+    return matrix.tocsr()
 
 
 def recency(sequences: Sequences, gamma: float) -> Floats:
@@ -136,9 +120,7 @@ def recency(sequences: Sequences, gamma: float) -> Floats:
     return weights
 
 
-def transitions(
-    sequences: Sequences, n_items: int, gammas: NDArray[np.float64]
-) -> list[Sparse]:
+def transitions(sequences: Sequences, n_items: int, gammas: Doubles) -> list[Sparse]:
     """Return for each gamma the sums of ``gamma**lag`` over pairs of an item and a later one.
 
     The entry (i, j) sums the pairs in which j comes `lag` places after i.
@@ -149,8 +131,10 @@ def transitions(
     for lag in range(2, max(longest) + 1):
         pairs = _pairs_apart(sequences, n_items, lag)
         for at, gamma in enumerate(gammas):
-            if lag <= longest[at]:
-                sums[at] = sums[at] + pairs * np.float32(gamma**lag)
+            if lag > longest[at]:
+                continue
+            weight = np.float32(gamma**lag)
+            sums[at] = sums[at] + pairs * weight
     return sums
 
 
@@ -162,5 +146,8 @@ def _pairs_apart(sequences: Sequences, n_items: int, lag: int) -> Sparse:
     earlier = np.flatnonzero(sequences.lags > lag)
     later = earlier + lag
     weights = sequences.weights[earlier] * sequences.weights[later]
-    pairs = (sequences.items[earlier], sequences.items[later])
-    return coo_array((weights, pairs), shape=(n_items, n_items)).tocsr()
+    rows = sequences.items[earlier]
+    columns = sequences.items[later]
+    shape = (n_items, n_items)
+    matrix = coo_array((weights, (rows, columns)), shape=shape)
+    return matrix.tocsr()

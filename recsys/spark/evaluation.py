@@ -228,6 +228,7 @@ def _scores(items: Any, relevant: Any, n: int) -> tuple[float, float, float]:
     hits = np.isin(items, relevant)
     gains = 1 / np.log2(np.arange(2, n + 2))
     # NDCG is 1 if the list begins with as many relevant items as there are.
-    best = gains[: len(relevant)].sum()
-    gain = gains[: len(hits)] @ hits
-    return hits.sum() / n, hits.sum() / len(relevant), gain / best
+    best = float(gains[: len(relevant)].sum())
+    gain = float(gains[: len(hits)] @ hits)
+    n_hits = int(hits.sum())
+    return n_hits / n, n_hits / len(relevant), gain / best
