@@ -125,7 +125,7 @@ class EASE(ProfileModel, ItemItemModel):
             features = matrix.multiply(scale[:, None]).tocsr()
             for rows in _row_blocks(n):
                 P[rows] += (features[rows] @ features.T).toarray()
-        _invert(P)
+        invert(P)
         # B = I - P diag(P)^-1, for histories scaled by D.
         scale = -1 / np.diagonal(P)
         for rows in _row_blocks(n):
@@ -412,7 +412,7 @@ def default_penalty(counts: NDArray[np.integer[Any]]) -> float:
     return float(_PENALTY * np.cbrt(n_users @ n_users / n_users.sum()))
 
 
-def _invert(P: Floats) -> None:
+def invert(P: Floats) -> None:
     """Replace a positive definite matrix by its inverse, without a copy."""
     from scipy.linalg import lapack
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from recsys.errors import DataError
 from recsys.models.base import Model, Progress, check_indices
+from recsys.models.ease import default_penalty, invert
 from recsys.models.histories import Explanation, Histories
 from recsys.models.linear_filter import power, power_parameter
 from recsys.models.parameters import fitted, model, parameter
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from recsys.models.sequences import Sparse
 
 _DECAYS = (1.0, 3.0, 8.0)  # items: the last one, a sitting, a phase of a user
+_UNORDERED = (
+    0.0  # in the place of a decay: the whole history, in which all items count alike
+)
 _DENSE = 4096  # items with an exact Gram matrix; of the others, only its diagonal
 _MOST_SOLVED = 2**28  # entries of the solution of a regression: 1 GB
 _MOST_WEIGHTS = 2**26  # stored weights of all regressions: 512 MB
@@ -64,11 +68,13 @@ class Next(Model):
 
     .. math:: (1 - \gamma^2) S'S = \gamma^2 (S'T + T'S + T'T) - \sum_u z_u' z_u.
 
+    One more regression has the whole history without order: the weights of `ease`, between
+    frequent items.
+
     Neighbours are training users with the same latest items. They add the mean of their
     histories, weighted by the square of what they share. Users with the same items are left
-    out, as they tell nothing new. All parts estimate the chance that an item is next. Their
-    shares in a score are chosen to rank the last items of the training users best, after
-    fits without these items.
+    out, as they tell nothing new. The shares of all parts in a score are chosen to rank the
+    last items of the training users best, after fits without these items.
 
     Attributes
     ----------
@@ -77,7 +83,8 @@ class Next(Model):
     unit : float
         The mean weight, which counts as 1 in a history.
     decays, shares : float32 ndarrays of shape (n_decays,)
-        Decay of each regression in items, and its share in the scores.
+        Decay of each regression in items, and its share in the scores. The last decay is 0,
+        which stands for the whole history without order.
     neighbor_share : float
         Share of the neighbours in the scores.
     item_chances : float32 ndarray of shape (n_items,)
@@ -166,7 +173,7 @@ class Next(Model):
             )
         self.n_items = ratings.n_items
         decays = _DECAYS if self.decay is None else (self.decay,)
-        self.decays = np.array(decays, np.float32)
+        self.decays = np.array([*decays, _UNORDERED], np.float32)
         self.weighted = ratings.implicit and ratings.weighted
         self.unit = 1.0
         if self.weighted:
@@ -183,23 +190,25 @@ class Next(Model):
         """Solve the regression of each decay, and store the largest weights of each item."""
         from scipy.sparse import vstack
 
-        gammas = self._gammas
-        regressions = []
-        for gamma, pairs in zip(
-            gammas, transitions(sequences, self.n_items, gammas), strict=True
-        ):
+        gammas = self._gammas[:-1]
+        pairs_of_decays = transitions(sequences, self.n_items, gammas)
+        weights = []
+        for gamma, pairs in zip(gammas, pairs_of_decays, strict=True):
             regression = _Regression(sequences, pairs, gamma, self.item_power)
-            regressions.append(regression.weights(self.regularization, self._n_kept))
-        stacked = vstack(regressions, format="csr")
+            weights.append(regression.weights(self.regularization, self._n_kept))
+        weights.append(_unordered_weights(self._binary_histories, self._n_kept))
+        stacked = vstack(weights, format="csr")
         self.weight_indptr = stacked.indptr.astype(np.int64)
         self.weight_items = stacked.indices.astype(np.int32)
         self.weight_values = stacked.data
 
     @property
     def _gammas(self) -> NDArray[np.float64]:
-        """Weight of an item one place back, of each decay."""
+        """Weight of an item one place back, of each decay; 1 without order."""
         decays = self.decays.astype(np.float64)
-        gammas: NDArray[np.float64] = np.exp(-1 / decays)
+        gammas = np.ones(len(decays))
+        has_order = decays != _UNORDERED
+        gammas[has_order] = np.exp(-1 / decays[has_order])
         return gammas
 
     @property
@@ -450,6 +459,29 @@ class _Regression(NamedTuple):
         return np.bincount(self.sequences.items, squares, n_items).astype(np.float64)
 
 
+def _unordered_weights(histories: Sparse, n_kept: int) -> Sparse:
+    """Return the weights of EASE between the most frequent items; others have none."""
+    from scipy.sparse import csr_array
+
+    n_items = histories.shape[1]
+    counts = np.bincount(histories.indices, minlength=n_items)
+    by_count = np.argsort(-counts, kind="stable")
+    items = np.sort(by_count[:_DENSE])
+    frequent = histories[:, items]
+    P = (frequent.T @ frequent).toarray()
+    P[np.diag_indices_from(P)] += np.float32(default_penalty(counts))
+    invert(P)
+    weights: Floats = -P / np.diagonal(P)
+    np.fill_diagonal(weights, 0)
+    matrix: Sparse = csr_array(weights)
+    largest = _largest(matrix, n_kept)
+    lengths = np.zeros(n_items, np.int64)
+    lengths[items] = np.diff(largest.indptr)
+    indptr = np.append(0, np.cumsum(lengths))
+    arrays = (largest.data, items[largest.indices], indptr)
+    return csr_array(arrays, shape=(n_items, n_items))
+
+
 class _Neighborhood(NamedTuple):
     """Training users that share the latest items of some users.
 
@@ -569,7 +601,8 @@ def _best_shares(
         ranks = n_better + n_equal / 2
         return float(np.mean(1 / np.log2(2 + ranks)))
 
-    best = [1.0] * len(parts)
+    # The parts have other scales: the regressions estimate chances, and EASE does not.
+    best = [float(1 / max(part.max(axis=1).mean(), 1e-9)) for part in parts]
     best_gain = gain(best)
     for _ in range(_ROUNDS):
         for at in range(len(parts)):

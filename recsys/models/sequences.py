@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -95,6 +96,8 @@ def reach(gamma: float) -> int:
     >>> reach(math.exp(-1)), reach(math.exp(-1 / 3))
     (4, 13)
     """
+    if gamma == 1:  # the whole history
+        return sys.maxsize
     places = math.log(LEAST_WEIGHT) / math.log(gamma)
     return max(1, int(places))
 
