@@ -92,6 +92,7 @@ def weighted_scale(
     """Return `column_scale` of samples with weights."""
     centred = WeightedSamples.of(samples, weights, centred=True)
     squares = centred.matrix.column_squares(np.zeros(samples.shape[1]))
+    # sqrt(sum_i w_i (x_i - mean)^2 / (sum_i w_i - ddof))
     deviation = np.sqrt(squares / (centred.total - ddof))
     size = np.sqrt(centred.squares / centred.total)
     return rounded_scale(deviation, size, samples.dtype)

@@ -254,6 +254,7 @@ def read_document_of(directory: SavedDirectory, name: str = MANIFEST) -> dict[st
     DamageError
     """
     with directory.open(name) as stream:
+        # One more byte tells a longer document from one of just this length.
         text = stream.read(LONGEST + 1)
     if len(text) > LONGEST:
         raise DamageError(f"{name} has more than {LONGEST:,} bytes")
@@ -312,6 +313,7 @@ def to_json(manifest: Struct) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    # Parameters may be scalars of NumPy, which msgspec does not encode.
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{value!r} is not a number or text")
@@ -416,6 +418,7 @@ def _opened(path: str | Path, form: Form) -> SavedDirectory:
         try:
             return SavedDirectory(path)
         except FileNotFoundError:
+            # A process may have been killed between the two renames of a replacement.
             if not recover(Path(os.path.realpath(place))):
                 raise
             return SavedDirectory(path)

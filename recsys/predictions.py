@@ -123,6 +123,7 @@ def _cold_predictions(
     predicted: Floats
     if popular is not None:
         mean = np.float32(popular.global_mean)
+        # -1 indexes the last item, whose mean is then not chosen.
         predicted = np.where(items >= 0, popular.item_means[items], mean)
         return predicted
     if not isinstance(model, FactorModel | Bias):
@@ -181,6 +182,7 @@ def imputed(
             ]
         )
 
+    # Without users there is still one frame, which has the columns.
     starts = range(0, max(1, len(rows)), size)
     return (frame(rows[start : start + size]) for start in starts)
 
@@ -231,6 +233,7 @@ def explained(
         totals["popularity"] = explanation.popularity[0]
     frames = [_parts(totals), rows[:n]]
     if n is not None and n < len(rows):
+        # The contributions that are listed must add up to the score.
         remainder = rows["contribution"][n:].sum()
         frames.append(_parts({"others": remainder}))
     frame = pl.concat(frames, how="diagonal_relaxed")

@@ -84,6 +84,7 @@ class Provenance:
     def child(self, reading: Mapping[str, Any]) -> Provenance:
         """Return the provenance of an update of this model, with some reading options changed."""
         merged = {**self.reading, **reading}
+        # None removes an option of the parent.
         options = {name: value for name, value in merged.items() if value is not None}
         return Provenance(
             source=self.source,

@@ -127,6 +127,7 @@ def _write_split(
         "new_items": split.new_items,
         "new_ratings": split.new_ratings,
     }
+    # Most splits have no history.
     for role, part in zip(_ROLES, split.parts, strict=False):
         counts[f"{role}_ratings"] = part.n_ratings
     manifest = SplitManifest(
@@ -238,6 +239,7 @@ def read_split_manifest(path: str | Path) -> SplitManifest | None:
     DataError
     """
     file = Path(path) / SPLIT_MANIFEST
+    # Other programs may write a file of this name.
     if not file.is_file() or SPLIT_FORMAT.encode() not in file.read_bytes():
         return None
     # A link may lead out of the directory.

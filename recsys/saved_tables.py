@@ -92,6 +92,7 @@ def _decoded_texts(arrays: Arrays, prefix: str) -> pl.Series:
         raise DamageError(f"{prefix} is not text")
     # An offset outside the bytes would be cut to an empty text in silence.
     check_rows(f"{prefix}_offsets", offsets, text, 256)
+    # Offsets count bytes, not characters, so bytes are cut and decoded afterwards.
     joined = pl.lit(text.tobytes())
     slices = _slices(offsets, joined.bin.slice, pl.Binary)
     return slices.cast(pl.String)
@@ -167,6 +168,7 @@ def encoded(series: pl.Series) -> tuple[ColumnType, Arrays]:
         counts = series.list.len().fill_null(0)
         ends = counts.cast(pl.Int64).cum_sum()
         arrays["_ends"] = ends.to_numpy()
+        # `explode` makes a null of a missing list, and in polars 1 of an empty one.
         series = series.filter(counts > 0).explode()
     if is_list or isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
         texts = series.cast(pl.String).fill_null("")
@@ -180,6 +182,7 @@ def encoded(series: pl.Series) -> tuple[ColumnType, Arrays]:
         form = "datetime"
         microseconds = series.dt.cast_time_unit("us")
         series = microseconds.cast(pl.Int64)
+    # Decimals are numeric, but NumPy has no such type.
     elif dtype.is_decimal() or not (dtype.is_numeric() or dtype == pl.Boolean):
         raise ModelFileError(
             f"The column {series.name!r} of the metadata cannot be saved: it has {dtype} values; "

@@ -94,6 +94,7 @@ class WantedUsers:
         # Whole words only: user 1 is not in "17". Without users, the pattern never matches.
         texts = "|".join(map(re.escape, self.ids)) or "(?!)"
         pattern = rf"(?<!\w)(?:{texts})(?!\w)"
+        # Arguments that are not UTF-8 have single surrogates, which fail to encode.
         self._mention = re.compile(pattern.encode("utf-8", "surrogatepass"))
 
     def plain(self, value: Any) -> str | None:
@@ -189,6 +190,7 @@ def erase_users(path: str | Path, wanted: WantedUsers) -> LogSearch:
         with exclusive(file, lambda: None):
             _erase(stream, wanted, search)
         stream.flush()
+        # Data that a crash would bring back are not erased.
         os.fsync(stream.fileno())
     return search
 
@@ -203,6 +205,7 @@ def _erase(
     for offset, line in _lines_of(stream, wanted, search, only_complete=only_complete):
         stream.seek(offset)
         stream.write(b" " * len(line.rstrip(b"\r\n")))
+        # The generator continues to read from here.
         stream.seek(offset + len(line))
 
 

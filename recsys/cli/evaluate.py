@@ -121,6 +121,7 @@ _evaluation_options = cli.bundle(
     split_options(_DETAILS),
     cli.bundle(
         "fitting",
+        # `_Request` has a --model of its own, which may be repeated.
         functools.partial(cli.FitOptions, None),
         *cli.declared_in(cli.FitOptions, "Model")[1:],
     ),
@@ -436,6 +437,7 @@ def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], 
         row = rows.get((label, name))
         if row is None:
             return "-"
+        # A digit less after the point keeps columns as wide.
         fewer = int(abs(row["value"]) >= 10)
         text = f"{row['value']:.{4 - fewer}f}"
         if decimals and row["low"] is not None:
@@ -626,6 +628,7 @@ def compare(
     require(not result.comparisons.is_empty(), sentence)
     document = _document("compare", models, result)
     output.write_document(document, result.comparisons, *_differences(result))
+    # The first model is the one that the others must not be worse than.
     challengers = result.table["model"].to_list()[1:]
     report_verdicts(
         [verdict for gate in gates for verdict in gate.verdicts(result, challengers)]

@@ -193,6 +193,7 @@ class Command(_WithExamples):
         UsageError
             For invalid arguments.
         """
+        # An error in recsys.toml must not hide the help.
         is_help = not set(args).isdisjoint(self.get_help_option_names(ctx))
         if not ctx.resilient_parsing and not is_help:
             ctx.default_map = defaults_of(ctx)
@@ -395,6 +396,7 @@ def _of_verb(table: Mapping[str, Any], ctx: click.Context) -> dict[str, Any]:
         value = values.get(_setting(option))
         if value is None:
             continue
+        # In TOML, a single value needs no list.
         if option.multiple and not isinstance(value, list):
             value = [value]
         defaults[str(option.name)] = value

@@ -554,6 +554,7 @@ def find_title(ratings: Ratings, text: str) -> Any:
     lower_text = text.lower()
     simple_text = plain(pl.Series([text]))[0]
     for matches in (
+        # From the strictest comparison to the loosest: the first with a match counts.
         titles == text,
         lower == lower_text,
         simple == simple_text,
@@ -617,6 +618,7 @@ def described_history(
             rating = float(number)
         except ValueError:
             rating = float("nan")
+        # Only NaN differs from itself.
         if not title.strip() or rating != rating:
             raise click.UsageError(
                 f"--rate takes TITLE=X with a number X; got {text!r}."

@@ -83,6 +83,7 @@ def command(
     def decorate(function: Verb) -> Command:
         declared = inspect.signature(function).parameters.items()
         verb = common_options(function)
+        # Click lists options in the reverse of the order in which they are added.
         for parameter, argument in reversed([*declared]):
             if isinstance(argument.default, Field):
                 verb = _option_of(parameter, argument.default)(verb)
@@ -129,6 +130,7 @@ def bundle(
             return function(*args, **{keyword: record}, **values)
 
         added: Verb = verb
+        # As decorators do, from the last one to the first, which the help lists first.
         for add in reversed(options):
             added = add(added)
         return added
@@ -141,6 +143,7 @@ def declared(metavar: str, text: str, *names: str, **settings: Any) -> Any:
 
     Without `names`, the option has the name of the field or parameter.
     """
+    # The values that Click passes for an absent option; `given_in` compares with them.
     without = (
         () if settings.get("multiple") else False if settings.get("is_flag") else None
     )
@@ -195,6 +198,7 @@ class _Weights(click.ParamType[dict[str, float]]):
             return value
         weights = {}
         for pair in value.split(","):
+            # From the right: the name of a kind may contain the sign, a weight cannot.
             kind, equals, number = pair.rpartition("=")
             try:
                 weights[kind.strip()] = float(number)
@@ -255,6 +259,7 @@ def _click_option(
     if declaration.kind == "flag":
         settings |= {"is_flag": True, "default": False}
         if default is True:
+            # `exclude_seen` has the option, and the setting, `include_seen`.
             settings["setting"] = declaration.flag
             settings["callback"] = lambda context, parameter, value: not value
     elif declaration.kind == "weights":
@@ -367,6 +372,7 @@ class EngineOptions:
     def __post_init__(self) -> None:
         context = click.get_current_context(silent=True)
         if context and not self.on_spark:
+            # recsys.toml may name a master for the commands that do compute on Spark.
             sources = map(context.get_parameter_source, ("master", "conf"))
             if ParameterSource.COMMANDLINE in sources:
                 raise click.UsageError("--master and --conf require --engine spark.")
@@ -412,6 +418,7 @@ class _ParameterType(click.ParamType[Any]):
             self.fail(
                 f"must be NAME=VALUE, such as linked=true; got {value!r}.", param, ctx
             )
+        # Parameters may be written like options, as in user-damping=10.
         return model, name.replace("-", "_"), text.strip()
 
     def shell_complete(
@@ -427,6 +434,7 @@ class _ParameterType(click.ParamType[Any]):
                 values = entry.choices or (
                     ("true", "false") if entry.type is bool else ("",)
                 )
+                # Values come after the name, or each name would be listed many times.
                 is_named = incomplete.startswith(f"{entry.name}=")
                 for text in values if is_named else ("",):
                     completions[f"{entry.name}={text}"] = entry.description
@@ -470,6 +478,7 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         if self.model == "auto":
+            # The dataclass is frozen. The word is for people; all code tests for None.
             object.__setattr__(self, "model", None)
 
     @property
@@ -565,6 +574,7 @@ def output_options(function: Verb) -> Verb:
             address = replace(output.address, table=rest.get("table"))
             output = replace(output, address=address)
             rest |= {"table": None} if "table" in rest else {}
+        # With Spark, the output may be a folder, even one on the cluster.
         if not getattr(rest.get("engine"), "on_spark", False):
             output.check()
         return function(*args, output=output, **rest)

@@ -89,6 +89,7 @@ class SplitOptions:
             methods = [
                 method for method, (_, option, _) in SPLITS.items() if option == name
             ]
+            # Without a method, the split is by time or at random: both take a fraction.
             fits = self.method in methods or (self.method is None and "time" in methods)
             if getattr(self, name) is not None and not fits:
                 flag = f"--{name.replace('_', '-')}"
@@ -118,6 +119,7 @@ def make_splits(
     function, option, is_random = SPLITS[splitting.method]
     size = getattr(splitting, option) or _DEFAULTS[option]
     options: dict[str, Any] = {"random_state": seed} if is_random else {}
+    # Only these cut between events of one pair; others hold out whole pairs.
     if splitting.method in ("time", "leave-last"):
         options["repeats"] = splitting.repeats
     parts: Split | Sequence[Split] = getattr(evaluation, function)(
@@ -241,6 +243,7 @@ def split(
     from recsys.user_columns import check_columns, useful_columns
 
     splitting.check()
+    # Before the reading, which may take minutes.
     check_split_target(out, overwrite=force)
     loaded = inputs.load_ratings(ratings, reader)
     check_columns(loaded, keep_col)
@@ -257,6 +260,7 @@ def split(
         features=features,
         keep_columns=keep_col,
     )
+    # Folds differ by one rating at most, so the first one stands for all.
     first = parts if isinstance(parts, evaluation.Split) else parts[0]
     sizes = (
         f"{first.train.n_ratings:,} for training, {first.test.n_ratings:,} for testing"

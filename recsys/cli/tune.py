@@ -134,6 +134,7 @@ def tune(
     if fitting.model is None:
         model, fixed_values, data = _chosen(data, fitting, reader)
         if data.implicit and not {"rating", "weight"} & reader.options.keys():
+            # The printed commands must read the data as the trials had them.
             reader = replace(reader, options={**reader.options, "implicit": True})
     else:
         model, fixed_values = fitting.model, {}
@@ -213,6 +214,7 @@ def _range(text: str) -> tuple[str, Range]:
     try:
         if scale not in ([], ["log"]):
             raise ValueError
+        # "inf" and "nan" have an n: they are floats, which `Range` then rejects.
         numbers = [float(x) if set(x) & set(".eEnN") else int(x) for x in (low, high)]
         search_range = Range(numbers[0], numbers[1], log=bool(scale))
     except DataError as error:
@@ -249,6 +251,7 @@ def _training_data(
             "leave-last", last=split.parameters["k"], repeats=split.repeats
         )
         return split.train, inner
+    # A fold was drawn at random, so its validation ratings are, too.
     method = "random" if split.method == "k-fold" else split.method
     return split.train, SplitOptions(method, repeats=split.repeats)
 

@@ -205,6 +205,7 @@ class FeatureEncoder:
         """
         table = features.aligned(ids)
         has_row = pl.Series(features.rows_of(ids) >= 0)
+        # `hstack` needs one matrix at least, and there may be no blocks.
         parts = [sparse.csr_array(np.zeros((len(ids), 0), np.float32))]
         for block in self.blocks:
             values = pl.Series(block.column, [None] * len(ids), dtype=pl.Null)
@@ -281,6 +282,7 @@ class FeatureEncoder:
                 **{name: [text] for name, text in texts_by_column.items()},
             }
         )
+        # The blocks read numbers and dates from texts themselves.
         kinds: dict[str, FeatureKind] = dict.fromkeys(texts_by_column, "category")
         return self.transform(Features(frame, kinds), Ids(["new"], self.kind))
 

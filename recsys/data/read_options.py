@@ -266,10 +266,12 @@ class ReadOptions(FrameOptions, total=False):
 
 def declarations(options: type = ReadOptions) -> dict[str, Declaration]:
     """Return the declaration of each option, by its name in Python."""
+    # A TypedDict has the annotations of its bases, too.
     hints: dict[str, Any] = options.__annotations__
     return {name: hint.__metadata__[0] for name, hint in hints.items()}
 
 
+# Each option is described once, for Python, the command and its reference.
 for _options in (FrameOptions, ReadOptions):
     _entries = [
         f"{name}\n    {entry.help} {entry.details}".rstrip()
@@ -308,6 +310,7 @@ def set_options(
     return {
         name: value
         for name, value in options.items()
+        # Not "if value": 0 is a valid `missing`.
         if value is not None and value is not False
     }
 

@@ -147,10 +147,12 @@ def timed(
     if dtype == pl.String:
         numbers = series.str.strip_chars().cast(pl.Float64, strict=False).fill_nan(None)
         n_numbers = int(numbers.is_finite().sum())
+        # "infinity" is a number, and a time of PostgreSQL, so it does not decide.
         n_others = len(series) - int(numbers.is_infinite().sum()) - n_numbers
         n_others -= int((series.fill_null("") == "").sum())
         if n_numbers < max(n_others, 1):
             return Timed(_iso_seconds(series))
+        # Float64 has 53 bits: nanoseconds since 1970 would be rounded.
         integers = series.str.strip_chars().cast(pl.Int64, strict=False)
         series = integers if integers.null_count() == numbers.null_count() else numbers
     numbers = _plain_numbers(series)
@@ -187,6 +189,7 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
 
     def parsed(texts: pl.Series) -> pl.Series:
         microseconds = _nulls(texts)
+        # Most columns have one format: tried first, it saves parsing with the others.
         likely = iso_format(texts.head(1).to_list())
         for form in sorted(_ISO_FORMATS, key=lambda form: form != likely):
             if microseconds.null_count() == texts.null_count():
@@ -203,6 +206,7 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
         return divided(microseconds, 10**6)
 
     texts = texts.str.strip_chars()
+    # A few texts tell whether the column can do without the slower cleaning.
     if not parsed(texts.head(_SAMPLE)).null_count():
         seconds = parsed(texts)
         if not seconds.null_count():
@@ -211,6 +215,7 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
         texts.str.replace(r"^(\d{4})/(\d\d?)/(\d\d?)", "$1-$2-$3")
         .str.replace(r"^([\d-]+)[Tt]", "$1 ")
         .str.replace(r"\s*(?:UTC|GMT|[Zz])$", "+00")
+        # ISO 8601 also allows a comma before the fraction.
         .str.replace(r"(:\d\d),(\d+)", "$1.$2")
         .str.replace(r"\s+([+-]\d\d:?(?:\d\d)?)$", "$1")
     )

@@ -299,6 +299,7 @@ class RankingTask:
         if not relevant.n_ratings:
             raise DataError("There are no test ratings to evaluate models on.")
         if split.method in COLD:
+            # The other ratings are held out for the comparison of errors only.
             relevant = relevant.take(split.is_new)
         if relevant_from is not None:
             relevant = relevant.take(relevant.values >= relevant_from)
@@ -405,6 +406,7 @@ def sample_candidates(
         eligible = np.ones(relevant.n_items, np.bool_)
         if allowed is not None:
             eligible = allowed.copy()
+        # Also test items that are not relevant: the user has rated them.
         eligible[items_of(split.test, user)] = False
         if split.repeats == "drop":
             eligible[items_of(split.seen, user)] = False

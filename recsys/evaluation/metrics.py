@@ -205,6 +205,7 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
     array([[ True, False],
            [ True, False]])
     """
+    # Padding of -1 makes the key of the last item of the user before: it is masked.
     keys = users[:, None] * np.int64(relevant.n_items) + lists
     return has_pairs(relevant, keys) & (lists >= 0)
 
@@ -247,6 +248,7 @@ def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
     array([0.83333333])
     """
     n = hits.shape[1]
+    # precision at rank r = (number of hits at ranks 1 to r) / r
     precisions = np.cumsum(hits, axis=1) / np.arange(1, n + 1)
     return np.asarray(
         np.where(hits, precisions, 0.0).sum(axis=1) / np.minimum(n, n_relevant)
@@ -259,6 +261,7 @@ def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
 )
 def reciprocal_rank(hits: Hits) -> Doubles:
     """Return the reciprocal rank at N, ``1 / rank`` or 0; its mean over users is MRR."""
+    # `argmax` finds the first hit, and 0 if there is none, hence the condition.
     return np.asarray(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
 
 
@@ -287,6 +290,7 @@ class Catalogue:
         """Compute the statistics of the training ratings."""
         counts = train.counts("item")
         n_users = max(1, int(np.count_nonzero(has_ratings(train))))
+        # -log2(count / n_users)
         information = np.log2(n_users / np.maximum(counts, 1))
         return cls(counts / n_users, information, cooccurrence_vectors(train))
 
@@ -311,6 +315,7 @@ def cooccurrence_vectors(train: Ratings, k: int = RANK) -> Doubles:
     ones = np.ones(train.n_ratings, dtype=np.float32)
     rated_by = sp.csr_array((ones, train.indices, train.indptr), shape=train.shape)
     svd = truncated_svd(rated_by, min(k, *train.shape), tol=_TOL, random_state=0)
+    # Column i of U S V' is U (S v_i): U keeps lengths and angles, so S v_i will do.
     vectors = svd.Vt.T.astype(np.float64) * svd.s
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     is_rated = train.counts("item") > 0
@@ -326,6 +331,7 @@ def recommended_counts(lists: Lists, n_items: int) -> NDArray[np.int64]:
 
 def coverage_influence(lists: Lists, counts: Counts) -> Doubles:
     """Return minus the share of items recommended only to each user, shape (n_users,)."""
+    # Padding of -1 would index the last item.
     is_only_list = (counts == 1)[lists] & (lists >= 0)
     return np.asarray(-np.count_nonzero(is_only_list, axis=1) / len(counts))
 
@@ -407,13 +413,16 @@ def gini_influence(lists: Lists, counts: Counts) -> Doubles:
     """
     n_items = len(counts)
     ascending = np.sort(counts)
+    # gini = (2 sum_i i c_i - (n + 1) sum_i c_i) / (n sum_i c_i), for ascending c_i
     weighted = float(np.arange(1, n_items + 1) @ ascending)
     is_item = lists >= 0
     rank_of = (np.searchsorted(ascending, counts) + 1).astype(np.int32)
     first = rank_of[lists]
+    # Ranks begin at 1, so that 0 marks the padding of a list.
     first *= is_item
     first.sort(axis=1)
     is_first = np.ones(first.shape, dtype=np.bool_)
+    # Equal counts are neighbours now: their ranks count on from the first of them.
     is_first[:, 1:] = first[:, 1:] != first[:, :-1]
     columns = np.arange(first.shape[1], dtype=np.int32)
     start_of_equals = np.maximum.accumulate(is_first * columns, axis=1)

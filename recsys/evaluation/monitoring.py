@@ -189,6 +189,7 @@ def monitor(
             random_state=random_state,
         )
     if result is not None:
+        # An error can be compared with the training error even without earlier values.
         before = {"rmse": recommender.training.get("train_rmse")}
         before |= dict(reference or {})
         for row in result.metrics.to_dicts():
@@ -214,6 +215,7 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
         indices = known.axis(kind).ids.find(new.axis(kind).ids.values)
         is_known = (indices >= 0) & (known.counts(kind) > 0)[indices]
         missing = int((~is_known[rated]).sum())
+        # Wilson's interval stays within 0 and 1, also for shares near them.
         low, high = binomtest(missing, len(rated)).proportion_ci(confidence, "wilson")
         rows.append(
             {
@@ -247,6 +249,7 @@ def _means(known: Ratings, new: Ratings, confidence: float) -> _Row:
     mean = float(new.values.mean(dtype=np.float64))
     half = 0.0
     if new.n_ratings > 1:
+        # mean +- z s / sqrt(n)
         error = float(new.values.std(dtype=np.float64, ddof=1)) / sqrt(new.n_ratings)
         half = NormalDist().inv_cdf((1 + confidence) / 2) * error
     return {
@@ -394,11 +397,13 @@ def online_test(
 def _clicked(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> pl.DataFrame:
     """Return the distinct clicks on lists: list, item and rank."""
     columns = {name: clicks[name].cast(pl.String) for name in ("user", "item")}
+    # A click without a time is taken to be later than all lists.
     frame = pl.DataFrame(columns).with_columns(time=pl.lit(2**62, pl.Int64))
     if "timestamp" in clicks:
         # Use the end of the second, because a list in the same second may precede the click.
         milliseconds = unix_seconds(clicks["timestamp"]).cast(pl.Int64) * 1000 + 999
         frame = frame.with_columns(time=milliseconds)
+    # Polars does not check the order within groups, but warns; both are sorted.
     matches = frame.sort("time").join_asof(
         lists.select("user", "item", "list", "rank", "time").sort("time"),
         on="time",
@@ -439,6 +444,7 @@ def _compared(
     above = metrics.to_numpy().astype(np.float64)
     below = np.repeat(per_user["lists"].to_numpy()[:, None], len(CLICKS), axis=1)
     below = below.astype(np.float64)
+    # The share of users who click is per user, the other metrics are per list.
     below[:, -1] = 1.0
     second = (per_user["variant"] == "b").to_numpy()
 
@@ -449,6 +455,7 @@ def _compared(
     a = ratios(~second)
     b = ratios(second)
     sampled_a = bootstrap(a, _RESAMPLES, random_state)
+    # The groups are independent; one seed would draw the same positions in both.
     sampled_b = bootstrap(b, _RESAMPLES, random_state + 1)
     low, high = percentiles(sampled_b - sampled_a, confidence)
     p_values = shuffled_groups(ratios(slice(None)), second, random_state=random_state)

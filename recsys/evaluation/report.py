@@ -69,6 +69,7 @@ def html_report(
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        # A misspelt name in the template is an error, not an empty text.
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {
@@ -147,11 +148,13 @@ def _curves(found: Evaluation) -> dict[str, Any]:
             (step.step, step.objective) for step in steps if step.objective is not None
         ]
         first = values[0][1] if values else 0.0
+        # Objectives of different models have different scales, so curves begin at 1.
         objectives[model] = [(step, x / first) for step, x in values if first > 0]
     counts = found.per_user.filter(model=models[0])["ratings"].drop_nulls().sort()
     end = len(counts) - 1
     activity = []
     if end > 0 and counts[0] != counts[-1]:
+        # 61 quantiles, so that the page does not grow with the number of users.
         positions = dict.fromkeys(round(i * end / 60) for i in range(61))
         activity = [(i / end * 100, counts[i]) for i in positions]
     ends = {
@@ -206,10 +209,12 @@ class Axis:
         low = min(present)
         high = max(present)
         room = (high - low) * padding
+        # Positions are divided by the length, which must not be 0.
         if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
             room = abs(low) * 0.1 or 1.0
         if log:
             return cls(low, high + room, start, end, sorted(set(present)), log)
+        # No room below 0: counts and shares are not negative.
         if low != 0:
             low -= room
         high += room
@@ -235,9 +240,11 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = min(s * power for s in (1, 2, 5, 10) if s * power >= rough * 0.8)
+    # Rounding must not drop a mark at an end of the axis.
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     decimals = max(0, 1 - math.floor(math.log10(step)))
+    # -0.0 + 0.0 is 0.0, which is written without a sign.
     return [round(i * step, decimals) + 0.0 for i in range(first, last + 1)]
 
 

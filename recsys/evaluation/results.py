@@ -141,8 +141,10 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
     for name in first.values.columns:
         column = pl.col(name)
         if name in _ADDED:
+            # A sum of nulls alone would be 0, which is a value.
             columns.append(pl.when(column.count() > 0).then(column.sum()).alias(name))
         elif name in influences:
+            # Over all folds, as the metric; a user changes nothing in the others.
             columns.append(column.sum() / len(runs))
         elif name != "user":
             columns.append(column.mean())
@@ -281,6 +283,7 @@ def summarize(
             ratios[model, name] = ratio
     replicates: dict[tuple[str, str], Any] = {}
     if settings.resamples and ratios and len(next(iter(ratios.values())).above) > 1:
+        # In one call: the samples are the same, so that differences are paired.
         sampled = bootstrap(
             list(ratios.values()), settings.resamples, settings.random_state
         )
@@ -294,6 +297,7 @@ def summarize(
             if settings.resamples and users > 1:
                 influence = run.values[name].drop_nulls().to_numpy()
                 ends = jackknife(value, influence, settings.confidence)
+                # Coverage and gini are in [0, 1]; normal quantiles may not be.
                 low, high = np.clip(ends, 0, 1)
         elif (model, name) in ratios:
             value = ratios[model, name].value
@@ -345,6 +349,7 @@ def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:
     if metric.scope == "user":
         return Ratio.mean(above)
     below = values[ratings].to_numpy().astype(np.float64)
+    # rmse = sqrt(sum of squared errors / number of ratings)
     return Ratio(above, below, np.sqrt if name.startswith("rmse") else None)
 
 
@@ -364,6 +369,7 @@ def _comparisons(
                 continue
             first, second = ratios[one, name], ratios[other, name]
             both = (first.below > 0) & (second.below > 0)
+            # A user whom only one model has says nothing about the difference.
             differences.append(np.where(both, first.above - second.above, 0.0))
             difference = first.value - second.value
             sampled = replicates[one, name] - replicates[other, name]
@@ -547,6 +553,7 @@ class Gate:
             )
         row = rows.to_dicts()[0]
         is_significant = row["adjusted"] < 1 - found.settings.confidence
+        # The row is of the first model minus the other, the sentence the reverse.
         reason = (
             f"{self.name} of {model} differs from that of {before} by {-row['difference']:+.4f} "
             f"[{-row['high']:+.4f}, {-row['low']:+.4f}], p = {row['adjusted']:.4f}"

@@ -181,6 +181,7 @@ class Split:
             ("test", test, "newer"),
         ):
             times = _timestamps(part, "a split by time")
+            # A time of training is wrong from the cut on, a time of the test before it.
             wrong = times[(times >= cut) == (part is self.train)]
             if len(wrong):
                 raise DataError(
@@ -293,6 +294,7 @@ def leave_last_split(
     at_ends = np.append(0, running)[log.indptr]
     sizes = np.diff(log.indptr)
     position = running - np.repeat(at_ends[:-1], sizes)
+    # The first counted event of each user is for training, whatever k is.
     remaining = np.repeat(np.maximum(np.diff(at_ends) - k, 1), sizes)
     held_out = np.zeros(n, np.bool_)
     held_out[order] = position > remaining
@@ -342,9 +344,11 @@ def time_split(
     """
     data = as_ratings(ratings)
     _timestamps(data, "time_split")
+    # In whole seconds, as `Split.check` compares `Ratings.timestamps` with the cut.
     times = np.floor(np.asarray(data.log.seconds)).astype(np.int64)
     if cut is None:
         n_test = _n_test(len(times), test_fraction)
+        # The time of the oldest of the n_test newest events, without sorting them all.
         cut = int(np.partition(times, len(times) - n_test)[len(times) - n_test])
         if cut == times.min() < times.max():
             cut = int(times[times > cut].min())
@@ -376,6 +380,7 @@ def _split_events(
     """
     check_choice("repeats", repeats, get_args(Repeats))
     train = ratings.of_events(~held_out)
+    # Metrics count interactions without weights, so the test part does not age.
     test = ratings.of_events(held_out, aged=False)
     n_known = 0
     if repeats == "drop":
@@ -456,6 +461,7 @@ def held_out_users(
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     n_rated = int(np.count_nonzero(counts))
+    # A held-out user needs one rating for the history and one for the test.
     held = _held(counts >= 2, "user_fraction", user_fraction, random_state, n_rated)
     every = np.ones(data.n_items, dtype=np.bool_)
     of_held_users = restricted(data, held, every)
@@ -557,6 +563,7 @@ def _cold_split(
     """Return the split that holds out the marked ratings and a random share of the others."""
     not_held = np.flatnonzero(~held)
     n_test = _n_test(len(not_held), shares["test_fraction"])
+    # Another stream of numbers than the one that has drawn the held-out ids.
     drawn = _rng(random_state, 1).permutation(not_held)[:n_test]
     return _split(data, held | _mask(len(held), drawn), method, shares, random_state)
 
@@ -615,6 +622,7 @@ def _random_mask(
     """Draw the rounded share of each user's ratings, but never all."""
     share = fraction if 0 < fraction < 1 else 0.0
     counts = np.diff(ratings.indptr)
+    # `round` takes halves to the even number: a tenth of 5 ratings would be none.
     n_selected = np.maximum(np.floor(counts * share + 0.5).astype(np.int64), at_least)
     keys = _rng(random_state).random(ratings.n_ratings)
     order = np.lexsort((keys, ratings.user_index_of_nonzeros()))
@@ -684,5 +692,6 @@ def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
 
 def has_pairs(ratings: Ratings, keys: NDArray[np.int64]) -> Mask:
     """Mark the keys (see `pair_keys`) of pairs that have a rating."""
+    # `searchsorted` points behind the last key for larger ones; no key is -1.
     train_keys = np.append(pair_keys(ratings), -1)
     return np.asarray(train_keys[np.searchsorted(train_keys[:-1], keys)] == keys)

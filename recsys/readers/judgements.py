@@ -60,6 +60,7 @@ class Marked(NamedTuple):
 
 def form_of(head: bytes) -> str | None:
     """Return the form of a text from its beginning: one of `FORMS`, "HTML" or None."""
+    # The first three bytes are a byte order mark.
     beginning = head.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     return next(
         (form for form, mark in _BEGINNINGS.items() if mark.match(beginning)), None
@@ -247,6 +248,7 @@ def read_judgements(
         return _of_blocks(lines, name)
     rows = [(number, _SPLIT.split(line)) for number, line in lines]
     form = ""
+    # A header has no number; most rows have one, such as a grade.
     has_ids = rows and any(field.lstrip("-").isdigit() for field in rows[0][1])
     if len(rows) > 1 and not has_ids:
         form = "a table with a header"
@@ -366,6 +368,7 @@ def places_of(
 def _are_positions(texts: Sequence[str], labels: Sequence[str]) -> bool:
     """Return whether texts number the labels from 1, and labels do not."""
     numbers = {str(number) for number in range(1, len(labels) + 1)}
+    # Labels that are these numbers match as ids, in whatever order they are.
     return set(texts) == numbers and set(map(_unpadded, labels)) != numbers
 
 

@@ -204,6 +204,7 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
 def _check_memory(result: SparkModel) -> None:
     """Check that a model fits into the memory of this machine."""
     training = result.training
+    # The factors and the bias, in float32.
     bytes_of_row = 4 * (int(result.parameters["factors"]) + 1) + _BYTES_PER_ID
     n_bytes = (int(training["users"]) + int(training["items"])) * bytes_of_row
     n_bytes += _BYTES_PER_RATING * int(training["ratings"])
@@ -219,6 +220,7 @@ def _check_memory(result: SparkModel) -> None:
 def _table(result: SparkModel, side: str) -> pl.DataFrame:
     """Read the table of the "users" or "items" in the order of their indices."""
     parts = [
+        # A name with a bracket is the name of a file, not a pattern.
         pl.read_parquet(Path(result.path) / name, glob=False)
         for name in result.files
         if name.startswith(f"{side}/")

@@ -81,6 +81,7 @@ def recommend(
         fitted = SparkModel.open(spark, model)
         catalogue = item_table(fitted, spark)
         allowed = _allowed(catalogue["id"], items, block)
+        # Each worker gets the items once, not once with each of its tasks.
         shared: Any = spark.sparkContext.broadcast(catalogue)
 
         def rank(batches: Iterator[Any]) -> Iterator[Any]:
@@ -158,6 +159,7 @@ def _allowed(
     """Return which items may be recommended, None for all."""
     if items is None and block is None:
         return None
+    # Ids may be given as integers or texts, whichever the model has.
     names = labels.cast(pl.String)
     allowed = np.ones(len(labels), np.bool_)
     for ids, is_allowed in ((items, True), (block, False)):
