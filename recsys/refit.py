@@ -40,7 +40,7 @@ def fit_model(
 ) -> Saved:
     """Fit a model to ratings, and record how it was requested and how they were read."""
     request = request_of(model)
-    # A refit has no held-out ratings, and says so.
+    # A refit has no held-out ratings, and tells the user.
     if request is not None and settings.get("validation") is not None:
         request = replace(request, is_validated=True)
     reading = {} if ratings.source is None else dict(ratings.source.options)

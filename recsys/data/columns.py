@@ -143,7 +143,7 @@ class Request:
 
     @property
     def implicit(self) -> bool:
-        """Whether the rating column is ignored."""
+        """Return whether the rating column is ignored."""
         return bool(self.options.get("implicit"))
 
     @property

@@ -281,7 +281,7 @@ def _without_known_keys(entries: Entries) -> tuple[Entries, int]:
     if entries.keys is None:
         return entries, 0
     keys = entries.keys
-    # Of several events with an id, the first one counts; 0 is no id.
+    # Of several events with an id, the first one counts; 0 stands for none.
     first = np.zeros(len(keys), np.bool_)
     first[np.unique(keys, return_index=True)[1]] = True
     first |= keys == 0

@@ -30,7 +30,7 @@ class Table(Protocol):
 
     @property
     def kind(self) -> str:
-        """What the rows are, "item" or "user"."""
+        """Kind of the rows, "item" or "user"."""
 
     @property
     def frame(self) -> "pl.DataFrame":

@@ -319,7 +319,7 @@ def summarize(
         row["recommend_seconds"] = run.recommend_seconds
         row["users"] = int((run.values["relevant"] > 0).sum())
         table.append(row)
-        # Changes of metrics of all lists when a user is left out are no values of users.
+        # Metrics of all lists together have no values for each user.
         frames.append(run.values.drop(run.overall).select(label, pl.all()))
         if run.residuals is not None:
             bins.append(run.residuals.select(label, pl.all()))

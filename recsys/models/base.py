@@ -493,7 +493,7 @@ class Model:
 
     def _with(self, **changed: Any) -> Self:
         """Return a copy of the model with some fitted arrays and parts replaced."""
-        # Caches of this model, which are no fields, stay behind.
+        # Caches of this model are not fields, and stay behind.
         result = type(self)(**self.get_params())
         fitted_values = {declared.name: value for declared, value in values_of(self)}
         vars(result).update(fitted_values | changed)

@@ -468,10 +468,11 @@ def _unordered_weights(histories: Sparse, n_kept: int) -> Sparse:
     by_count = np.argsort(-counts, kind="stable")
     items = np.sort(by_count[:_DENSE])
     frequent = histories[:, items]
-    P = (frequent.T @ frequent).toarray()
+    P: Floats = (frequent.T @ frequent).toarray(order="C")
     P[np.diag_indices_from(P)] += np.float32(default_penalty(counts))
     invert(P)
-    weights: Floats = -P / np.diagonal(P)
+    diagonal: Floats = np.diagonal(P)
+    weights: Floats = np.divide(P, -diagonal)
     np.fill_diagonal(weights, 0)
     matrix: Sparse = csr_array(weights)
     largest = _largest(matrix, n_kept)
