@@ -51,7 +51,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 600.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -255,6 +255,9 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
     with Command(model, "--workers", "2") as service:
         eventually(lambda: len(service.workers()) == 2)
         before = service.workers()
+        # A worker that is killed before it has loaded the model would not be counted.
+        loaded = b'recsys_reloads_total{slot="model_a"} 2.0'
+        eventually(lambda: loaded in service.get("/metrics").body)
         with load(service) as count:
             eventually(lambda: count[200, b"als"] > 50)
             os.kill(before[0], signal.SIGKILL)
