@@ -64,6 +64,7 @@ def with_features(
 
     Examples
     --------
+    >>> import polars as pl
     >>> films = pl.DataFrame({"item": [1, 2, 3], "genres": [["War"], ["War", "Drama"], ["Drama"]]})
     >>> pairs = pl.DataFrame({"user": [7, 7, 8], "item": [1, 2, 3]})
     >>> ratings = with_features(Ratings.from_frame(pairs, item_table=films))

@@ -603,7 +603,8 @@ def _best_shares(
         return float(np.mean(1 / np.log2(2 + ranks)))
 
     # The parts have other scales: the regressions estimate chances, and EASE does not.
-    best = [float(1 / max(part.max(axis=1).mean(), 1e-9)) for part in parts]
+    sizes = [float(part.max(axis=1).mean()) for part in parts]
+    best = [1 / max(size, 1e-9) for size in sizes]
     best_gain = gain(best)
     for _ in range(_ROUNDS):
         for at in range(len(parts)):

@@ -100,6 +100,8 @@ class BoundedConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         if BoundedConnection.n_received > _RECEIVED + self._limits.body:
             largest = max(BoundedConnection.opened, key=lambda other: other._n_received)
+            # Its bytes count no longer: until it is lost, others are read, and must go, too.
+            largest._release()
             largest._transport.abort()
         if self._n_untaken > self._limits.head and not self.is_closing:
             self._transport.pause_reading()
