@@ -44,7 +44,8 @@ def test_documents_with_times_of_far_years(
     path = tmp_path / "d.parquet"
     pl.DataFrame({"text": ["a", "b"], "far": times}).write_parquet(path)
     with pytest.raises(
-        DataError, match=r"d\.parquet is a damaged Parquet file: .*(out.of.range|must be in)"
+        DataError,
+        match=r"d\.parquet is a damaged Parquet file: .*(out.of.range|must be in)",
     ):
         list(Documents(path, **{"text_col": "text"} | {role: "far"}))
 
