@@ -217,7 +217,8 @@ class LevelBlock(Block):
         shape = (len(values), n_columns)
         ones = np.ones(len(columns))
         rows = rows[has_column]
-        matrix = sparse.coo_array((ones, (rows, columns)), shape).tocsr()
+        entries = (ones, (rows, columns))
+        matrix = sparse.coo_array(entries, shape).tocsr()
         # Several rare elements count once.
         matrix.data = np.minimum(matrix.data, 1)
         return matrix

@@ -240,8 +240,9 @@ class Next(Model):
         is_seen = trial._binary_histories[judges].toarray() > 0
         last_items = sequences.items[sequences.indptr[judges + 1] - 1]
         shares = _best_shares(parts, is_seen, last_items)
-        self.shares = np.array(shares[: len(self.decays)], np.float32)
-        if len(parts) > len(self.decays):
+        n_decays = len(self.decays)
+        self.shares = np.array(shares[:n_decays], np.float32)
+        if len(parts) > n_decays:
             self.neighbor_share = shares[-1]
 
     def with_users(self, histories: Histories) -> Self:
@@ -284,7 +285,8 @@ class Next(Model):
         u = check_indices(users, self.n_users, "user")
         scores = self._regression_scores(u, self.shares) + self.item_chances
         if self.neighbor_share:
-            scores += np.float32(self.neighbor_share) * self._neighborhood(u).scores()
+            of_neighbors = self._neighborhood(u).scores()
+            scores += np.float32(self.neighbor_share) * of_neighbors
         return scores
 
     def _regression_scores(
@@ -298,7 +300,8 @@ class Next(Model):
             sources(histories, self.n_items, gamma) * np.float32(share)
             for gamma, share in zip(self._gammas, shares, strict=True)
         ]
-        scores: Floats = (hstack(latest, format="csr") @ self._weights).toarray()
+        stacked = hstack(latest, format="csr")
+        scores: Floats = (stacked @ self._weights).toarray()
         return scores
 
     @property
@@ -332,10 +335,12 @@ class Next(Model):
         latest = sources(self._histories(users), self.n_items, _NEIGHBOR_GAMMA)
         common = (latest @ newest).tocsr()
         # Who has the same items, such as the user in the training data, tells nothing new.
-        rows = np.repeat(np.arange(len(users)), np.diff(common.indptr))
+        rows = _row_of_entry(common)
         lengths = np.diff(self.history_indptr)[users]
-        is_same = np.diff(histories.indptr)[common.indices] == lengths[rows]
-        is_same &= common.data > (1 - _ROUNDING) * latest.sum(axis=1)[rows]
+        of_neighbors = np.diff(histories.indptr)[common.indices]
+        is_same = of_neighbors == lengths[rows]
+        totals: Floats = latest.sum(axis=1)
+        is_same &= common.data > (1 - _ROUNDING) * totals[rows]
         common.data[is_same] = 0
         return _Neighborhood(latest, _largest(common, self.neighbors), histories)
 
@@ -525,10 +530,15 @@ class _Neighborhood(NamedTuple):
     def _totals(self) -> Floats:
         """Return the total weight of the neighbours of each user, or 1 without any."""
         squares = np.square(self.common.data, dtype=np.float64)
-        n_users = self.common.shape[0]
-        rows = np.repeat(np.arange(n_users), np.diff(self.common.indptr))
-        totals = np.bincount(rows, squares, n_users)
+        rows = _row_of_entry(self.common)
+        totals = np.bincount(rows, squares, self.common.shape[0])
         return np.where(totals > 0, totals, 1).astype(np.float32)
+
+
+def _row_of_entry(matrix: Sparse) -> Indices:
+    """Return the row of each stored entry."""
+    rows = np.arange(matrix.shape[0])
+    return np.repeat(rows, np.diff(matrix.indptr))
 
 
 def _newest_users(histories: Sparse, ranks: Indices) -> Sparse:
@@ -564,7 +574,8 @@ def _ranks(indptr: Indices, times: NDArray[Any]) -> Indices:
     latest = np.full(len(indptr) - 1, -np.inf)
     latest[has_items] = times[indptr[1:][has_items] - 1]
     ranks = np.empty(len(latest), np.int64)
-    ranks[np.argsort(latest, kind="stable")] = np.arange(len(latest))
+    order = np.argsort(latest, kind="stable")
+    ranks[order] = np.arange(len(latest))
     return ranks
 
 

@@ -177,7 +177,8 @@ def measure(
     spark = pairs.sparkSession
     values = sql.collect_list(sql.col("value").cast("double")).alias("values")
     tested = sql.collect_list("item").alias("tested")
-    by_user = pairs.groupBy(sql.col("user").alias("index")).agg(tested, values)
+    index = sql.col("user").alias("index")
+    by_user = pairs.groupBy(index).agg(tested, values)
     # The training ratings of the users have the name values, too.
     users = model.table(spark, "users").drop("values").join(by_user, "index")
     shared: Any = spark.sparkContext.broadcast(item_table(model, spark))

@@ -104,7 +104,7 @@ def test_items_beyond_the_dense_ones_have_the_diagonal_of_the_gram_matrix(monkey
     np.testing.assert_allclose(weights, expected, rtol=0, atol=2e-6)
 
 
-def test_sums_over_pairs_leave_out_only_what_is_far_back():
+def test_sums_over_pairs_have_the_weights_of_their_lags():
     sequences = Sequences(
         np.array([0, 3, 4]), np.array([0, 1, 0, 2], np.int32), np.ones(4, np.float32)
     )
@@ -150,7 +150,7 @@ def test_new_users_with_the_history_of_a_known_one_have_its_scores():
     np.testing.assert_array_equal(folded.scores(users), model.scores(users))
 
 
-def test_nobody_is_their_own_neighbour():
+def test_a_user_is_not_a_neighbour_of_itself():
     frame = pl.DataFrame(
         {
             "user": ["a", "a", "b", "b", "c", "c", "c"],
@@ -204,7 +204,7 @@ def test_one_decay_replaces_the_three():
     assert Next(decay=2.5).fit(ratings).decays.tolist() == [2.5, 0]
 
 
-def test_the_last_weights_are_those_of_ease():
+def test_the_last_weights_are_the_weights_of_ease():
     ratings = make_ratings(seed=6)
     n = ratings.n_items
     model = Next().fit(ratings)
