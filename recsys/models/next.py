@@ -26,7 +26,7 @@ from recsys.models.sequences import (
     sources,
     transitions,
 )
-from recsys.saved_arrays import check_rows
+from recsys.saved_arrays import DamageError, check_rows
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -155,6 +155,9 @@ class Next(Model):
 
     def _check_arrays(self) -> None:
         n_items = self.n_items
+        # A decay that is not a number would have no reach.
+        if not (self.decays >= 0).all():
+            raise DamageError("decays has values that are negative or no numbers")
         check_rows("history", self.history_indptr, self.history_items, n_items)
         check_rows(
             "weights",

@@ -20,6 +20,7 @@ from recsys.models.sequences import (
     transitions,
 )
 from recsys.recommender import Recommender
+from recsys.saved_arrays import DamageError
 
 
 def make_events(n_users=40, n_items=12, seed=0, length=9):
@@ -223,3 +224,11 @@ def test_shares_rank_the_last_items_at_least_as_well_as_equal_shares():
     assert model.shares.max() > 0
     again = dataclasses.replace(ratings)
     np.testing.assert_array_equal(make_model("next").fit(again).shares, model.shares)
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan])
+def test_rejects_decays_of_a_damaged_model(bad):
+    model = Next().fit(make_ratings())
+    arrays = {**model._arrays(), "decays": np.array([bad, 3, 8, 0], np.float32)}
+    with pytest.raises(DamageError, match="decays has values"):
+        Next._from_arrays(model.get_params(), arrays)
