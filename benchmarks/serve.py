@@ -36,7 +36,7 @@ from recsys.data.ratings import Ratings
 from recsys.models.als import ALS
 from recsys.ranking.topn import CsrPairs, top_n
 from recsys.readers import read_ratings
-from recsys.storage import Saved, save_model
+from recsys.saving.storage import Saved, save_model
 
 N = 20
 SGEMM_BLOCKS = (

@@ -1,6 +1,3 @@
-from .data.encoder import FeatureBlocks as FeatureBlocks
-from .data.encoder import FeatureEncoder as FeatureEncoder
-from .data.feature_selection import with_features as with_features
 from .data.features import Features as Features
 from .data.ids import Ids as Ids
 from .data.ratings import Ratings as Ratings
@@ -26,6 +23,9 @@ from .evaluation.splits import random_split as random_split
 from .evaluation.splits import time_split as time_split
 from .evaluation.tuning import Tuning as Tuning
 from .evaluation.tuning import tune as tune
+from .features.encoder import FeatureBlocks as FeatureBlocks
+from .features.encoder import FeatureEncoder as FeatureEncoder
+from .features.selection import with_features as with_features
 from .lsi.eigenwords import Eigenwords as Eigenwords
 from .lsi.model import LSI as LSI
 from .models.als import ALS as ALS
@@ -50,7 +50,7 @@ from .models.softimpute import SoftImpute as SoftImpute
 from .readers import read_ratings as read_ratings
 from .readers import sample_path as sample_path
 from .recommender import Recommender as Recommender
-from .saved_splits import save_split as save_split
+from .saving.splits import save_split as save_split
 from .table_writer import write_table as write_table
 
 __version__: str

@@ -294,7 +294,7 @@ def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ra
         isinstance(model, abilities.KnowsFeatures) and model.knows(side)
     ):
         return model, ratings
-    from recsys.data.feature_selection import with_ids  # few models have features
+    from recsys.features.selection import with_ids  # few models have features
 
     wider = with_ids(ratings, axis.ids, table)
     ids = wider.axis(side).ids

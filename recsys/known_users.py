@@ -21,10 +21,10 @@ from lowrank.kernels.arrays import Hashes
 from lowrank.kernels.retrieval import hash_texts
 from lowrank.kernels.topk import Ties
 from recsys.errors import ModelFileError, UnknownIdError
-from recsys.model_file import Arrays, OpenedModel, listed, open_model
 from recsys.models.parts import Mask
 from recsys.ranking.topn import CsrPairs, KnownUsers, TopN
-from recsys.saved_arrays import DamageError, check_rows
+from recsys.saving.arrays import DamageError, check_rows
+from recsys.saving.model_file import Arrays, OpenedModel, listed, open_model
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # as ids are written
 

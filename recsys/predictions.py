@@ -23,10 +23,10 @@ from recsys.models.baselines import Bias, Popular
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parts import Floats, Indices, Mask
 from recsys.ranking.topn import Cosine, CsrPairs, Scorer, TopN, check_n
-from recsys.storage import Saved
+from recsys.saving.storage import Saved
 
 if TYPE_CHECKING:
-    from recsys.data.encoder import FeatureBlocks
+    from recsys.features.encoder import FeatureBlocks
 
 PairsLike: TypeAlias = "FrameLike | Sequence[tuple[int | str, int | str]]"
 """Data frame with columns of users and items (user, user_id, ...), or a list of pairs of ids."""

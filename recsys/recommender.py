@@ -34,7 +34,7 @@ from recsys.ranking.rerank import prepare_lists
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import as_ratings
 from recsys.refit import fit_model
-from recsys.storage import Saved, load_model, save_model
+from recsys.saving.storage import Saved, load_model, save_model
 from recsys.topics import Topics
 from recsys.update import reading_of, updated
 from recsys.user_columns import check_columns
@@ -214,7 +214,7 @@ class Recommender:
         planned = self.model._plan(ratings)
         if not self.model._takes_features:
             return planned
-        from recsys.data.feature_selection import with_usual_features  # slow to import
+        from recsys.features.selection import with_usual_features  # slow to import
 
         return with_usual_features(planned, features, unrated=unrated)
 

@@ -32,7 +32,7 @@ from recsys.data.rows import marks_unrated
 from recsys.models.base import Model, OnStep
 from recsys.models.registry import fitted_model, request_of, requested_model
 from recsys.provenance import Provenance
-from recsys.storage import Saved
+from recsys.saving.storage import Saved
 
 
 def fit_model(
@@ -145,7 +145,7 @@ def encoded_again(ratings: Ratings) -> Ratings:
     request = ratings.feature_request
     if request is None:
         return ratings
-    from recsys.data.feature_selection import with_features
+    from recsys.features.selection import with_features
 
     tables = [axis.table for axis in ratings.axes if axis.table is not None]
     # Columns may have lost all values with users or items that are gone.

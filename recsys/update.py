@@ -29,7 +29,7 @@ from recsys.models.item_item import HistoryModel
 from recsys.models.parts import Indices
 from recsys.provenance import AS_OF, Provenance
 from recsys.refit import refitted
-from recsys.storage import Saved
+from recsys.saving.storage import Saved
 
 _SHARE = 0.2  # of the ratings of a fit, after as many new ones all are fitted again
 _NOT_VALIDATED = (

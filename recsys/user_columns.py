@@ -65,7 +65,7 @@ def useful_columns(
     table = ratings.user_table
     if table is None or not table.kinds:
         return None
-    from recsys.data.encoder import FeatureEncoder
+    from recsys.features.encoder import FeatureEncoder
 
     columns = requested
     if requested is not None:

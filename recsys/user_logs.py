@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from recsys.atomic import exclusive
 from recsys.data.columns import usual_column
 from recsys.errors import DataError
+from recsys.saving.atomic import exclusive
 
 _KEYS = ("user", "users")  # in the logs of `recsys serve`
 _SUFFIXES = (".jsonl", ".ndjson", ".json", ".log")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recsys.atomic import unfinished_directory
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
@@ -24,6 +23,7 @@ from recsys.cli.output import (
     write_facts,
 )
 from recsys.messages import counted, missing_extra
+from recsys.saving.atomic import unfinished_directory
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -570,7 +570,7 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     labels = result.table["model"].to_list()
     saved = list(dict.fromkeys(request.ratings)) if _are_models(request) else []
     if request.candidates is None and not request.diversity:
-        from recsys.versions import record
+        from recsys.saving.versions import record
 
         for source, label in zip(saved, labels, strict=False):
             if record(source, result, label, shown(request.test or "")):

@@ -91,8 +91,8 @@ def fit(
         )
         return
 
-    from recsys.model_file import MODEL
-    from recsys.storage import check_target
+    from recsys.saving.model_file import MODEL
+    from recsys.saving.storage import check_target
 
     check_target(out, MODEL, overwrite=force)
     if fitting.model is not None:
@@ -247,9 +247,9 @@ def update(
     temporary directory and moved into place when complete. Simultaneous updates of a model wait
     for each other.
     """
-    from recsys.model_file import MODEL
-    from recsys.saved_arrays import as_path
-    from recsys.storage import check_target
+    from recsys.saving.arrays import as_path
+    from recsys.saving.model_file import MODEL
+    from recsys.saving.storage import check_target
 
     forgets = bool(changes.forget_user or changes.forget_users)
     something = ratings or changes.window or forgets or changes.refit
@@ -427,7 +427,7 @@ def _note_other_models(
     forgotten: _Forgotten, model: str, target: str, changes: _Changes
 ) -> None:
     """Name the models next to this one that still know users, and the command for them."""
-    from recsys.versions import models_knowing
+    from recsys.saving.versions import models_knowing
 
     knowing = models_knowing(forgotten.users, (model, target))
     if knowing.models:

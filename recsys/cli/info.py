@@ -16,8 +16,8 @@ from recsys.cli.output import Output, write_facts
 from recsys.models.registry import MODELS
 
 if TYPE_CHECKING:
-    from recsys.model_file import Manifest
     from recsys.models.parameters import Parameter
+    from recsys.saving.model_file import Manifest
     from recsys.spark.results import SparkModel
 
 # Results may depend on their versions.
@@ -42,7 +42,7 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
     if model is None:
         write_facts(_of_installation(ctx), output)
         return
-    from recsys.model_file import SPARK_FORMAT, format_of, read_manifest
+    from recsys.saving.model_file import SPARK_FORMAT, format_of, read_manifest
 
     # Results of Spark have a manifest of their own.
     if format_of(Path(model)) == SPARK_FORMAT:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from recsys.data.columns import Request
-    from recsys.data.encoder import FeatureBlocks, FeatureEncoder
     from recsys.data.features import Features
     from recsys.data.ids import Ids
     from recsys.data.ratings import Ratings
+    from recsys.features.encoder import FeatureBlocks, FeatureEncoder
     from recsys.models.base import Model, Step
     from recsys.models.parameters import Parameter
     from recsys.ranking.lists import ListOptions
@@ -43,7 +43,7 @@ _CANDIDATES = 10
 
 def is_model(path: str) -> bool:
     """Return whether there is a saved model at `path`."""
-    from recsys.saved_arrays import MANIFEST, as_path
+    from recsys.saving.arrays import MANIFEST, as_path
 
     return (as_path(path) / MANIFEST).is_file()
 
@@ -303,7 +303,7 @@ def featured(
         if named is not None:
             note(f"{', '.join(model.name for model in models)} does not use features")
         return ratings
-    from recsys.data.feature_selection import with_features
+    from recsys.features.selection import with_features
 
     with_tables = with_features(ratings, named, unrated=unrated)
     for side in ("item", "user"):

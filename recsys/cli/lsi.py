@@ -142,8 +142,8 @@ def index(
     may be compressed by gzip or zstd. Texts are read once, a thousand at a time, and
     not stored.
     """
-    from recsys.model_file import INDEX
-    from recsys.storage import check_target
+    from recsys.saving.model_file import INDEX
+    from recsys.saving.storage import check_target
 
     # Before the documents are read, which may take hours.
     check_target(out, INDEX, overwrite=force)
@@ -475,7 +475,7 @@ def info(index: str, output: Output) -> None:
     """
     from recsys.cli.info import manifest_facts
     from recsys.cli.output import write_facts
-    from recsys.model_file import INDEX, read_manifest
+    from recsys.saving.model_file import INDEX, read_manifest
 
     write_facts(manifest_facts(index, read_manifest(index, INDEX), "index"), output)
 

@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import click
 
 from recsys.addresses import Location
-from recsys.atomic import unfinished_directory, unfinished_file
 from recsys.cli.errors import CommandError, State
 from recsys.messages import counted, is_full, system_error, system_reason, wrapped
+from recsys.saving.atomic import unfinished_directory, unfinished_file
 
 if TYPE_CHECKING:
     import polars as pl

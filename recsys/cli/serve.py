@@ -132,7 +132,7 @@ def serve(
     for path in (model, model_b, index):
         if path is not None and not (Path(path) / MANIFEST).is_file():
             # Only to explain what is wrong with the directory.
-            from recsys.model_file import read_manifest
+            from recsys.saving.model_file import read_manifest
 
             read_manifest(path)  # raises
     place = Path(model).absolute()  # of a link itself, whose target may change

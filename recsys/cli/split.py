@@ -143,7 +143,7 @@ def load_splits(
         If the sources contradict each other, or the options of a split do not apply.
     """
     from recsys.evaluation.split_files import read_pair, read_split
-    from recsys.saved_splits import is_split, split_files
+    from recsys.saving.splits import is_split, split_files
 
     def read(path: str | Path, *, defaults: Mapping[str, Any] | None = None) -> Ratings:
         return inputs.load_ratings(str(path), reader, defaults)
@@ -239,7 +239,7 @@ def split(
     directory for each fold. DIR is written to a temporary directory and moved into place when
     complete. To evaluate models on it, run `recsys evaluate DIR`.
     """
-    from recsys.saved_splits import check_split_target, save_split
+    from recsys.saving.splits import check_split_target, save_split
     from recsys.user_columns import check_columns, useful_columns
 
     splitting.check()

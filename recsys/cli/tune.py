@@ -336,7 +336,7 @@ def _commands(
     reader: cli.ReaderOptions,
 ) -> dict[str, str]:
     """Return shell commands that fit a model with the best parameters and evaluate it."""
-    from recsys.saved_splits import split_files
+    from recsys.saving.splits import split_files
 
     model = ["--model", found.model]
     for name, value in found.parameters.items():

@@ -80,7 +80,7 @@ def list_(directory: str, output: Output) -> None:
     """
     import polars as pl
 
-    from recsys.versions import list_versions
+    from recsys.saving.versions import list_versions
 
     versions = list_versions(directory)
     rows = versions.to_dicts()
@@ -111,7 +111,7 @@ def promote(version: str) -> None:
     either the old or the new model. To go back, promote the previous version. Where symbolic links
     are not allowed, as for most users of Windows, this is an error.
     """
-    from recsys.versions import promote
+    from recsys.saving.versions import promote
 
     before, now = promote(version)
     was = f" (it was {before})" if before not in (None, now) else ""
@@ -168,7 +168,7 @@ def monitor(
     RATINGS are read as for the model.
     """
     from recsys.provenance import without_weights
-    from recsys.versions import measured
+    from recsys.saving.versions import measured
 
     check_file(report, "--report", (".html",))
     gates = parsed_gates(fail_if, [*_NAMES, *(f"{name}@{n}" for name in _OF_LISTS)])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from recsys.atomic import exclusive
 from recsys.cli.output import note
+from recsys.saving.atomic import exclusive
 
 
 @contextmanager

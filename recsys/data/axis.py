@@ -13,7 +13,7 @@ from recsys.data.ids import Ids
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
-    from recsys.data.encoder import FeatureEncoder
+    from recsys.features.encoder import FeatureEncoder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -496,7 +496,7 @@ def _with_features(
         if isinstance(model, str) and not model.endswith(NO_FEATURES):
             model = make_model(model)
         if isinstance(model, Model) and model.uses_features:
-            from recsys.data.feature_selection import with_usual_features  # slow import
+            from recsys.features.selection import with_usual_features  # slow import
 
             train = with_usual_features(train, features, unrated=False)
             return replace(split, train=train)

@@ -29,8 +29,8 @@ from recsys.evaluation.splits import (
     without_pairs_of,
 )
 from recsys.readers import as_ratings, read_ratings
-from recsys.saved_splits import read_split_manifest, read_undisturbed, split_files
-from recsys.saved_splits import save_split as save_split
+from recsys.saving.splits import read_split_manifest, read_undisturbed, split_files
+from recsys.saving.splits import save_split as save_split
 
 
 def split_from_pair(

@@ -208,7 +208,7 @@ def tune(
     searched = _search_space(model, metric, ranges or {}, fixed)
     unfitted = make_model(model, **fixed)
     if unfitted.uses_features:
-        from recsys.data.feature_selection import with_usual_features  # slow to import
+        from recsys.features.selection import with_usual_features  # slow to import
 
         data = with_usual_features(data, features, unrated=False)
     if validation is None:

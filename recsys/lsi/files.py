@@ -11,21 +11,21 @@ from typing import Any
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.model_file import (
+from recsys.saving.arrays import (
+    MANIFEST,
+    DamageError,
+    SavedDirectory,
+    check_rows,
+)
+from recsys.saving.model_file import (
     INDEX,
     checked_manifest,
     listed,
     mapped_arrays,
     read_directory,
 )
-from recsys.saved_arrays import (
-    MANIFEST,
-    DamageError,
-    SavedDirectory,
-    check_rows,
-)
-from recsys.saved_tables import saved_table
-from recsys.storage import target_directory, write_directory
+from recsys.saving.storage import target_directory, write_directory
+from recsys.saving.tables import saved_table
 
 # Shapes by names of sizes, to compare all arrays with each other.
 _SPACE_ARRAYS = {

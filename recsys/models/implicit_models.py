@@ -31,7 +31,7 @@ from recsys.models.parameters import (
     threads_parameter,
 )
 from recsys.models.parts import OTHER, Floats, Indices, Ints, Longs
-from recsys.saved_arrays import check_rows
+from recsys.saving.arrays import check_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

@@ -46,7 +46,7 @@ from recsys.models.parts import (
     side_part,
     values_of,
 )
-from recsys.saved_arrays import check_rows
+from recsys.saving.arrays import check_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

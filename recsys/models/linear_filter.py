@@ -34,7 +34,7 @@ from recsys.models.parameters import (
     threads_parameter,
 )
 from recsys.models.parts import OTHER, Array, Floats, Indices, Ints, Longs
-from recsys.saved_arrays import check_rows
+from recsys.saving.arrays import check_rows
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings

@@ -26,7 +26,7 @@ from recsys.models.sequences import (
     sources,
     transitions,
 )
-from recsys.saved_arrays import DamageError, check_rows
+from recsys.saving.arrays import DamageError, check_rows
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from recsys.atomic import flush, is_at
 from recsys.errors import DataError
+from recsys.saving.atomic import flush, is_at
 from recsys.serve.problems import ProblemError
 
 try:

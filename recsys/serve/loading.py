@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from recsys import model_file
 from recsys.errors import ModelFileError
-from recsys.model_file import INDEX_FORMAT, format_of
 from recsys.recommender import Recommender
-from recsys.saved_arrays import DamageError, signature_of
+from recsys.saving import model_file
+from recsys.saving.arrays import DamageError, signature_of
+from recsys.saving.model_file import INDEX_FORMAT, format_of
 from recsys.serve.catalogue import Json
 from recsys.serve.responses import Responses
 

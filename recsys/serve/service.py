@@ -15,7 +15,7 @@ import msgspec
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.model_file import INDEX_FORMAT, format_of
+from recsys.saving.model_file import INDEX_FORMAT, format_of
 from recsys.serve.access import Access
 from recsys.serve.catalogue import Id, Json
 from recsys.serve.deadline import call_until

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from recsys.errors import RecsysError
-from recsys.saved_arrays import MANIFEST, Signature, as_path, signature_of
+from recsys.saving.arrays import MANIFEST, Signature, as_path, signature_of
 from recsys.serve.problems import ProblemError
 from recsys.serve.trial import Trial
 

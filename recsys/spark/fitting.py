@@ -26,7 +26,7 @@ from recsys.errors import DataError
 from recsys.models.histories import Histories
 from recsys.models.ials import INTERACTIONS, Penalties, default_factors
 from recsys.models.registry import make_model
-from recsys.saved_arrays import MANIFEST
+from recsys.saving.arrays import MANIFEST
 from recsys.spark.evaluation import measure
 from recsys.spark.files import SparkPath, staged
 from recsys.spark.reading import Encoded, encode, read_ratings

@@ -27,10 +27,10 @@ from lowrank.spark.arrow import table_of
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
-from recsys.model_file import SPARK_FORMAT
 from recsys.models.base import obscurity
 from recsys.models.registry import model_class
-from recsys.saved_arrays import MANIFEST
+from recsys.saving.arrays import MANIFEST
+from recsys.saving.model_file import SPARK_FORMAT
 from recsys.spark.files import SparkPath
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-import recsys.model_file
+import recsys.saving.model_file
 from recsys import Ratings, Recommender
 from recsys.errors import ModelFileError
 from recsys.lsi import LSI
@@ -64,7 +64,9 @@ def entered(document, name, content, **fields):
     sha256 = hashlib.sha256(content).hexdigest()
     entry = document["files"][name] | {"sha256": sha256, "bytes": len(content)} | fields
     changed = document | {"files": document["files"] | {name: entry}}
-    return json.dumps(changed | {"checksum": recsys.model_file.checksum(changed)})
+    return json.dumps(
+        changed | {"checksum": recsys.saving.model_file.checksum(changed)}
+    )
 
 
 @pytest.fixture(scope="module")

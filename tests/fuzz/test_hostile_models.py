@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.linalg import LinAlgError
 
-import recsys.model_file
+import recsys.saving.model_file
 from recsys import Ratings, Recommender
 from recsys.errors import ModelFileError, RecsysError
 from recsys.evaluation import tuning
@@ -66,7 +66,7 @@ def enter(saved, change):
     """Change model.json, and its checksum."""
     document = json.loads((saved / "model.json").read_bytes())
     change(document)
-    document["checksum"] = recsys.model_file.checksum(document)
+    document["checksum"] = recsys.saving.model_file.checksum(document)
     (saved / "model.json").write_text(json.dumps(document))
 
 
@@ -267,7 +267,7 @@ def test_a_range_of_ratings_that_is_none(wholes, tmp_path, value):
 
 
 def test_model_json_without_end(saved, monkeypatch):
-    monkeypatch.setattr(recsys.model_file, "LONGEST", 100)
+    monkeypatch.setattr(recsys.saving.model_file, "LONGEST", 100)
     rejected(saved, "model.json has more than 100 bytes")
 
 

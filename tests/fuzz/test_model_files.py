@@ -10,7 +10,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-import recsys.model_file
+import recsys.saving.model_file
 from recsys import Ratings, Recommender
 from recsys.errors import ModelFileError, UnknownIdError
 
@@ -21,7 +21,7 @@ def _make_fit(model, name):
     document = json.loads((model / "model.json").read_bytes())
     sha256 = hashlib.sha256(content).hexdigest()
     document["files"][name].update(sha256=sha256, bytes=len(content))
-    document["checksum"] = recsys.model_file.checksum(document)
+    document["checksum"] = recsys.saving.model_file.checksum(document)
     (model / "model.json").write_text(json.dumps(document))
 
 

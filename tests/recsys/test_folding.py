@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.changes import change_of
-from recsys.data.feature_selection import with_features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
+from recsys.features.selection import with_features
 from recsys.models.base import Step
 from recsys.recommender import Recommender
 

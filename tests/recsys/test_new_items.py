@@ -8,9 +8,9 @@ import pytest
 
 from lowrank.completion import links
 from recsys import Recommender
-from recsys.data.feature_selection import with_features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
+from recsys.features.selection import with_features
 from recsys.lsi import UnknownTermWarning
 
 N_USERS, N_ITEMS, NEW = 80, 60, 5

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 
 from recsys import Ratings, Recommender
-from recsys.data.feature_selection import with_features
 from recsys.data.features import Features
 from recsys.errors import DataError
 from recsys.evaluation.split_files import save_split
 from recsys.evaluation.splits import random_split
-from recsys.model_file import read_manifest
+from recsys.features.selection import with_features
+from recsys.saving.model_file import read_manifest
 from recsys.user_columns import named_in, saved_columns
 
 N = 40

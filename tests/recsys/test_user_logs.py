@@ -10,8 +10,8 @@ import pytest
 
 from recsys import Recommender
 from recsys.errors import DataError
+from recsys.saving.versions import models_knowing
 from recsys.user_logs import WantedUsers, erase_users, search_log
-from recsys.versions import models_knowing
 
 
 @pytest.mark.parametrize("user", [1, 1.0, "1", "1.0"])

@@ -9,7 +9,6 @@ import scipy.sparse as sp
 
 import recsys.evaluation.experiment
 import recsys.ranking.topn
-from recsys.data.feature_selection import with_features
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
@@ -32,6 +31,7 @@ from recsys.evaluation import (
 )
 from recsys.evaluation.experiment import draw_items
 from recsys.evaluation.statistics import holm, sign_flip
+from recsys.features.selection import with_features
 from recsys.models.als import ALS
 from recsys.models.baselines import Bias, Popular, Random
 from recsys.ranking.topn import user_ties

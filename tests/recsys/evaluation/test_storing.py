@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 
-from recsys.atomic import move_link
 from recsys.data.features import Features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -29,7 +28,8 @@ from recsys.evaluation import (
 from recsys.evaluation.split_files import read_pair
 from recsys.readers import read_ratings
 from recsys.recommender import Recommender
-from recsys.saved_splits import split_files
+from recsys.saving.atomic import move_link
+from recsys.saving.splits import split_files
 from recsys.update import reading_of
 
 

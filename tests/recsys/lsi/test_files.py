@@ -9,7 +9,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from recsys import LSI
 from recsys.errors import ModelFileError
-from recsys.model_file import checksum as _checksum
+from recsys.saving.model_file import checksum as _checksum
 
 
 @pytest.fixture

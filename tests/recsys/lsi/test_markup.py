@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
-from recsys.data.blocks import TextBlock
+from recsys.features.blocks import TextBlock
 from recsys.lsi import LSI, Documents, Eigenwords
 from recsys.lsi.markup import plain_text
 

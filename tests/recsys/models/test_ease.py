@@ -16,7 +16,7 @@ from recsys.models.histories import Histories
 from recsys.models.item_item import weight_unit
 from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender
-from recsys.saved_arrays import check_rows
+from recsys.saving.arrays import check_rows
 
 
 def interactions(seed=0, shape=(40, 12), density=0.3, **kinds):

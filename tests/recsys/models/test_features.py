@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from recsys import Recommender
-from recsys.data.feature_selection import with_features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.features.selection import with_features
 from recsys.models.abilities import folded_in
 from recsys.models.blend import Blend
 from recsys.models.histories import Histories

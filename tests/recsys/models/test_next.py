@@ -20,7 +20,7 @@ from recsys.models.sequences import (
     transitions,
 )
 from recsys.recommender import Recommender
-from recsys.saved_arrays import DamageError
+from recsys.saving.arrays import DamageError
 
 
 def make_events(n_users=40, n_items=12, seed=0, length=9):

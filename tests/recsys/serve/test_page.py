@@ -80,7 +80,7 @@ def ratings_of(
         duplicates="sum" if weighted else None,
     )
     if featured:
-        from recsys.data.feature_selection import with_features
+        from recsys.features.selection import with_features
 
         ratings = with_features(ratings, unrated=True)
     return ratings

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from recsys.errors import EngineError, ModelFileError
-from recsys.model_file import SPARK_FORMAT
+from recsys.saving.model_file import SPARK_FORMAT
 from recsys.spark import session
 from recsys.spark.session import explained, spark_session
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 from msgspec import Meta, Struct
 
 import recsys
-from recsys import model_file
 from recsys.data.identity import fingerprint
 from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
 from recsys.errors import DataError
-from recsys.saved_arrays import FORMAT_VERSION, DamageError
-from recsys.storage import complete_directory, obstacle
+from recsys.saving import model_file
+from recsys.saving.arrays import FORMAT_VERSION, DamageError
+from recsys.saving.storage import complete_directory, obstacle
 from recsys.user_columns import check_columns, useful_columns, with_columns
 
 if TYPE_CHECKING:

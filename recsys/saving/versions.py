@@ -21,13 +21,11 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import asdict as as_dict
 
-from recsys import model_file
-from recsys.atomic import exclusive, flush, move_link, unfinished_file
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
-from recsys.model_file import read_manifest
-from recsys.saved_arrays import (
+from recsys.saving import model_file
+from recsys.saving.arrays import (
     MANIFEST,
     MODEL_FORMAT,
     DamageError,
@@ -35,8 +33,10 @@ from recsys.saved_arrays import (
     as_path,
     mapped,
 )
-from recsys.saved_tables import decoded
-from recsys.storage import load_model
+from recsys.saving.atomic import exclusive, flush, move_link, unfinished_file
+from recsys.saving.model_file import read_manifest
+from recsys.saving.storage import load_model
+from recsys.saving.tables import decoded
 
 LATEST = "latest"
 """Name of the link."""

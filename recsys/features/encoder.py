@@ -13,7 +13,11 @@ import polars as pl
 from scipy import sparse
 
 from recsys.data.arrays import AnyFloats
-from recsys.data.blocks import (
+from recsys.data.features import Features
+from recsys.data.ids import Ids
+from recsys.data.kinds import FeatureKind
+from recsys.errors import DataError
+from recsys.features.blocks import (
     DIRECTIONS,
     FORMS,
     KINDS,
@@ -24,10 +28,6 @@ from recsys.data.blocks import (
     NumberBlock,
     TextBlock,
 )
-from recsys.data.features import Features
-from recsys.data.ids import Ids
-from recsys.data.kinds import FeatureKind
-from recsys.errors import DataError
 from recsys.lsi.space import decompose, default_rank
 from recsys.messages import close_matches, did_you_mean
 

@@ -13,13 +13,13 @@ from lowrank.completion.cold_start import fit_cold_map
 from lowrank.kernels import csr_arrays
 from lowrank.subspace import leading_directions
 from recsys.data.arrays import AnyFloats
-from recsys.data.blocks import TextBlock
-from recsys.data.encoder import FeatureEncoder, Texts
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.kinds import FeatureRequest
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.features.blocks import TextBlock
+from recsys.features.encoder import FeatureEncoder, Texts
 from recsys.messages import close_matches, did_you_mean
 
 if TYPE_CHECKING:

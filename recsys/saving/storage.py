@@ -44,9 +44,7 @@ from polars.exceptions import PolarsError
 
 import recsys
 from lowrank import kernels
-from recsys import model_file
 from recsys.addresses import Location, located
-from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
 from recsys.data.csr import Events, Values
 from recsys.data.features import Features
 from recsys.data.feedback import Feedback
@@ -57,11 +55,11 @@ from recsys.data.ratings import Ratings
 from recsys.data.rows import check_scale
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
-from recsys.model_file import MODEL, Arrays, Form, Manifest, format_of, listed
 from recsys.models.base import Model
 from recsys.models.registry import MODELS, model_class
 from recsys.provenance import Provenance
-from recsys.saved_arrays import (
+from recsys.saving import model_file
+from recsys.saving.arrays import (
     FORMAT_VERSION,
     MANIFEST,
     DamageError,
@@ -71,7 +69,14 @@ from recsys.saved_arrays import (
     check_rows,
     sha256_of,
 )
-from recsys.saved_tables import Table, check_features, encoded_tables, saved_table
+from recsys.saving.atomic import (
+    hidden_names,
+    put_in_place,
+    recover,
+    unfinished_directory,
+)
+from recsys.saving.model_file import MODEL, Arrays, Form, Manifest, format_of, listed
+from recsys.saving.tables import Table, check_features, encoded_tables, saved_table
 from recsys.user_columns import saved_columns, with_columns
 
 if TYPE_CHECKING:
@@ -477,7 +482,7 @@ def _saved_blocks(
     from scipy.sparse import csr_array
 
     # Imported here, because it needs scikit-learn and few models have features.
-    from recsys.data.encoder import EncoderState, FeatureBlocks, FeatureEncoder
+    from recsys.features.encoder import EncoderState, FeatureBlocks, FeatureEncoder
 
     levels = saved_table(arrays, manifest, f"{side}_levels")
     if (

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.encoder import FeatureBlocks, FeatureEncoder, Texts
-from recsys.data.feature_selection import with_features
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.features.encoder import FeatureBlocks, FeatureEncoder, Texts
+from recsys.features.selection import with_features
 from recsys.lsi.space import Weighting
 from recsys.lsi.vectorizer import WordEncoder
 

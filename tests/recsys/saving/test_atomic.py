@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from recsys import atomic
-from recsys.atomic import put_in_place, unfinished_directory, unfinished_file
+from recsys.saving import atomic
+from recsys.saving.atomic import put_in_place, unfinished_directory, unfinished_file
 
 
 def names(folder):

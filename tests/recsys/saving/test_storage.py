@@ -22,22 +22,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import recsys.model_file
+import recsys.saving.model_file
 from lowrank.kernels import backend
-from recsys.atomic import exclusive, move_link
-from recsys.data.feature_selection import with_features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
+from recsys.features.selection import with_features
 from recsys.known_users import lists_of_known_users
-from recsys.model_file import checksum, format_of, read_manifest
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.registry import MODELS
 from recsys.recommender import Recommender
-from recsys.saved_arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
-from recsys.saved_tables import check_features
-from recsys.versions import list_versions
+from recsys.saving.arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
+from recsys.saving.atomic import exclusive, move_link
+from recsys.saving.model_file import checksum, format_of, read_manifest
+from recsys.saving.tables import check_features
+from recsys.saving.versions import list_versions
 
 N_ITEMS = 6
 ARRAYS = [
@@ -361,7 +361,7 @@ def test_a_failure_leaves_things_as_they_were(
     def fail(*args, **kwargs):
         raise failure
 
-    monkeypatch.setattr(f"recsys.{place}", fail)
+    monkeypatch.setattr(f"recsys.saving.{place}", fail)
     expected = ModelFileError if isinstance(failure, OSError) else type(failure)
     with pytest.raises(expected):
         recommender.save(path, overwrite=overwrite)
@@ -373,7 +373,7 @@ def test_names_a_full_disk(recommender, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise FAILURES[2]
 
-    monkeypatch.setattr("recsys.storage.np.save", fail)
+    monkeypatch.setattr("recsys.saving.storage.np.save", fail)
     with pytest.raises(
         ModelFileError, match=r"cannot be saved in .*m: No space left on device\.$"
     ):
@@ -386,7 +386,7 @@ def test_a_failing_rename_brings_the_old_model_back(
 ):
     """Where directories cannot be exchanged in one step."""
     before, rename, count = snapshot(saved.parent), os.rename, [0]
-    monkeypatch.setattr("recsys.atomic._exchange", lambda one, other: False)
+    monkeypatch.setattr("recsys.saving.atomic._exchange", lambda one, other: False)
 
     def flaky(self, target):
         count[0] += 1
@@ -404,7 +404,8 @@ def test_a_failing_rename_brings_the_old_model_back(
 def killed(code, folder):
     """Run code that saves the model, and is killed by `die()`."""
     start = (
-        "import os, signal; from pathlib import Path; from recsys import Recommender, atomic\n"
+        "import os, signal\nfrom pathlib import Path\n"
+        "from recsys import Recommender\nfrom recsys.saving import atomic\n"
         "def die(*args): os.kill(os.getpid(), signal.SIGKILL)\n"
         "model = Recommender.load('old')\n"
     )
@@ -445,15 +446,15 @@ def test_of_two_saves_at_once_the_second_is_an_error(
 ):
     other, to_json = (
         Recommender(Popular()).fit(make_ratings()),
-        recsys.model_file.to_json,
+        recsys.saving.model_file.to_json,
     )
 
     def save_other_first(manifest):
-        monkeypatch.setattr("recsys.model_file.to_json", to_json)
+        monkeypatch.setattr("recsys.saving.model_file.to_json", to_json)
         other.save(tmp_path / "model")
         return to_json(manifest)
 
-    monkeypatch.setattr("recsys.model_file.to_json", save_other_first)
+    monkeypatch.setattr("recsys.saving.model_file.to_json", save_other_first)
     with pytest.raises(ModelFileError, match="another process has saved one there"):
         recommender.save(tmp_path / "model")
     assert Recommender.load(tmp_path / "model").model.name == "popular"
@@ -742,7 +743,7 @@ def test_small_files_are_always_verified(saved):
 
 
 def test_large_files_are_verified_on_request(saved, monkeypatch):
-    monkeypatch.setattr("recsys.saved_arrays.VERIFIED", 150)
+    monkeypatch.setattr("recsys.saving.arrays.VERIFIED", 150)
     file = saved / "arrays" / "item_factors.npy"  # 188 bytes
     contents = bytearray(file.read_bytes())
     contents[-1] ^= 1
@@ -762,7 +763,7 @@ def test_large_files_are_verified_on_request(saved, monkeypatch):
 
 def replaced_at(monkeypatch, number, replace):
     """Call `replace` once, just before the array of this number is mapped."""
-    mapped, count = recsys.model_file.mapped, [0]
+    mapped, count = recsys.saving.model_file.mapped, [0]
 
     def mapped_later(*args, **kwargs):
         count[0] += 1
@@ -770,7 +771,7 @@ def replaced_at(monkeypatch, number, replace):
             replace()
         return mapped(*args, **kwargs)
 
-    monkeypatch.setattr("recsys.model_file.mapped", mapped_later)
+    monkeypatch.setattr("recsys.saving.model_file.mapped", mapped_later)
 
 
 @pytest.fixture
@@ -823,8 +824,8 @@ def test_a_model_that_never_stays_the_same_is_an_error(two, monkeypatch):
         )
         raise DamageError("one array is of another model")
 
-    monkeypatch.setattr("recsys.model_file.mapped", fail)
-    monkeypatch.setattr("recsys.model_file.PAUSE", 0)
+    monkeypatch.setattr("recsys.saving.model_file.mapped", fail)
+    monkeypatch.setattr("recsys.saving.model_file.PAUSE", 0)
     rejected(two / "a", "is damaged: one array is of another model")
 
 
@@ -1114,7 +1115,7 @@ def test_names_a_file_that_cannot_be_read(saved, monkeypatch):
     def fail(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("recsys.saved_arrays.open_memmap", fail)
+    monkeypatch.setattr("recsys.saving.arrays.open_memmap", fail)
     rejected(saved, r"The saved model .*model cannot be read: Permission denied\.")
 
 

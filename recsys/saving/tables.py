@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from recsys.data.features import Features
 from recsys.data.ids import joined_texts
 from recsys.errors import ModelFileError
-from recsys.model_file import Arrays, ColumnEntry, ColumnType, Manifest, listed
-from recsys.saved_arrays import DamageError, check_rows
+from recsys.saving.arrays import DamageError, check_rows
+from recsys.saving.model_file import Arrays, ColumnEntry, ColumnType, Manifest, listed
 
 Table: TypeAlias = pl.DataFrame | Features
 

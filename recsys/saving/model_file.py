@@ -30,13 +30,12 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict as as_dict
 from numpy.typing import NDArray
 
-from recsys.atomic import recover
 from recsys.data.feedback import Feedback, Kind
 from recsys.data.kinds import EventRule, FeatureKind, FeatureRequest, ReadAs
 from recsys.errors import ModelFileError, RecsysError
 from recsys.models.registry import MODELS, model_class
 from recsys.provenance import FitRequest
-from recsys.saved_arrays import (
+from recsys.saving.arrays import (
     FORMAT_VERSION,
     LONGEST,
     MANIFEST,
@@ -48,6 +47,7 @@ from recsys.saved_arrays import (
     check_finite,
     mapped,
 )
+from recsys.saving.atomic import recover
 
 if TYPE_CHECKING:
     from recsys.models.base import Model

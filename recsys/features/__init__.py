@@ -1,0 +1,1 @@
+"""Features of items and users: tables as sparse matrices."""

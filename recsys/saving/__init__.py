@@ -1,0 +1,1 @@
+"""Saved models, indexes and splits: directories of JSON and arrays, written atomically."""
