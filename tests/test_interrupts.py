@@ -20,6 +20,7 @@ from processes import running
 
 import recsys
 from recsys import Ratings, Recommender
+from recsys.database import open_database, parse_address
 from recsys.lsi import LSI
 
 TIMES = int(
@@ -43,6 +44,11 @@ COMMANDS = {
     "impute": "impute old --output all.csv",
     "index": "lsi index texts.txt -k 9 --out index --force",
     "tune": "tune ratings.csv --model als --trials 2 --study study --output tuned.json",
+    "update": "update kept more.csv --force",
+    "promote": "versions promote old",
+    "sqlite": "recommend old --all --output lists.db::lists --if-exists replace",
+    "duckdb": "recommend old --all --output lists.duckdb::lists --if-exists replace",
+    "postgresql": "recommend old --all --output POSTGRESQL::lists --if-exists replace",
 }
 TARGETS = {
     "fit": ["new"],
@@ -51,7 +57,14 @@ TARGETS = {
     "impute": ["all.csv"],
     "index": ["index"],
     "tune": ["study", "tuned.json"],
+    "update": ["kept"],
+    "promote": ["latest"],
+    "sqlite": ["lists.db"],
+    "duckdb": ["lists.duckdb"],
+    "postgresql": ["POSTGRESQL"],
 }
+SIGNALS = [signal.SIGINT, signal.SIGKILL, signal.SIGHUP, signal.SIGTERM]
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGHUP: 143, signal.SIGTERM: 143}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +72,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("interrupts")
     FRAME.write_csv(place / "ratings.csv")
     (place / "texts.txt").write_text("\n".join(map(" ".join, WORDS)) + "\n")
+    FRAME.head(9).with_columns(pl.col("item") + 999).write_csv(place / "more.csv")
     Recommender("als", factors=4).fit(Ratings.from_frame(FRAME)).save(place / "old")
+    shutil.copytree(place / "old", place / "kept")
     return place
 
 
@@ -106,16 +121,46 @@ def stopped(
 
 def check_whole(target: Path) -> str:
     """Read what is there, if something is, and return what it says in all."""
-    if target.name == "new":
+    if target.name in ("new", "kept"):
         return str(Recommender.load(target, verify=True).ratings)
     if target.name == "index":
         return str(LSI.load(target, verify=True).training_ | {"seconds": 0})
     if target.name == "tuned.json":
         document = json.loads(target.read_bytes())
         return str([trial["parameters"] for trial in document["trials"]])
+    if target.name == "latest":
+        return Recommender.load(target).model.name
+    if target.suffix in (".db", ".duckdb"):
+        return number_of_rows(f"{target}::lists")
     if target.suffix == ".parquet":
         return str(len(pl.read_parquet(target)))
     return str(target.stat().st_size)
+
+
+def number_of_rows(address: str) -> str:
+    """Return the number of rows of the table `lists`, and nothing if it does not exist."""
+    parsed = parse_address(address)
+    assert parsed is not None
+    with open_database(parsed, write=True) as database:
+        try:
+            return str(database.rows("SELECT count(*), min(rank) FROM lists"))
+        except Exception as error:
+            if "lists" not in str(error):
+                raise
+            return ""
+
+
+def removed(target: Path) -> None:
+    """Remove a target; for `latest`, let it point to another version."""
+    if target.name == "kept":
+        return
+    if target.name == "latest":
+        target.unlink()
+        target.symlink_to("kept")
+    elif target.is_dir():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
 
 
 def hidden(folder: Path) -> list[str]:
@@ -123,53 +168,68 @@ def hidden(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_nothing_half_written_is_taken_for_whole(verb: str, folder: Path) -> None:
+def test_nothing_half_written_is_taken_for_whole(
+    verb: str, folder: Path, request: pytest.FixtureRequest
+) -> None:
     rng = random.Random(f"{verb} {TIMES}")
     args = COMMANDS[verb]
+    database = ""
+    if verb == "postgresql":
+        pytest.importorskip("adbc_driver_postgresql")
+        database = str(request.getfixturevalue("postgres"))
+        args = args.replace("POSTGRESQL", database)
+    if verb == "duckdb":
+        pytest.importorskip("duckdb")
+
+    def contents(target: Path) -> str:
+        if database:
+            return number_of_rows(f"{database}::lists")
+        return check_whole(target) if target.exists() else ""
+
     begun = time.monotonic()
     assert finished(args, folder) == (0, "")
     lasts = time.monotonic() - begun
     targets = [folder / name for name in TARGETS[verb]]
-    first = {
-        target: check_whole(target) for target in targets if target.name != "study"
-    }
+    first = {target: contents(target) for target in targets if target.name != "study"}
     seen: Counter[str] = Counter()
-    both = [signal.SIGINT, signal.SIGKILL]
-    one = both[list(COMMANDS).index(verb) % 2 :][:1]
-    for turn, number in enumerate(both * TIMES or one):
+    one = SIGNALS[list(COMMANDS).index(verb) % len(SIGNALS) :][:1]
+    for turn, number in enumerate(SIGNALS * TIMES or one):
+        for name in hidden(folder):
+            path = folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         if (
             verb == "tune" or rng.random() < 0.3
         ):  # else there is an old one to be replaced
             for target in targets:
-                shutil.rmtree(target) if target.is_dir() else target.unlink(
-                    missing_ok=True
-                )
-        before = set(hidden(folder))
-        aimed = verb != "tune" and not before and (turn // 2) % 2 == 0
+                removed(target)
+        before = {target: contents(target) for target in first}
+        aimed = verb in ("fit", "update", "index") and (turn // len(SIGNALS)) % 2 == 0
         code, said = stopped(
             args, folder, number, rng.uniform(0.3, 1.05) * lasts, aimed
         )
-        assert code in (0, 130, -number), said
+        assert code in (0, EXIT_CODES.get(number), -number), said
         # Python says a traceback of its own if the signal comes before the command has begun.
         assert "Traceback" not in said or "cli.run()" not in said, said
         if code == 130:
             assert said == "Interrupted.\n"
-            assert set(hidden(folder)) <= before  # of one that was killed
+        if code in EXIT_CODES.values():
+            assert hidden(folder) == []
         for target in first:
-            assert not target.exists() or check_whole(target) == first[target]
+            # Old or new, and never neither.
+            assert contents(target) in (first[target], before[target])
         name = signal.Signals(number).name
         seen[f"{name}, {'done before' if code == 0 else 'stopped'}"] += 1
-        for left in hidden(folder):  # by SIGKILL alone
+        if hidden(folder):  # by SIGKILL alone
             seen[f"{name}, leftovers"] += 1
-            path = folder / left
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
     print(f"\n{verb}: {dict(seen)}")
-    if TIMES:
+    if TIMES or hidden(folder):
         assert finished(args, folder) == (0, "")
-        assert {target: check_whole(target) for target in first} == first
+        assert {target: contents(target) for target in first} == first
+        assert hidden(folder) == []
     visible = {each.name for each in folder.iterdir()}
+    inputs = {"ratings.csv", "more.csv", "texts.txt", "old", "kept"}
     # A run that SIGKILL ends within a write of optuna leaves its lock, which expires.
-    assert visible <= {"ratings.csv", "texts.txt", "old", "study.lock"}.union(
+    assert visible <= {*inputs, "study.lock", "lists.duckdb.wal"}.union(
         *TARGETS.values()
     )
 

@@ -1,7 +1,7 @@
 """Atomic changes of files and directories: temporary ones that are renamed, locks and links.
 
 A process may be killed at any moment. What it leaves is hidden and has a name that only this module
-gives, so the next process that writes to the same target removes it: nobody holds its lock.
+gives, so the next process that writes to the same directory removes it: nobody holds its lock.
 """
 
 from __future__ import annotations
@@ -157,9 +157,13 @@ def recover(target: Path) -> bool:
 
 
 def remove_remains(target: Path) -> None:
-    """Remove what killed processes have left of unfinished writes to a target."""
+    """Remove what killed processes have left of unfinished writes to the directory of a target.
+
+    Versions have a name each, so nobody would write to the target of a killed process again.
+    """
     recover(target)
-    for path in [*_remains(target, "tmp"), *_remains(target, "old")]:
+    # Another target that was put aside may have to be recovered.
+    for path in [*_remains(target, "tmp", of_any=True), *_remains(target, "old")]:
         if path.is_symlink():
             continue  # see `move_link`
         with suppress(OSError), _unused(path, _ABANDONED) as is_unused:
@@ -169,9 +173,10 @@ def remove_remains(target: Path) -> None:
                 path.unlink()
 
 
-def _remains(target: Path, suffix: str) -> list[Path]:
-    """Return the temporary files and directories of a target, by their names."""
-    pattern = re.compile(hidden_names(target.name, suffix))
+def _remains(target: Path, suffix: str, *, of_any: bool = False) -> list[Path]:
+    """Return temporary files and directories of a target, or `of_any` next to it, by their names."""
+    name = ".+" if of_any else re.escape(target.name)
+    pattern = re.compile(_hidden_names(name, suffix))
     try:
         return sorted(
             path for path in target.parent.iterdir() if pattern.fullmatch(path.name)
@@ -180,9 +185,13 @@ def _remains(target: Path, suffix: str) -> list[Path]:
         return []
 
 
-def hidden_names(name: str, suffix: str = "tmp") -> str:
+def hidden_names(name: str) -> str:
     """Return a pattern of the temporary names of a target."""
-    return rf"\.{re.escape(name)}\.[0-9a-f]{{8}}\.{suffix}"
+    return _hidden_names(re.escape(name), "tmp")
+
+
+def _hidden_names(pattern: str, suffix: str) -> str:
+    return rf"\.{pattern}\.[0-9a-f]{{8}}\.{suffix}"
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None:
-    """Serve until SIGTERM or SIGINT; requests in progress are answered first.
+    """Serve until SIGTERM, SIGHUP or SIGINT; requests in progress are answered first.
 
     `workers` is the number of processes. One that ends is replaced.
     """
@@ -80,14 +80,20 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
         logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # workers that end
     # Workers are new processes, which share nothing but this.
     os.environ[_SETTINGS] = msgspec.json.encode(settings).decode()
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # uvicorn raises them again at its end
+    # uvicorn raises them again at its end.
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
-    import uvicorn
-
     # uvicorn is imported late, since the help needs none of it.
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+
+    if sys.platform != "win32":
+        is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
+        if not is_ignored:
+            signal.signal(signal.SIGHUP, _hang_up)
+        # uvicorn would start all workers again when a terminal is closed.
+        on_hang_up = _stay if is_ignored else Multiprocess.handle_term
+        Multiprocess.handle_hup = on_hang_up  # type: ignore[assignment,method-assign]
     options = _options(settings)
     if workers == 1:
         uvicorn.Server(uvicorn.Config(**options)).run([listener])
@@ -129,6 +135,8 @@ def application() -> Any:
     of_uvicorn.addFilter(lambda record: "without completing" not in str(record.msg))
     parent = multiprocessing.parent_process()
     if parent is not None:
+        if sys.platform != "win32":  # the parent ends its workers
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     from recsys.serve.app import create_app
 
@@ -137,6 +145,14 @@ def application() -> Any:
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
+
+
+def _hang_up(_number: int, _frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _stay(_workers: Any) -> None:
+    """Do nothing when the terminal is closed, as `nohup` requests."""
 
 
 def _end_with(parent: Any) -> None:

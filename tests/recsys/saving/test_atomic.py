@@ -56,7 +56,8 @@ def test_two_can_work_on_one_target(tmp_path):
 
 def test_remains_of_killed_processes_are_removed_by_the_next_one(tmp_path):
     target, remains = tmp_path / "m.tmp", tmp_path / ".m.tmp.01234567.tmp"
-    others = [".m.tmp.0123456.tmp", ".m.01234567.tmp", "m.tmp.01234567.tmp"]
+    others = [".m.tmp.0123456.tmp", "..01234567.tmp", "m.tmp.01234567.tmp"]
+    others += [".other.01234567.old"]
     for name in others:
         (tmp_path / name).touch()
     for begin in (unfinished_directory, unfinished_file):
@@ -68,6 +69,20 @@ def test_remains_of_killed_processes_are_removed_by_the_next_one(tmp_path):
         with begin(target):
             assert not remains.exists()
     assert names(tmp_path) == sorted(others)
+
+
+def test_remains_of_another_version_are_removed_by_the_next_one(tmp_path):
+    remains = [tmp_path / ".2025-06-08.01234567.tmp", tmp_path / ".a.csv.89abcdef.tmp"]
+    remains[0].mkdir()
+    (remains[0] / "file").touch()
+    remains[1].touch()
+    with (
+        unfinished_directory(tmp_path / "2025-06-10") as used,
+        unfinished_file(tmp_path / "2025-06-11.csv"),
+    ):
+        assert used.exists()
+        assert not any(path.exists() for path in remains)
+    assert names(tmp_path) == []
 
 
 def test_remains_in_use_are_left_alone(tmp_path):

@@ -292,6 +292,15 @@ def test_workers_end_with_their_supervisor(model):
         eventually(lambda: not any(is_running(worker) for worker in workers))
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_closed_terminal_ends_the_service_as_sigterm_does(model, workers):
+    with Command(model, "--workers", workers) as service:
+        code, messages = service.stop(signal.SIGHUP)
+    assert code == 0
+    assert "Traceback" not in messages
+    assert "restarting" not in messages
+
+
 LIVE = b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
 
 
