@@ -174,7 +174,7 @@ def remove_remains(target: Path) -> None:
 
 
 def _remains(target: Path, suffix: str, *, of_any: bool = False) -> list[Path]:
-    """Return temporary files and directories of a target, or `of_any` next to it, by their names."""
+    """Return temporary files and directories of a target, or of all targets next to it."""
     name = ".+" if of_any else re.escape(target.name)
     pattern = re.compile(_hidden_names(name, suffix))
     try:
