@@ -1,3 +1,4 @@
+from .baskets import together as together
 from .data.features import Features as Features
 from .data.ids import Ids as Ids
 from .data.ratings import Ratings as Ratings

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from recsys.addresses import has_password
-from recsys.cli.errors import CommandError
+from recsys.cli.errors import CommandError, require
 from recsys.cli.options import NAMED, FitOptions, ReaderOptions
 from recsys.cli.output import Activity, note
 from recsys.messages import close_matches, counted, did_you_mean, enumerated
@@ -454,12 +454,25 @@ def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
     return list(dict.fromkeys(listed))
 
 
-def known_ids(path: str, recommender: Recommender, kind: str) -> Sequence[Any]:
-    """Read a list of users or items, and report how many of them the data do not have."""
+def check_groups(options: ListOptions) -> None:
+    """Check that --at-most and --per are both given, or neither.
+
+    Raises
+    ------
+    UsageError
+    """
+    both = (options.at_most is None) == (options.per is None)
+    require(both, "--at-most and --per go together: --at-most 2 --per genres.")
+
+
+def known_ids(path: str, ids: Ids, reading: Mapping[str, Any]) -> Sequence[Any]:
+    """Read a list of users or items, and report how many of them the data do not have.
+
+    The column may have the name of an earlier `reading`.
+    """
     from recsys.readers.id_lists import read_ids
 
-    ids: Ids = getattr(recommender.ratings, f"{kind}s")
-    listed = read_ids(path, kind, recommender.provenance.reading.get(kind))
+    listed = read_ids(path, ids.kind, reading.get(ids.kind))
     mask = _known(path, listed, ids, f"{ids.kind}s are not in the data")
     return [
         listed_id for listed_id, is_known in zip(listed, mask, strict=True) if is_known
@@ -467,29 +480,32 @@ def known_ids(path: str, recommender: Recommender, kind: str) -> Sequence[Any]:
 
 
 def with_ids(
-    options: ListOptions, reader: ReaderOptions, recommender: Recommender
+    options: ListOptions,
+    reader: ReaderOptions,
+    ratings: Ratings,
+    reading: Mapping[str, Any],
 ) -> ListOptions:
     """Return options with the ids in the files that they name."""
     items = options.items
     block = options.block
     if items is not None:
-        items = known_ids(str(items), recommender, "item")
+        items = known_ids(str(items), ratings.items, reading)
     if block is not None:
-        block = known_block(str(block), reader, recommender)
+        block = known_block(str(block), reader, ratings, reading)
     return replace(options, items=items, block=block)
 
 
 def known_block(
-    path: str, reader: ReaderOptions, recommender: Recommender
+    path: str, reader: ReaderOptions, ratings: Ratings, reading: Mapping[str, Any]
 ) -> pl.DataFrame:
     """Read items to block, for all users or each, and report how many the data do not have."""
     from recsys.readers.id_lists import read_block
 
-    frame = read_block(path, _request(reader, recommender.provenance.reading))
+    frame = read_block(path, _request(reader, reading))
     if frame.is_empty():
         note(f"{path} blocks nothing: it lists no items")
         return frame
-    is_known = recommender.ratings.items.find(frame["item"]) >= 0
+    is_known = ratings.items.find(frame["item"]) >= 0
     blocked = frame.filter(is_known)
     if blocked.is_empty():
         note(f"{path} blocks nothing: none of its items is in the data")

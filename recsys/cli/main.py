@@ -24,6 +24,9 @@ VERBS = {
     "similar": Verb(
         "recsys.cli.recommend:similar", "List similar items or similar users."
     ),
+    "together": Verb(
+        "recsys.cli.together:together", "List items that are bought together."
+    ),
     "predict": Verb(
         "recsys.cli.recommend:predict", "Predict the ratings of user-item pairs."
     ),

@@ -300,6 +300,11 @@ class ReaderOptions:
             return None
         return [*map(str.strip, self.features.split(","))]
 
+    def with_column(self, role: str, name: str) -> ReaderOptions:
+        """Return the options with another column of a role."""
+        options = cast(ReadOptions, {**self.options, role: name})
+        return replace(self, options=options)
+
     @property
     def flags(self) -> dict[str, Any]:
         """Options that are set, as on the command line."""
@@ -391,15 +396,18 @@ def engine_options(details: str = "") -> Decorator:
     return bundle("engine", EngineOptions, *options)
 
 
-list_options = bundle(
-    "options",
-    ListOptions,
-    *[
-        _click_option(entry.name, entry.metadata["declaration"], entry.default)
-        for entry in fields(ListOptions)
-    ],
-)
-"""Decorator that adds the options of lists, as `options`."""
+def list_options(*names: str) -> Decorator:
+    """Return a decorator that adds the options of lists, or those named, as `options`."""
+    added = [entry for entry in fields(ListOptions) if entry.name in names or not names]
+    return bundle(
+        "options",
+        ListOptions,
+        *[
+            _click_option(entry.name, entry.metadata["declaration"], entry.default)
+            for entry in added
+        ],
+        names=[entry.name for entry in added],
+    )
 
 
 class _ParameterType(click.ParamType[Any]):

@@ -126,7 +126,7 @@ described_options = cli.bundle(
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @described_options
-@cli.list_options
+@cli.list_options()
 @cli.engine_options("As in `recsys fit --help`")
 @cli.output_options
 @source_options
@@ -163,8 +163,7 @@ def recommend(
     if engine.on_spark:
         _recommend_on_spark(source, options, engine, output, n, everyone=everyone)
         return
-    both = (options.at_most is None) == (options.per is None)
-    require(both, "--at-most and --per go together: --at-most 2 --per genres.")
+    inputs.check_groups(options)
     needs_frame = output.resolved_format in ("database", "parquet")
     # The import of polars would take longer than everything else together.
     if user and source.is_alone and not needs_frame:
@@ -193,7 +192,9 @@ def recommend(
         column = recommender.provenance.reading.get("user")
         chosen = [*dict.fromkeys([*read_ids(users, "user", column)])]
     _check_known(chosen, known_users, options.cold_start)
-    options = inputs.with_ids(options, source.reader, recommender)
+    options = inputs.with_ids(
+        options, source.reader, recommender.ratings, recommender.provenance.reading
+    )
     # Lists of all users are written as they are computed.
     n_rows = 0
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
@@ -548,9 +549,11 @@ def impute(
     are written as they are computed, so that memory use does not grow with their number.
     """
     recommender = source.open()
+    ratings = recommender.ratings
+    reading = recommender.provenance.reading
     blocks = recommender.impute(
-        None if users is None else inputs.known_ids(users, recommender, "user"),
-        None if items is None else inputs.known_ids(items, recommender, "item"),
+        None if users is None else inputs.known_ids(users, ratings.users, reading),
+        None if items is None else inputs.known_ids(items, ratings.items, reading),
     )
     # A bar would disturb rows that go to the terminal.
     with Activity("Imputing") if output.path or output.address else nullcontext():

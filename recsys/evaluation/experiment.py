@@ -361,7 +361,7 @@ class RankingTask:
         queries = np.arange(len(self.users))
         options = ListOptions(diversity=self.diversity)
         train = self.split.train
-        for top in best_items(search, queries, self.n, model, train, options):
+        for top in best_items(search, queries, self.n, train, options, model):
             lists[top.rows, top.ranks - 1] = top.items
         return lists
 

@@ -87,7 +87,7 @@ def prepare_lists(
     if popular is not None and (indices >= model.n_users).any():
         everyone = popular._with(n_users=int(indices.max()) + 1)
         search = with_unknown_users(search, search_by(everyone), model.n_users)
-    blocks = best_items(search, indices, n, model, ratings, options)
+    blocks = best_items(search, indices, n, ratings, options, model)
     return labels.alias("user"), blocks, new
 
 
@@ -354,9 +354,9 @@ def best_items(
     search: Search,
     users: Indices,
     n: int,
-    model: Model,
     ratings: Ratings,
     options: ListOptions,
+    model: Model | None = None,
 ) -> Iterator[TopN]:
     """Check the options, and yield the n best items of each user, re-ranked if requested.
 
@@ -381,7 +381,7 @@ def best_items(
         check_whole("at_most", options.at_most, 1)
         groups = Groups.of(ratings, options.per)
     vectors = np.zeros((0, 0), np.float32)
-    if diversity:
+    if diversity and model is not None:
         if not isinstance(model, abilities.HasItemVectors):
             raise abilities.unsupported(
                 model, abilities.HasItemVectors, "diversify lists"

@@ -270,12 +270,23 @@ def select(
     values = -losses[rows, items]
     if exact is not None:
         values = exact(rows, items)
+    return best_entries(rows, items, values, n, ties)
+
+
+def best_entries(
+    rows: Indices,
+    items: Indices,
+    values: NDArray[np.floating[Any]],
+    n: int,
+    ties: Ties | None,
+) -> TopN:
+    """Find the n entries with the largest values of each row; `rows` must be ascending."""
     selected = _largest(rows, items, values, n, ties)
     rows, items = rows[selected], items[selected]
     values = values[selected]
     tie_ranks = items if ties is None else ties.places(rows, items)
     order = np.lexsort((tie_ranks, -values, rows))
-    counts = np.bincount(rows, minlength=len(scores))
+    counts = np.bincount(rows)
     starts = np.cumsum(counts) - counts
     ranks = np.arange(1, len(rows) + 1) - np.repeat(starts, counts)
     order = order[ranks <= n]
@@ -285,7 +296,11 @@ def select(
 
 
 def _largest(
-    rows: Indices, items: Indices, scores: Floats, n: int, ties: Ties | None
+    rows: Indices,
+    items: Indices,
+    scores: NDArray[np.floating[Any]],
+    n: int,
+    ties: Ties | None,
 ) -> Mask:
     """Return a mask of candidates, grouped by row, without most that are not among the n best.
 

@@ -38,7 +38,7 @@ from recsys.data.rows import (
     prepared,
 )
 from recsys.data.split_parts import reading_of_parts
-from recsys.data.times import Moment, seconds_or_null
+from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
@@ -349,13 +349,12 @@ def sample_path() -> Path:
 def as_ratings(
     data: Ratings | FrameLike | SourceLike,
     defaults: Mapping[str, Any] | None = None,
-    *,
-    as_of: Moment | None = None,
+    **options: Unpack[ReadOptions],
 ) -> Ratings:
-    """Return `data` as ratings, from paths or a frame with the usual columns.
+    """Return `data` as ratings, from paths or a frame.
 
-    They are read with the options `defaults`, as by `read_ratings`; `as_of` is the present time of
-    the reading.
+    They are read with the `options`, and otherwise with the options `defaults`, as by
+    `read_ratings`. Ratings stay as they are.
     """
     if isinstance(data, Ratings):
         return data
@@ -363,9 +362,8 @@ def as_ratings(
         data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
     )
     if listed and all(isinstance(part, str | os.PathLike) for part in listed):
-        return read_ratings(cast(SourceLike, data), defaults=defaults, as_of=as_of)
-    reading_options = {} if as_of is None else {"as_of": as_of}
-    return ratings_of_frame(cast(FrameLike, data), reading_options, defaults)
+        return read_ratings(cast(SourceLike, data), defaults=defaults, **options)
+    return ratings_of_frame(cast(FrameLike, data), set_options(options), defaults)
 
 
 def read_raw(
