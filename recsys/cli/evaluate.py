@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from recsys.evaluation import Evaluation, Split
     from recsys.evaluation.results import Gate
+    from recsys.evaluation.splits import Repeats
     from recsys.models.base import Model
     from recsys.recommender import Recommender
 
@@ -97,6 +98,12 @@ class _Request:
         default=0.0,
         type=click.FloatRange(0, 1),
     )
+    positions: bool = cli.declared(
+        "",
+        "Predict each test event from the events before it; new users are folded in.",
+        is_flag=True,
+        details=_DETAILS,
+    )
     per_user: str | None = cli.declared(
         "FILE", "File for the metrics of each user (.csv or .parquet)."
     )
@@ -111,6 +118,11 @@ class _Request:
     splitting: SplitOptions
     fitting: cli.FitOptions
     reader: cli.ReaderOptions
+
+    @property
+    def by_position(self) -> bool:
+        """Whether each position of the test histories is predicted."""
+        return self.positions or self.splitting.method == "sessions"
 
 
 _evaluation_options = cli.bundle(
@@ -155,6 +167,8 @@ def _run(
             candidates=request.candidates,
             new=request.new,
             diversity=request.diversity,
+            positions=request.positions,
+            repeats=_repeats(request),
             features=False,  # those of the options for reading, or none
             random_state=request.fitting.seed,
             on_step=lambda label, step: activity.step(step, f"Fitting {label}"),
@@ -171,6 +185,17 @@ def _run(
 
         write_report(result, models, request.report)
     return models, only(result, request.n), gates
+
+
+def _repeats(request: _Request) -> Repeats | None:
+    """Return how items that came before are treated; None for what the split says."""
+    from recsys.saving.splits import is_split
+
+    repeats = request.splitting.repeats
+    is_saved = len(request.ratings) == 1 and is_split(request.ratings[0])
+    if not request.by_position and not is_saved:
+        return None
+    return repeats if is_saved else repeats or "drop"
 
 
 def _are_models(request: _Request) -> bool:
@@ -200,10 +225,14 @@ def _prepared(
         not request.model or len(set(request.model)) >= at_least,
         "Give at least two models to compare, each with --model.",
     )
+    splitting = request.splitting
+    if request.by_position:
+        # Repeated events belong to histories, even if they are not predicted.
+        splitting = replace(splitting, repeats="keep")
     loaded = load_splits(
         request.ratings,
         (request.train, request.test),
-        request.splitting,
+        splitting,
         request.fitting.seed,
         request.reader,
     )
@@ -275,7 +304,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     shared = evaluation.shared_test(
         {label: recommender.ratings for label, recommender in saved.items()},
         test,
-        repeats=request.splitting.repeats,
+        repeats=request.splitting.repeats or "drop",
     )
     for count, reason in (
         (shared.n_unknown, "of users or items without training ratings"),
@@ -341,24 +370,34 @@ def _report_counts(found: Evaluation, method: str | None) -> None:
     tested = counted(counts["test_ratings"], "rating")
     users = counts["users_evaluated"]
     line = f"trained on {counts['train_ratings']:,} and tested on {tested}"
-    line += f"; recommended to {counted(users, 'user')}"
+    if found.settings.positions:
+        predicted = counted(counts["positions"], "position")
+        line += f"; predicted {predicted} of {counted(users, 'user')}"
+    else:
+        line += f"; recommended to {counted(users, 'user')}"
     if folds > 1:
         line += f" ({folds} folds together)"
     note(line)
     if counts["known_pairs"]:
         pairs = counted(counts["known_pairs"], "test pair")
         note(f"{pairs} left out that the training part has (--repeats keep tests them)")
-    if counts["new_ratings"]:
+    if found.settings.positions:
+        if counts["new_targets"]:
+            missed = counted(counts["new_targets"], "position")
+            note(f"{missed} of items without training ratings, which count as misses")
+    elif counts["new_ratings"]:
         done = "left out" if found.settings.new == "drop" else "kept"
         new = f"{counted(counts['new_users'], 'user')} and {counted(counts['new_items'], 'item')}"
         rated = counted(counts["new_ratings"], "test rating")
         note(f"{rated} of users or items without training ratings {done} (new: {new})")
     n_users = users + counts["users_without_test_items"]
     first = found.splits[0].method
-    if first == "time" and method is None and users < n_users / 2:
+    by_default = first == "time" and method is None and not found.settings.positions
+    if by_default and users < n_users / 2:
         few = f"only {users:,} of {n_users:,} users have ratings that new"
         note(f"{few}; --method per-user or --method leave-last measures all users")
-    if found.settings.candidates is not None or first == "items":
+    settings = found.settings
+    if settings.candidates is not None or settings.positions or first == "items":
         note(f"ranking is {ranking(found)}")
 
 

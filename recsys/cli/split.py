@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,7 @@ from recsys.messages import counted
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.evaluation import Split
+    from recsys.evaluation.splits import Repeats
 
 
 SPLITS = {
@@ -25,6 +26,7 @@ SPLITS = {
     "random": ("random_split", "test_fraction", True),
     "per-user": ("per_user_split", "test_fraction", True),
     "leave-last": ("leave_last_split", "last", True),
+    "sessions": ("sessions_split", "test_fraction", False),
     "k-fold": ("k_fold", "folds", True),
     "users": ("held_out_users", "test_fraction", True),
     "items": ("held_out_items", "test_fraction", True),
@@ -42,7 +44,8 @@ class SplitOptions:
     method: str | None = cli.declared(
         "METHOD",
         "Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold; users "
-        "(except a history of each); or all ratings of some items or users: items, users-cold.",
+        "(except a history of each); or all ratings of some items or users: items, users-cold, "
+        "sessions (those that end last).",
         type=click.Choice(list(SPLITS)),
         show_default="time if there are timestamps",
     )
@@ -65,11 +68,12 @@ class SplitOptions:
         show_default=str(_DEFAULTS["folds"]),
     )
 
-    repeats: Literal["drop", "keep"] = cli.declared(
+    repeats: Repeats | None = cli.declared(
         "",
-        "Test pairs that the training part has, too: leave them out or test them.",
+        "Test pairs that the training part (or with positions, the history) has, too: leave "
+        "them out or test them.",
         type=click.Choice(["drop", "keep"]),
-        default="drop",
+        show_default="drop",
     )
 
     @property
@@ -115,13 +119,15 @@ def make_splits(
     splitting.check()
     if splitting.method is None:
         fraction = splitting.test_fraction or _DEFAULTS["test_fraction"]
-        return default_split(ratings, fraction, seed, repeats=splitting.repeats)
+        return default_split(
+            ratings, fraction, seed, repeats=splitting.repeats or "drop"
+        )
     function, option, is_random = SPLITS[splitting.method]
     size = getattr(splitting, option) or _DEFAULTS[option]
     options: dict[str, Any] = {"random_state": seed} if is_random else {}
     # Only these cut between events of one pair; others hold out whole pairs.
-    if splitting.method in ("time", "leave-last"):
-        options["repeats"] = splitting.repeats
+    if splitting.method in ("time", "leave-last", "sessions"):
+        options["repeats"] = splitting.repeats or "drop"
     parts: Split | Sequence[Split] = getattr(evaluation, function)(
         ratings, size, **options
     )
@@ -159,7 +165,7 @@ def load_splits(
                 f"{splitting.given[0]} applies to RATINGS, not to --train."
             )
         loaded: Split | list[Split] = read_pair(
-            str(train), str(test), read, repeats=splitting.repeats
+            str(train), str(test), read, repeats=splitting.repeats or "drop"
         )
     elif len(sources) > 1 or sources[0] == "-" or not is_split(sources[0]):
         return make_splits(inputs.load_ratings(sources, reader), splitting, seed)

@@ -30,6 +30,7 @@ from recsys.data.events import (
     Collected,
     aggregate,
     collect,
+    event_weights,
     implied_events,
     with_used_kinds,
 )
@@ -675,23 +676,27 @@ class Ratings:
             self, collected, user_axis.aligned(users), item_axis.aligned(items)
         )
 
-    def to_frame(self) -> pl.DataFrame:
+    def to_frame(self, *, events: bool = False) -> pl.DataFrame:
         """Return a long frame with the columns user, item, rating and timestamp, in CSR order.
 
         The timestamp column is missing if times are unknown. Implicit feedback has a rating column
-        only if it is weighted.
+        only if it is weighted. With `events`, there is a row for each event, by user in the order
+        of time, with its grade or weight as rating.
         """
-        columns = [
-            self.users.take(self.user_index_of_nonzeros()),
-            self.items.take(self.indices),
-        ]
+        users = self.user_index_of_nonzeros()
+        items = self.indices
+        seconds = self.seconds
+        if events:
+            log = self.log
+            users, items, seconds = log.users, log.items, log.seconds
+        columns = [self.users.take(users), self.items.take(items)]
         if not self.implicit or self.weighted:
-            columns.append(pl.Series("rating", self.values))
-        if self.seconds is not None:
-            is_exact = self.seconds.dtype == np.float64
-            columns.append(
-                pl.Series("timestamp", self.seconds if is_exact else self.timestamps)
-            )
+            values = event_weights(self.log, self.rule) if events else self.values
+            columns.append(pl.Series("rating", values))
+        if seconds is not None:
+            if seconds.dtype != np.float64:
+                seconds = seconds.astype(np.int64)
+            columns.append(pl.Series("timestamp", seconds))
         return pl.DataFrame(columns)
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from lowrank.kernels import pieces
 from lowrank.kernels.topk import Ties
 from recsys.data.identity import fingerprint
-from recsys.data.ratings import Ratings, has_items
-from recsys.errors import DataError, check_whole
+from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
+from recsys.errors import DataError, check_choice, check_whole
 from recsys.evaluation.metrics import (
     Catalogue,
     Doubles,
@@ -28,6 +28,7 @@ from recsys.evaluation.metrics import (
     recommended_counts,
     resolve_metrics,
 )
+from recsys.evaluation.positions import Positions
 from recsys.evaluation.results import (
     Evaluation,
     Measurement,
@@ -36,7 +37,7 @@ from recsys.evaluation.results import (
     joined,
     summarize,
 )
-from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Split
+from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Repeats, Split
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.factor_form import FactorForm
@@ -76,6 +77,7 @@ class WithoutFeatures:
 ModelLike = Model | Recommender | WithoutFeatures | str
 _BLOCK = 2**20  # recommendations measured together
 _BINS = 40  # bins of the histogram of residuals
+_OF_POSITIONS = ("hit_rate", "mrr", "ndcg")
 # The order of equal scores has another seed: else candidates would precede the relevant items.
 _OF_CANDIDATES = 0x5EED
 
@@ -89,6 +91,8 @@ def evaluate(
     candidates: int | None = None,
     new: Literal["drop", "keep"] = "drop",
     diversity: float = 0.0,
+    positions: bool = False,
+    repeats: Repeats | None = None,
     metrics: Sequence[MetricLike] | None = None,
     features: bool | Sequence[str] = True,
     resamples: int = 1000,
@@ -125,9 +129,19 @@ def evaluate(
         them and never recommends such items; "keep" measures models on them, too.
     diversity : float
         Weight of diversity in the recommendations, from 0 to 1 (see `Recommender.recommend`).
+    positions : bool
+        Predict each event of each test history from what comes before it. Test users are
+        folded in, so that they need no training ratings. With ``new="drop"``, items without
+        training ratings are never recommended, and count as misses. A metric is a mean over
+        positions; its interval and tests are over users. Always done if the split holds out
+        whole sessions (see `sessions_split`).
+    repeats : {"drop", "keep"}, optional
+        Of `positions`: whether to leave out items that came before in the history, in the
+        lists and as events to predict; by default as in the split.
     metrics : sequence of str, Metric or function, optional
-        Names in `METRICS`, by default all, and custom metrics: a `Metric`, or a function as it
-        describes, such as ``first_hit`` below, whose higher values are better.
+        Names in `METRICS`, by default all (of positions, hit_rate, mrr and ndcg), and custom
+        metrics: a `Metric`, or a function as it describes, such as ``first_hit`` below, whose
+        higher values are better.
     features : bool or sequence of str
         Whether models that can use the tables of items and users of the training part, or the
         columns to use, as in `Recommender.fit`.
@@ -161,7 +175,22 @@ def evaluate(
     [0.0001, 0.0001]
     """
     labelled = _labelled(models)
+    several = isinstance(split, Iterable) and not isinstance(split, Split | Mapping)
+    folds: Iterable[Any] = split if several else [split]
+    if repeats is not None:
+        check_choice("repeats", repeats, get_args(Repeats))
+    first = split[0] if isinstance(split, list | tuple) and split else split
+    if isinstance(first, Split) and first.method == "sessions":
+        positions = True
+    if positions:
+        metrics = metrics or _OF_POSITIONS
     measured = resolve_metrics(metrics)
+    if positions:
+        _check_positions(measured, candidates)
+    elif repeats is not None:
+        raise DataError(
+            "repeats needs positions=True; otherwise the split says what is left out."
+        )
     ns = [n] if isinstance(n, str) or not isinstance(n, Iterable) else list(n)
     for length in ns:
         check_n(length)
@@ -174,12 +203,11 @@ def evaluate(
         confidence=confidence,
         random_state=random_state,
         diversity=diversity,
+        positions=positions,
     )
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
     infos: list[SplitInfo] = []
     mark = ""
-    several = isinstance(split, Iterable) and not isinstance(split, Split | Mapping)
-    folds: Iterable[Any] = split if several else [split]
     for fold in folds:
         # Models often share a split, which is then prepared once.
         prepared: dict[int, RankingTask] = {}
@@ -200,7 +228,10 @@ def evaluate(
                     for other in labelled.values()
                 )
                 featured = _with_features(fold_split, labelled.values(), features)
-                task, info = _prepare(featured, settings, measured, as_is=as_is)
+                prepare = partial(_prepare, metrics=measured)
+                if positions:
+                    prepare = partial(_prepare_positions, repeats=repeats)
+                task, info = prepare(featured, settings, as_is=as_is)
                 if not prepared:
                     infos.append(info)
                 mark = mark or fingerprint(*fold_split.parts)
@@ -211,7 +242,10 @@ def evaluate(
         raise DataError("split must hold at least one Split; got none.")
     if infos[0].method in COLD:  # these splits test new users or items
         settings = replace(settings, new="keep")
-    of_folds = {label: joined(measurements) for label, measurements in runs.items()}
+    of_folds = {
+        label: joined(measurements, weighted=positions)
+        for label, measurements in runs.items()
+    }
     return Evaluation(
         **summarize(of_folds, measured, settings),
         steps={label: run.steps for label, run in of_folds.items()},
@@ -224,6 +258,18 @@ def evaluate(
         fingerprint=mark,
         timed=tuple(label for label, run in of_folds.items() if run.timed),
     )
+
+
+def _check_positions(metrics: Sequence[Metric], candidates: int | None) -> None:
+    """Check that the metrics of positions are of single lists."""
+    if candidates is not None:
+        raise DataError("positions are ranked among all items; leave out candidates.")
+    for metric in metrics:
+        if metric.scope != "user" or metric.uses_catalogue:
+            raise DataError(
+                f"{metric.name} does not apply to positions; {', '.join(_OF_POSITIONS)} do, "
+                "and functions of lists, hits and n_relevant."
+            )
 
 
 def _labelled(
@@ -260,7 +306,8 @@ class RankingTask:
     `candidates`, the items to rank are the `allowed` ones that the user has not rated in the
     training part. If the split holds out whole items or users, only their ratings are relevant; if
     it holds out items, only these are allowed. Items with equal scores are in a random order, which
-    differs between users; `random_state` is its seed.
+    differs between users; `random_state` is its seed. With `positions`, there is a list for each
+    of them instead of each user.
     """
 
     split: Split
@@ -272,6 +319,7 @@ class RankingTask:
     allowed: NDArray[np.bool_] | None = None
     diversity: float = 0.0
     random_state: int = 0
+    positions: Positions | None = None
 
     @classmethod
     def of(
@@ -332,38 +380,96 @@ class RankingTask:
         )
 
     @property
+    def n_lists(self) -> int:
+        """Number of lists: of the users, or of the positions."""
+        return len(self.users) if self.positions is None else len(self.positions)
+
+    @property
     def n_relevant(self) -> NDArray[np.int64]:
-        """Number of relevant items of each of the users, shape (n_ranked,)."""
+        """Number of relevant items of each list, shape (n_lists,)."""
+        if self.positions is not None:
+            return np.ones(self.n_lists, np.int64)
         return self.relevant.counts("user")[self.users]
 
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of relevant items of each test user, or of positions."""
+        if self.positions is not None:
+            return self.positions.counts
+        return self.relevant.counts("user")
+
+    def hits(self, rows: slice, lists: Lists) -> NDArray[np.bool_]:
+        """Mark the relevant items in some of the lists."""
+        if self.positions is None:
+            return hit_matrix(lists, self.users[rows], self.relevant)
+        # Padding is no item, though both it and an unknown target are -1.
+        targets = self.positions.targets[rows]
+        return np.equal(lists, targets[:, None]) & (lists >= 0)
+
+    def of_users(self, values: Doubles) -> Doubles:
+        """Return a value of each list by test user, NaN for users without lists."""
+        if self.positions is not None:
+            return self.positions.means(values)
+        of_users = np.full(self.split.test.n_users, np.nan)
+        of_users[self.users] = values
+        return of_users
+
     def recommend(self, model: Model) -> Lists:
-        """Return each user's n best items, padded with -1, shape (n_ranked, n)."""
-        lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
+        """Return the n best items of each list, padded with -1, shape (n_lists, n).
+
+        The model has the test users, or with `positions`, folds in the history at each.
+        """
+        lists = np.full((self.n_lists, self.n), -1, dtype=np.int32)
+        hashes = self.split.test.users.hashes
+        drops = self.split.repeats == "drop"
+        if self.positions is None:
+            seen_pairs = None
+            if self.candidates is None and drops:
+                seen_pairs = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
+            self._fill(lists, model, self.users, seen_pairs, hashes[self.users])
+            return lists
+        folding: Any = model  # as `check_folding` has checked
+        places = self.positions.places - self.positions.starts
+        hashes = hashes[self.positions.users] ^ places.astype(np.uint64)
+        for block in self.positions.blocks():
+            histories = self.positions.histories(block)
+            served = folding.with_users(histories)
+            seen_pairs = None
+            if drops:
+                seen_pairs = CsrPairs(histories.indptr, histories.indices)
+            users = np.arange(histories.n_rows)
+            self._fill(lists[block], served, users, seen_pairs, hashes[block])
+        return lists
+
+    def _fill(
+        self,
+        lists: Lists,
+        model: Model,
+        users: Indices,
+        exclude: CsrPairs | None,
+        hashes: NDArray[np.uint64],
+    ) -> None:
+        """Fill lists with the best items of users of a model; `hashes` order equal scores."""
         scorer: Scorer = model
         if self.candidates is not None:
             scorer = _Among(model, self.candidates)
-        seen_pairs = None
-        if self.candidates is None and self.split.repeats == "drop":
-            seen_pairs = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
-        users, items = self.split.test.users, self.split.test.items
-        ties = user_ties(items.hashes, users.hashes[self.users], self.random_state)
+        ties = user_ties(self.split.test.items.hashes, hashes, self.random_state)
 
         def search(queries: Indices, n: int) -> Iterator[TopN]:
             return top_n(
                 scorer,
-                self.users[queries],
+                users[queries],
                 n,
-                exclude=seen_pairs,
+                exclude=exclude,
                 allowed=self.allowed,
                 ties=ties.take(queries),
             )
 
-        queries = np.arange(len(self.users))
+        queries = np.arange(len(users))
         options = ListOptions(diversity=self.diversity)
         train = self.split.train
         for top in best_items(search, queries, self.n, train, options, model):
             lists[top.rows, top.ranks - 1] = top.items
-        return lists
 
 
 def sample_candidates(
@@ -445,7 +551,7 @@ class _Among:
 
 
 def _prepare(
-    split: Split, settings: Settings, metrics: Sequence[Metric], *, as_is: bool = False
+    split: Split, settings: Settings, *, metrics: Sequence[Metric], as_is: bool = False
 ) -> tuple[RankingTask, SplitInfo]:
     """Check the split, apply the policy on new users and items, and count ratings and users."""
     split.check()
@@ -475,12 +581,74 @@ def _prepare(
         "test_ratings": used.test.n_ratings,
         "users_evaluated": len(task.users),
         "users_without_test_items": used.seen.n_users - len(task.users),
+    }
+    return task, _info(split, counts)
+
+
+def _prepare_positions(
+    split: Split, settings: Settings, *, repeats: Repeats | None, as_is: bool = False
+) -> tuple[RankingTask, SplitInfo]:
+    """Check the split, take the positions of its test part, and count them."""
+    split.check()
+    drops = settings.new == "drop"
+    is_trained = has_items(split.train)
+    item_indices = np.arange(split.train.n_items)
+    if drops:
+        item_indices[~is_trained] = -1
+        if not is_trained[split.test.indices].any():
+            raise DataError(NOTHING_KNOWN)
+    train, test, seen = split.train, split.test, split.seen
+    allowed = is_trained if drops and not is_trained.all() else None
+    if drops and not as_is:
+        # Fitted as it is served, without users and items that have no ratings.
+        item_indices[is_trained] = np.arange(np.count_nonzero(is_trained))
+        every = np.ones(test.n_users, np.bool_)
+        train = restricted(train, has_ratings(train), is_trained)
+        test = restricted(test, every, is_trained)
+        seen = restricted(seen, every, is_trained)
+        allowed = None
+    used = replace(
+        split, train=train, test=test, history=seen, repeats=repeats or split.repeats
+    )
+    positions = Positions.of(
+        split,
+        item_indices,
+        train.n_items,
+        used.repeats,
+        settings.relevant_from,
+        settings.random_state,
+    )
+    users = np.flatnonzero(positions.counts)
+    counts = {
+        "train_ratings": train.n_ratings,
+        "test_ratings": split.test.n_ratings,
+        "positions": len(positions),
+        "new_targets": int(np.count_nonzero(positions.targets < 0)),
+        "users_evaluated": len(users),
+        "users_without_test_items": split.seen.n_users - len(users),
+    }
+    task = RankingTask(
+        used,
+        test,
+        users,
+        settings.ns[-1],
+        allowed=allowed,
+        diversity=settings.diversity,
+        random_state=settings.random_state,
+        positions=positions,
+    )
+    return task, replace(_info(split, counts), repeats=used.repeats)
+
+
+def _info(split: Split, counts: dict[str, int]) -> SplitInfo:
+    """Return the description of a split, with more counts."""
+    counts |= {
         "new_users": split.new_users,
         "new_items": split.new_items,
         "new_ratings": split.new_ratings,
         "known_pairs": split.n_known,
     }
-    return task, SplitInfo(
+    return SplitInfo(
         split.method, split.parameters, split.description, counts, split.repeats
     )
 
@@ -517,8 +685,8 @@ def check_folding(model: Model, split: Split) -> None:
         sorted(m for m in MODELS if hasattr(model_class(m), "with_users"))
     )
     raise DataError(
-        f"The {model.name} model cannot fold in new users, as a split by users requires; these "
-        f"models can: {names}."
+        f"The {model.name} model cannot fold in new users, as a split by users or an evaluation "
+        f"by position requires; these models can: {names}."
     )
 
 
@@ -576,7 +744,9 @@ def _measure(
     start = time.perf_counter()
     recommender, steps = _fitted(model, split, on_step)
     fit_seconds = time.perf_counter() - start
-    served = with_history(recommender.model, split.history)
+    served = recommender.model
+    if task.positions is None:
+        served = with_history(served, split.history)
     lists = None
     if any(metric.scope != "ratings" for metric in metrics):
         lists = task.recommend(served)
@@ -584,8 +754,8 @@ def _measure(
 
     n_users = test.n_users
     columns: dict[str, Any] = {
-        "relevant": task.relevant.counts("user"),
-        "ratings": test.counts("user"),
+        "relevant": task.counts,
+        "ratings": test.counts("user") if task.positions is None else task.counts,
         "squared_error": np.full(n_users, np.nan),
         "absolute_error": np.full(n_users, np.nan),
     }
@@ -593,7 +763,10 @@ def _measure(
     training = recommender.training
     timed = False
     overall: dict[str, float] = {}
-    if not training["implicit"] and not test.implicit and served.predicts_ratings:
+    predicts = (
+        not training["implicit"] and not test.implicit and served.predicts_ratings
+    )
+    if predicts and task.positions is None:
         timed = served.uses_times and test.seconds is not None
         rows = test.user_index_of_nonzeros()
         predicted = clip_to_range(predicted_ratings(served, test), training)
@@ -613,10 +786,9 @@ def _measure(
             {"low": edges[:-1], "high": edges[1:], "count": counts}
         )
     if lists is not None:
-        by_user, overall = measure_lists(lists, task, ns, metrics)
-        for name, values in by_user.items():
-            columns[name] = np.full(n_users, np.nan)
-            columns[name][task.users] = values
+        by_list, overall = measure_lists(lists, task, ns, metrics)
+        for name, values in by_list.items():
+            columns[name] = task.of_users(values)
     users = np.flatnonzero(columns["ratings"])
     series = {
         name: pl.Series(of_users[users], nan_to_null=True)
@@ -636,9 +808,9 @@ def _measure(
 def measure_lists(
     lists: Lists, task: RankingTask, ns: Sequence[int], metrics: Sequence[Metric]
 ) -> tuple[dict[str, Doubles], dict[str, float]]:
-    """Return the metrics of each of the task's users, and of all lists together.
+    """Return the metrics of each of the task's lists, and of all lists together.
 
-    `lists` has shape (n_ranked, N), and no length in `ns` exceeds N. A metric of all lists together
+    `lists` has shape (n_lists, N), and no length in `ns` exceeds N. A metric of all lists together
     refers to the allowed items; its array of users holds its change when the user is left out.
 
     Raises
@@ -665,8 +837,7 @@ def measure_lists(
     }
     step = max(1, _BLOCK // lists.shape[1])  # limits temporary arrays
     for rows in pieces(len(lists), step):
-        users = task.users[rows]
-        hits = hit_matrix(lists[rows], users, task.relevant)
+        hits = task.hits(rows, lists[rows])
         arrays |= {name: values[rows] for name, values in aligned.items()}
         for metric, n in itertools.product(of_lists, ns):
             arrays |= {"lists": lists[rows, :n], "hits": hits[:, :n]}
@@ -675,10 +846,10 @@ def measure_lists(
             else:
                 metric_values = metric.influence(listed[rows, :n], counts[n])
             values = np.asarray(metric_values, dtype=np.float64)
-            if values.shape != users.shape:
+            if values.shape != hits.shape[:1]:
                 raise DataError(
                     f"The metric {metric.name} must return one value per user, shape "
-                    f"{users.shape}; got {values.shape}."
+                    f"{hits.shape[:1]}; got {values.shape}."
                 )
             blocks[f"{metric.name}@{n}"].append(values)
     overall = {

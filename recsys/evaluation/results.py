@@ -86,6 +86,7 @@ class Settings:
     confidence: float
     random_state: int
     diversity: float = 0.0
+    positions: bool = False
 
     def __post_init__(self) -> None:
         if not self.ns:
@@ -127,11 +128,11 @@ class Measurement:
     timed: bool = False  # whether predictions used the times of the test ratings
 
 
-def joined(runs: Sequence[Measurement]) -> Measurement:
+def joined(runs: Sequence[Measurement], *, weighted: bool = False) -> Measurement:
     """Join the measurements on several folds.
 
     Counts and sums of errors are added. Other values are averaged over the folds, or over those
-    that test the user.
+    that test the user; if `weighted`, each fold by its number of relevant items or positions.
     """
     first = runs[0]
     if len(runs) == 1:
@@ -146,6 +147,9 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
         elif name in influences:
             # Over all folds, as the metric; a user changes nothing in the others.
             columns.append(column.sum() / len(runs))
+        elif name != "user" and weighted:
+            weights = pl.col("relevant").filter(column.is_not_null())
+            columns.append((column * pl.col("relevant")).sum() / weights.sum())
         elif name != "user":
             columns.append(column.mean())
     values = pl.concat([run.values for run in runs]).group_by("user").agg(columns)
@@ -278,7 +282,7 @@ def summarize(
     named_values = value_names(computable, settings.ns)
     ratios: dict[tuple[str, str], Ratio] = {}
     for (model, run), (metric, _, name) in product(runs.items(), named_values):
-        ratio = _ratio(run.values, metric, name)
+        ratio = _ratio(run.values, metric, name, by_position=settings.positions)
         if ratio is not None:
             ratios[model, name] = ratio
     replicates: dict[tuple[str, str], Any] = {}
@@ -338,8 +342,13 @@ def summarize(
     }
 
 
-def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:
-    """Return the metric as a ratio of sums over users; None if it is not one or has no values."""
+def _ratio(
+    values: pl.DataFrame, metric: Metric, name: str, *, by_position: bool
+) -> Ratio | None:
+    """Return the metric as a ratio of sums over users; None if it is not one or has no values.
+
+    A metric `by_position` is a mean over positions, of which users have different numbers.
+    """
     column, ratings = ERRORS.get(name, (name, ""))
     if metric.scope == "catalogue" or column not in values.columns:
         return None
@@ -347,7 +356,8 @@ def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:
         return None
     above = values[column].to_numpy().astype(np.float64)
     if metric.scope == "user":
-        return Ratio.mean(above)
+        weights = values["relevant"].to_numpy() if by_position else None
+        return Ratio.mean(above, weights)
     below = values[ratings].to_numpy().astype(np.float64)
     # rmse = sqrt(sum of squared errors / number of ratings)
     return Ratio(above, below, np.sqrt if name.startswith("rmse") else None)
@@ -394,6 +404,12 @@ def ranking(found: Evaluation) -> str:
     """Describe the items that recommendations are chosen from."""
     if found.splits and found.splits[0].method == "items":
         return "the held-out items alone"
+    if found.settings.positions:
+        if found.splits[0].repeats == "keep":
+            return "all items, at each position of the test histories"
+        return (
+            "all items that did not come before, at each position of the test histories"
+        )
     if found.settings.candidates is None:
         return "all items that the user has not rated in the training part"
     return (

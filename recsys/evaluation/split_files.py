@@ -61,8 +61,7 @@ def split_from_pair(
     Raises
     ------
     DataError
-        If all pairs of the test data are in the training data, or no test rating has both a known
-        user and a known item.
+        If all pairs of the test data are in the training data, or no test rating has a known item.
     """
     check_choice("repeats", repeats, get_args(Repeats))
     train = as_ratings(train)
@@ -86,7 +85,8 @@ def split_from_pair(
         test, n_known = without_pairs_of(seen, test)
     described = dict(parameters or {})
     split = Split(train, test, history, method, described, repeats, n_known)
-    if split.new_ratings == split.test.n_ratings:
+    # Users may all be new, as sessions are: `evaluate` folds them in with positions=True.
+    if split.test.n_ratings and not has_items(split.train)[split.test.indices].any():
         raise DataError(NOTHING_KNOWN)
     split.check()
     return split

@@ -20,7 +20,8 @@ from recsys.readers import as_ratings
 
 NOTHING_KNOWN = (
     "No test rating has both a user and an item with training ratings, so nothing can be "
-    "measured; hold out fewer ratings, or at random if these are the newest."
+    "measured; hold out fewer ratings, or at random if these are the newest, or fold in new "
+    "users and predict each position of their histories (--positions, positions=True)."
 )
 
 FRACTION = 0.1
@@ -30,6 +31,7 @@ DESCRIPTIONS = {
     "random": "{test_fraction:.0%} of the ratings, at random (seed {random_state})",
     "per-user": "{test_fraction:.0%} of each user's ratings, at random (seed {random_state})",
     "leave-last": "each user's last {events}",
+    "sessions": "the sessions that end since {moment}",
     "time": "the ratings since {moment}",
     "k-fold": "fold {fold} of {folds} of the ratings, at random (seed {random_state})",
     "users": "{test_fraction:.0%} of the ratings of {user_fraction:.0%} of the users, who are "
@@ -63,10 +65,11 @@ class Split:
         Other ratings of test users who are not in the training part, from which a model folds them
         in. `history` and `test` index users alike.
     method : str
-        "random", "per-user", "leave-last", "time", "k-fold", "users", "items", "users-cold", or
-        "given" for two given data sets.
+        "random", "per-user", "leave-last", "time", "sessions", "k-fold", "users", "items",
+        "users-cold", or "given" for two given data sets.
     parameters : dict
-        Parameters of the method, as JSON values; the `cut` of "time" is in seconds since 1970.
+        Parameters of the method, as JSON values; the `cut` of "time" and "sessions" is in
+        seconds since 1970.
     repeats : {"drop", "keep"}
         Whether test pairs that the training part has, too, were left out, or are tested. If kept,
         items are recommended to users who have had them.
@@ -181,6 +184,8 @@ class Split:
             ("test", test, "newer"),
         ):
             times = _timestamps(part, "a split by time")
+            if self.method == "sessions":
+                times = _ends(part)
             # A time of training is wrong from the cut on, a time of the test before it.
             wrong = times[(times >= cut) == (part is self.train)]
             if len(wrong):
@@ -277,13 +282,7 @@ def leave_last_split(
     _timestamps(data, "leave_last_split")
     log = data.log
     n = len(log)
-    seconds = np.asarray(log.seconds)
-    in_order = data.in_time_order
-    if in_order is not None and in_order.all() and (np.diff(seconds) > 0).any():
-        order = np.arange(n)
-    else:
-        draws = _rng(random_state).random(n)
-        order = np.lexsort((draws, seconds, log.users))
+    order = event_order(data, random_state)
     is_counted = np.ones(n, np.bool_)
     if repeats == "drop":
         # Only the first event of each pair of user and item is new.
@@ -302,6 +301,22 @@ def leave_last_split(
         raise DataError("No user has two ratings, so none can be held out.")
     parameters = {"k": k, "random_state": random_state}
     return _split_events(data, held_out, "leave-last", parameters, repeats)
+
+
+def event_order(ratings: Ratings, random_state: int) -> NDArray[np.int64]:
+    """Return the order of time of the events of each user.
+
+    Events at the same time are in the order of the rows if the rows are in the order of time,
+    and otherwise in a random order.
+    """
+    log = ratings.log
+    n = len(log)
+    seconds = np.asarray(log.seconds)
+    in_order = ratings.in_time_order
+    if in_order is not None and in_order.all() and (np.diff(seconds) > 0).any():
+        return np.arange(n)
+    draws = _rng(random_state).random(n)
+    return np.lexsort((draws, seconds, log.users))
 
 
 def time_split(
@@ -362,6 +377,67 @@ def time_split(
         )
     parameters = {"test_fraction": test_fraction, "cut": cut}
     return _split_events(data, held_out, "time", parameters, repeats)
+
+
+def sessions_split(
+    ratings: RatingsLike,
+    test_fraction: float = FRACTION,
+    *,
+    repeats: Repeats = "drop",
+) -> Split:
+    """Hold out the last sessions whole; a session has the id of a user.
+
+    Sessions that end at the same time are in the same part. `evaluate` predicts each position
+    of a test session from what comes before it.
+
+    Parameters
+    ----------
+    ratings : Ratings, frame or path
+        Interactions with timestamps; users are sessions.
+    test_fraction : float
+        Share of the sessions to hold out: those that end last.
+    repeats : {"drop", "keep"}
+        Whether `evaluate` leaves out positions whose item came before in the session.
+
+    Raises
+    ------
+    DataError
+        If the ratings have no timestamps, or either part would be empty.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
+    >>> split = sessions_split(pl.DataFrame(rows), 0.5)
+    >>> split.test.to_frame().rows(), split.description
+    ([(1, 7, 10), (1, 8, 40)], 'the sessions that end since 1970-01-01 00:00:40 UTC')
+    """
+    data = as_ratings(ratings)
+    _timestamps(data, "sessions_split")
+    ends = _ends(data)
+    n_test = 0
+    if 0 < test_fraction < 1:
+        n_test = round(len(ends) * test_fraction)
+    cut = int(np.sort(ends)[-n_test]) if n_test else 0
+    if not n_test or cut == ends.min():
+        raise DataError(
+            "test_fraction must be between 0 and 1 and leave both parts non-empty; got "
+            f"{test_fraction} of {counted(len(ends), 'session')}."
+        )
+    log = data.log
+    of_user = np.full(data.n_users, cut - 1)
+    of_user[np.diff(log.indptr) > 0] = ends
+    held_out = of_user[log.users] >= cut
+    parameters = {"test_fraction": test_fraction, "cut": cut}
+    return _split_events(data, held_out, "sessions", parameters, repeats)
+
+
+def _ends(ratings: Ratings) -> NDArray[np.int64]:
+    """Return the whole second of the last event of each user who has events."""
+    log = ratings.log
+    starts = log.indptr[:-1][np.diff(log.indptr) > 0]
+    latest = np.maximum.reduceat(np.asarray(log.seconds), starts)
+    return np.floor(latest).astype(np.int64)
 
 
 def _split_events(

@@ -34,11 +34,12 @@ class Ratio:
     transform: Callable[[Doubles], Doubles] | None = None
 
     @classmethod
-    def mean(cls, values: Doubles) -> Ratio:
-        """Return the mean over the users whose value is not NaN."""
-        is_known = ~np.isnan(values)
-        above = np.where(is_known, values, 0.0)
-        below = is_known.astype(np.float64)
+    def mean(cls, values: Doubles, weights: ArrayLike | None = None) -> Ratio:
+        """Return the (weighted) mean over the users whose value is not NaN."""
+        below = (~np.isnan(values)).astype(np.float64)
+        if weights is not None:
+            below *= weights
+        above = np.where(below > 0, values * below, 0.0)
         return cls(above, below)
 
     @property

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 from msgspec import Meta, Struct
 
 import recsys
+from recsys.data.csr import Events, Values
+from recsys.data.events import event_weights, repeated
 from recsys.data.identity import fingerprint
 from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
 from recsys.errors import DataError
@@ -30,6 +32,7 @@ from recsys.saving.storage import complete_directory, obstacle
 from recsys.user_columns import check_columns, useful_columns, with_columns
 
 if TYPE_CHECKING:
+    from recsys.data.ratings import Ratings
     from recsys.evaluation.splits import Split
 
 T = TypeVar("T")
@@ -107,7 +110,7 @@ def _write_split(
     names = [f"{name}.{form}" for name in _ROLES[: len(split.parts)]]
     reading = PartReading.of(split.train, split.parts)
     for name, ratings in zip(names, split.parts, strict=True):
-        frame = ratings.to_frame()
+        frame = ratings.to_frame(events=_tell_ratings(ratings))
         if ratings.implicit:
             # Named as weights, counts would be read as weights.
             column = COUNTS if reading.weight is None else reading.weight
@@ -142,6 +145,20 @@ def _write_split(
         reading=reading,
     )
     (folder / SPLIT_MANIFEST).write_bytes(model_file.to_json(manifest))
+
+
+def _tell_ratings(ratings: Ratings) -> bool:
+    """Return whether a reading of the events, without their kinds, makes the same ratings."""
+    log = ratings.log
+    rule = ratings.rule
+    if ratings.events is None or log.seconds is None or log.keys is not None:
+        return False
+    if ratings.implicit and ratings.weighted:
+        # Events that look the same would be read as one.
+        weights = Values.of(event_weights(log, rule))
+        events = Events(log.indptr, log.items, weights, log.seconds)
+        return rule.policy == "sum" and not repeated(events).any()
+    return rule.policy == "last" and rule.above is None and log.kinds is None
 
 
 def check_split_target(path: str | Path, *, overwrite: bool) -> None:

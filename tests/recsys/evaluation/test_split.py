@@ -195,10 +195,13 @@ def test_a_planted_overlap_is_rejected_where_models_are_measured(ratings):
 
 
 def test_nothing_in_common_raises():
-    with pytest.raises(
-        DataError, match="No test rating has both a user and an item with training"
-    ):
-        split_from_pair(frame([(1, 1, 5.0)]), frame([(2, 1, 5.0), (1, 2, 5.0)]))
+    message = "No test rating has both a user and an item with training"
+    with pytest.raises(DataError, match=message):
+        split_from_pair(frame([(1, 1, 5.0)]), frame([(1, 2, 5.0)]))
+    # New users may be folded in, but not by default.
+    split = split_from_pair(frame([(1, 1, 5.0)]), frame([(2, 1, 5.0), (1, 2, 5.0)]))
+    with pytest.raises(DataError, match=message):
+        evaluate(["popular"], split)
 
 
 def test_parts_with_different_indices_raise(ratings):

@@ -1,0 +1,235 @@
+"""Positions: the events of test histories, each with what came before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recsys.data.arrays import Array, Doubles, Floats, Ints, Longs, Mask, Times
+from recsys.data.csr import Events, Values
+from recsys.data.events import aggregate, event_weights, repeated
+from recsys.data.kinds import EventRule
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.evaluation.splits import Repeats, Split, event_order
+from recsys.models.histories import Histories
+
+_BLOCK = 2**20  # events of the histories that are folded in together
+_TICK = (
+    1e-6  # seconds between events of the same time, so that histories keep their order
+)
+_LEAST_WEIGHT = np.float32(1e-12)  # of an old event, so that it does not underflow
+
+NO_POSITIONS = "No test event to predict comes after another event of its user."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Positions:
+    """Test events to predict, each from the earlier events of its user.
+
+    Attributes
+    ----------
+    items, weights, seconds : ndarrays of shape (n_events,)
+        Earlier and test events of each test user in the order of time. Items have the indices
+        of the model; -1 stands for an item that it lacks.
+    places : int64 ndarray of shape (n_positions,)
+        Place of each event to predict.
+    starts : int64 ndarray of shape (n_positions,)
+        Place of the first event of its user.
+    users : int64 ndarray of shape (n_positions,)
+        Index of the user among the test users, ascending.
+    n_users, n_items : int
+    newest : float
+        Time of the newest training event, from which the age of events counts.
+    """
+
+    items: Ints
+    weights: Floats
+    seconds: Doubles
+    places: Longs
+    starts: Longs
+    users: Longs
+    n_users: int
+    n_items: int
+    rule: EventRule
+    implicit: bool
+    newest: float
+
+    @classmethod
+    def of(
+        cls,
+        split: Split,
+        item_indices: Longs,
+        n_items: int,
+        repeats: Repeats,
+        relevant_from: float | None = None,
+        random_state: int = 0,
+    ) -> Positions:
+        """Return the positions of the test part of a split.
+
+        `item_indices` has the index in the model of each item of the split, or -1. Events
+        without an earlier one are no positions, nor are repetitions in the same second, and
+        with ``repeats="drop"`` items that came before. A test rating below `relevant_from`
+        is not predicted, but belongs to the history.
+
+        Raises
+        ------
+        DataError
+            If test events have no times, or there are no positions.
+        """
+        is_test_user = split.test.counts("user") > 0
+        earlier = _timed_events(split.seen, is_test_user, random_state)
+        tested = _timed_events(split.test, is_test_user, random_state)
+        n_earlier = len(earlier.users)
+        users = np.concatenate([earlier.users, tested.users])
+        seconds = np.concatenate([earlier.seconds, tested.seconds])
+        # Equal times keep their order: training events come first.
+        order = np.lexsort((seconds, users))
+        users = users[order]
+        seconds = seconds[order]
+        items = np.concatenate([earlier.items, tested.items])[order]
+        weights = np.concatenate([earlier.weights, tested.weights])[order]
+        indptr = np.append(
+            0, np.cumsum(np.bincount(users, minlength=len(is_test_user)))
+        )
+        starts = indptr[users]
+        is_position = order >= n_earlier
+        is_position &= np.arange(len(users)) > starts
+        is_position &= ~repeated(Events(indptr, items, seconds=seconds))
+        if split.test.implicit:
+            # What was returned or disliked is not to be recommended.
+            is_position &= weights > (split.test.rule.above or 0.0)
+        if relevant_from is not None:
+            is_position &= weights >= relevant_from
+        if repeats == "drop":
+            is_position &= ~repeated(Events(indptr, items))
+        places = np.flatnonzero(is_position)
+        if not len(places):
+            raise DataError(NO_POSITIONS)
+        times = split.train.seconds
+        has_times = times is not None and len(times) > 0
+        return cls(
+            items=item_indices[items].astype(np.int32),
+            weights=weights,
+            seconds=_ticking(users, seconds),
+            places=places,
+            starts=starts[places],
+            users=users[places].astype(np.int64),
+            n_users=len(is_test_user),
+            n_items=n_items,
+            rule=split.train.rule,
+            implicit=split.train.implicit,
+            newest=float(times.max()) if has_times and times is not None else -np.inf,
+        )
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def targets(self) -> Ints:
+        """Item at each position."""
+        return self.items[self.places]
+
+    @property
+    def counts(self) -> Longs:
+        """Number of positions of each test user."""
+        return np.bincount(self.users, minlength=self.n_users)
+
+    def means(self, values: Doubles) -> Doubles:
+        """Return the mean of a value of each position, by test user."""
+        sums = np.bincount(self.users, values, self.n_users)
+        means = np.full(self.n_users, np.nan)
+        np.divide(sums, self.counts, out=means, where=self.counts > 0)
+        return means
+
+    def blocks(self) -> Iterator[slice]:
+        """Yield positions whose histories fit in memory together."""
+        totals = np.cumsum(self.places - self.starts)
+        start = 0
+        before = 0
+        while start < len(totals):
+            end = int(np.searchsorted(totals, before + _BLOCK, "right"))
+            end = max(end, start + 1)
+            yield slice(start, end)
+            start = end
+            before = int(totals[end - 1])
+
+    def histories(self, block: slice) -> Histories:
+        """Return what came before some positions, made of events by the rule of the ratings."""
+        places = self.places[block]
+        lengths = places - self.starts[block]
+        offsets = np.append(0, np.cumsum(lengths))
+        rows = np.repeat(np.arange(len(places)), lengths)
+        at = np.arange(offsets[-1]) - np.repeat(
+            offsets[:-1] - self.starts[block], lengths
+        )
+        has_item = self.items[at] >= 0
+        rows = rows[has_item]
+        at = at[has_item]
+        weights = self.weights[at]
+        seconds = self.seconds[at]
+        half_life = self.rule.half_life
+        if half_life is not None:
+            latest = np.maximum(self.seconds[places - 1], self.newest)
+            aged = weights * np.exp2((seconds - latest[rows]) / half_life)
+            aged = np.where(weights > 0, np.maximum(aged, _LEAST_WEIGHT), aged)
+            weights = aged.astype(np.float32)
+        indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(places))))
+        events = Events(indptr, self.items[at], Values.of(weights), seconds)
+        rule = EventRule(self.rule.policy, above=self.rule.above)
+        shape = (len(places), self.n_items)
+        csr, _ = aggregate(events, shape, rule, implicit=self.implicit)
+        return Histories(csr.indptr, csr.indices, csr.values.at(), csr.seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TimedEvents:
+    """Events of some users in the order of time, without ages in their weights."""
+
+    users: Ints
+    items: Ints
+    weights: Floats
+    seconds: Times
+
+
+def _timed_events(ratings: Ratings, users: Mask, random_state: int) -> _TimedEvents:
+    """Return the events of some users, in an order that is random between equal times.
+
+    Raises
+    ------
+    DataError
+        If they have no times.
+    """
+    log = ratings.log
+    rule = ratings.rule.without_age()
+    # Grades stay as they are.
+    weights: Floats = np.ones(len(log), np.float32)
+    if ratings.implicit:
+        weights = event_weights(log, rule)
+    elif log.values is not None:
+        weights = log.values.at()
+    selected: Array = np.flatnonzero(users[log.users])
+    if len(selected):
+        if log.seconds is None:
+            raise DataError(
+                "Positions have an order by time, but these ratings have no timestamps; name "
+                "their column (--timestamp-col, timestamp=...)."
+            )
+        order = event_order(ratings, random_state)
+        selected = order[users[log.users[order]]]
+    seconds = np.zeros(0) if log.seconds is None else log.seconds[selected]
+    return _TimedEvents(
+        log.users[selected], log.items[selected], weights[selected], seconds
+    )
+
+
+def _ticking(users: Ints, seconds: Times) -> Doubles:
+    """Return times that increase by a little between equal times of a user."""
+    n = len(seconds)
+    is_first = np.ones(n, np.bool_)
+    is_first[1:] = (np.diff(seconds) != 0) | (np.diff(users) != 0)
+    places = np.arange(n)
+    since_first = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return seconds + _TICK * since_first
