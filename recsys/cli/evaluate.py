@@ -121,7 +121,7 @@ class _Request:
 
     @property
     def by_position(self) -> bool:
-        """Whether each position of the test histories is predicted."""
+        """True if each position of the test histories is predicted."""
         return self.positions or self.splitting.method == "sessions"
 
 

@@ -402,7 +402,7 @@ class RankingTask:
         """Mark the relevant items in some of the lists."""
         if self.positions is None:
             return hit_matrix(lists, self.users[rows], self.relevant)
-        # Padding is no item, though both it and an unknown target are -1.
+        # Padding is -1, as an unknown target is, and never a hit.
         targets = self.positions.targets[rows]
         return np.equal(lists, targets[:, None]) & (lists >= 0)
 

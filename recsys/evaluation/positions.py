@@ -69,8 +69,8 @@ class Positions:
     ) -> Positions:
         """Return the positions of the test part of a split.
 
-        `item_indices` has the index in the model of each item of the split, or -1. Events
-        without an earlier one are no positions, nor are repetitions in the same second, and
+        `item_indices` has the index in the model of each item of the split, or -1. Positions
+        need an earlier event of the user. Repetitions in the same second are left out, and
         with ``repeats="drop"`` items that came before. A test rating below `relevant_from`
         is not predicted, but belongs to the history.
 
