@@ -30,7 +30,7 @@ from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.ranking.filters import BlockLike
 from recsys.ranking.lists import ColdUser, ListOptions
-from recsys.ranking.rerank import prepare_lists
+from recsys.ranking.rerank import column_of_items, prepare_lists
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import as_ratings
 from recsys.refit import fit_model
@@ -38,6 +38,13 @@ from recsys.saving.storage import Saved, load_model, save_model
 from recsys.topics import Topics
 from recsys.update import reading_of, updated
 from recsys.user_columns import check_columns
+from recsys.vectors import (
+    METRICS,
+    Metric,
+    VectorTable,
+    score_table,
+    similarity_table,
+)
 
 ColdPair = Literal["error", "bias", "popular"]
 IdLike: TypeAlias = int | str
@@ -636,6 +643,79 @@ class Recommender:
         return pl.concat(
             ranked(t, labels, ids, "similar", titles=titles, new=new) for t in blocks
         )
+
+    def item_vectors(
+        self, *, metric: Metric = "inner-product", columns: Sequence[str] = ()
+    ) -> pl.DataFrame:
+        """Return the vectors of the items, for a search in a vector database.
+
+        The inner product with a vector of `user_vectors` is the score of `recommend`, with biases
+        and the discount for few ratings. Items that are never recommended, without ratings and
+        features, have no row. Drifts of biases in time are left out, as in lists.
+
+        Parameters
+        ----------
+        metric : {"inner-product", "cosine"}
+            With "cosine", the cosine of the `query` of an item and the `vector` of another is the
+            score of `similar_items`, with its damping.
+        columns : sequence of str, optional
+            Columns of the item table to add.
+
+        Returns
+        -------
+        polars DataFrame
+            Columns item, vector (Array of Float32), query (only for cosines), title if there are
+            any, and `columns`.
+
+        Raises
+        ------
+        DataError
+            If the scores (or similarities) of the model are not products of vectors.
+        """
+        return pl.concat(self.vector_table("item", metric, columns).batches())
+
+    def user_vectors(
+        self,
+        users: IdsLike | None = None,
+        *,
+        history: HistoryLike | None = None,
+        user_features: FeaturesLike | None = None,
+        metric: Metric = "inner-product",
+    ) -> pl.DataFrame:
+        """Return the vectors of users, by default of all, as `item_vectors` of items.
+
+        `history` and `user_features` describe new users, as in `fold_in`.
+        """
+        folded = self._for_new_users(history, user_features)
+        table = folded.vector_table("user", metric, users=users)
+        return pl.concat(table.batches())
+
+    def vector_table(
+        self,
+        side: Literal["item", "user"],
+        metric: Metric = "inner-product",
+        columns: Sequence[str] = (),
+        users: IdsLike | None = None,
+    ) -> VectorTable:
+        """Return the rows of `item_vectors` or `user_vectors` in batches, with a manifest."""
+        check_choice("metric", metric, METRICS)
+        ids = self.ratings.axis(side).ids
+        rows = np.arange(len(ids))
+        details: list[pl.Series] = []
+        if side == "item":
+            rated = self._known_users.allowed
+            if rated is not None:
+                rows = np.flatnonzero(rated)
+            names = dict.fromkeys(columns)
+            details = [column_of_items(self.ratings, name) for name in names]
+            if self._titles is not None and "title" not in names:
+                details.insert(0, self._titles)
+        elif users is not None:
+            rows = ids.index(listed(users))
+        if metric == "inner-product":
+            return score_table(self.model, ids, rows, details)
+        scorer = self._item_similarity if side == "item" else self._user_similarity
+        return similarity_table(scorer, self.model, ids, rows, details)
 
     @cached_property
     def _item_similarity(self) -> Scorer:

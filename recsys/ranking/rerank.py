@@ -171,7 +171,7 @@ class Groups:
         DataError
             If there is no such column.
         """
-        values = _column_of_items(ratings, column).alias("group")
+        values = column_of_items(ratings, column).alias("group")
         pairs = values.to_frame().with_row_index("item")
         if values.dtype == pl.List:
             pairs = pairs.explode("group")
@@ -191,8 +191,14 @@ class Groups:
         return cls(codes, count)
 
 
-def _column_of_items(ratings: Ratings, column: str) -> pl.Series:
-    """Return a column of the item table, in the order of the items."""
+def column_of_items(ratings: Ratings, column: str) -> pl.Series:
+    """Return a column of the item table, in the order of the items.
+
+    Raises
+    ------
+    DataError
+        If there is no such column.
+    """
     table = ratings.item_table
     if table is None or not table.kinds:
         raise DataError(

@@ -358,6 +358,16 @@ class Cosine:
     def n_items(self) -> int:  # noqa: D102
         return len(self._vectors)
 
+    @property
+    def unit_vectors(self) -> Floats:
+        """The vectors divided by their lengths; NaN for a vector of zeros."""
+        return self._vectors * self._inverse[:, None]
+
+    @property
+    def confidence(self) -> Floats:
+        """The factor of the cosines with each item."""
+        return self._confidence
+
     def pair_scores(self, users: Indices, items: Indices) -> Floats:  # noqa: D102
         dots = kernels.pair_dots(self._queries, self._vectors, users, items)
         dots *= self._scale[users] * self._inverse[items]
