@@ -130,13 +130,18 @@ class TableWriter(ABC):
         Number of rows written so far.
     on_wait : callable
         Called before waiting for another process that has locked a file of SQLite or DuckDB.
+    comment : str
+        Comment on the table, set with its rows; SQLite has none.
     """
+
+    _vector_type = "real[{}]"
 
     def __init__(self, address: Address, if_exists: IfExists) -> None:
         self.address = address
         self.if_exists = if_exists
         self.on_wait: Callable[[], None] = lambda: None
         self.rows = 0
+        self.comment = ""
         self._table = address.table or ""
         self._schema: dict[str, pl.DataType] = {}
         self._existing: list[str] = []  # columns of an existing table
@@ -194,7 +199,11 @@ class TableWriter(ABC):
             steps.append(f"CREATE TABLE {exists}{table} ({self._definition()})")
         if self.if_exists == "replace":
             steps.append(f"DELETE FROM {table}")
-        return [*steps, f"INSERT INTO {table} ({names}) SELECT {names} FROM {rows}"]
+        steps.append(f"INSERT INTO {table} ({names}) SELECT {names} FROM {rows}")
+        if self.comment:
+            text = self.comment.replace("'", "''")
+            steps.append(f"COMMENT ON TABLE {table} IS '{text}'")
+        return steps
 
     def _definition(self) -> str:
         """Return the column definitions for `CREATE TABLE`."""
@@ -207,6 +216,8 @@ class TableWriter(ABC):
         """Return the SQL type of a column."""
         if isinstance(dtype, pl.Datetime):
             return f"timestamp {'without' if dtype.time_zone is None else 'with'} time zone"
+        if isinstance(dtype, pl.Array):
+            return self._vector_type.format(dtype.size)
         return _SQL_TYPES[dtype.base_type()]
 
     @abstractmethod
@@ -248,12 +259,15 @@ def _stored(series: pl.Series, address: Address) -> pl.DataType:
     """Return the type in which a column is stored, one of the few that databases share."""
     if isinstance(series.dtype, pl.Datetime):
         return pl.Datetime("us", series.dtype.time_zone)
+    if isinstance(series.dtype, pl.Array) and address.kind != "sqlite":
+        return pl.Array(pl.Float32, series.dtype.size)
     try:
         stored: pl.DataType = _STORED[series.dtype.base_type()]()
     except KeyError:
         raise DataError(
             f"{address} cannot store column {series.name!r} of type {series.dtype}; "
-            "numbers, booleans, dates, times and texts are possible."
+            "numbers, booleans, dates, times and texts are possible, and vectors in PostgreSQL "
+            "and DuckDB."
         ) from None
     return stored
 
@@ -274,7 +288,8 @@ class _PostgreSQL(TableWriter):
         facts = database.rows(_FACTS.format(**texts))
         if not facts:
             raise DataError(f"{self.address}: there is no schema {schema!r}.")
-        namespace, may_create, kind, may_insert, may_delete = facts[0]
+        namespace, may_create, kind, may_insert, may_delete, has_pgvector = facts[0]
+        self._has_pgvector = has_pgvector
         if kind is None:
             if not may_create:
                 raise DataError(
@@ -300,6 +315,9 @@ class _PostgreSQL(TableWriter):
         self._cursor.execute(
             f"CREATE TEMP TABLE {quoted(self._staging)} ({definition}) ON COMMIT DROP"
         )
+        # Arrays are staged, which become vectors of pgvector in the table.
+        if self._has_pgvector:
+            self._vector_type = "vector({})"
 
     def _stage(self, frame: pl.DataFrame) -> None:
         self._cursor.adbc_ingest(self._staging, frame, mode="append", temporary=True)
@@ -318,7 +336,8 @@ _MAY_NOT = "the role of this connection may not"
 # Schema of a table, rights on both, and kind.
 _FACTS = """
 SELECT n.nspname::text, has_schema_privilege(n.oid, 'CREATE'), c.relkind::text,
-    has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'DELETE')
+    has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'DELETE'),
+    to_regtype('vector') IS NOT NULL
 FROM (SELECT to_regclass('{table}')::oid AS oid) AS t LEFT JOIN pg_class c USING (oid)
 JOIN pg_namespace n ON n.oid = coalesce(c.relnamespace, to_regnamespace(
     quote_ident(coalesce(nullif('{schema}', ''), current_schema()::text))))

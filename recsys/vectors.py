@@ -110,8 +110,8 @@ class _Scores:
 
     @property
     def dimension(self) -> int:
-        form = self._form([])
-        return form.items.shape[1] + _ADDED
+        n_factors: int = self._form([]).items.shape[1]
+        return n_factors + _ADDED
 
     def _form(self, users: Any) -> FactorForm:
         form = self.model._factor_form(users)
@@ -141,7 +141,8 @@ class _Similarities:
 
     @property
     def dimension(self) -> int:
-        return self.scorer.unit_vectors.shape[1] + 1
+        n_factors: int = self.scorer.unit_vectors.shape[1]
+        return n_factors + 1
 
     def columns(self, side: str, rows: Indices) -> dict[str, Floats]:
         """Return the vectors and queries of some users (or items)."""

@@ -38,6 +38,10 @@ VERBS = {
     "topics": Verb(
         "recsys.cli.recommend:topics", "List the items of each topic of a model."
     ),
+    "vectors": Verb(
+        "recsys.cli.vectors:vectors",
+        "Write the vectors of a model for a search in a database.",
+    ),
     "update": Verb(
         "recsys.cli.fit:update",
         "Add new ratings to a model, or remove old ones or users.",

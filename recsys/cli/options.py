@@ -571,6 +571,26 @@ def _destination(
     )
 
 
+def other_output(place: str, like: Output) -> Output:
+    """Return an output at another place, with the format and the rule of an existing one.
+
+    Raises
+    ------
+    UsageError, CommandError, DataError
+        If it cannot be written.
+    """
+    from recsys.database import parse_address
+
+    address = parse_address(place)
+    if address is None:
+        suffix = SUFFIXES.get(Path(place).suffix.lower())
+        output = Output(Path(place), suffix or like.format)
+    else:
+        output = Output(address=address, if_exists=like.if_exists)
+    output.check()
+    return output
+
+
 def output_options(function: Verb) -> Verb:
     """Add `--output`, `--format` and `--json` as `output`, checked before the verb runs."""
     add = functools.partial(option, section="Output")

@@ -124,10 +124,14 @@ class Output:
         return table
 
     @contextmanager
-    def open(self, **head: Any) -> Iterator[Sink | TableWriter]:
-        """Yield a sink for frames; `head` precedes the rows in a JSON document."""
+    def open(self, *, comment: str = "", **head: Any) -> Iterator[Sink | TableWriter]:
+        """Yield a sink for frames.
+
+        `head` precedes the rows in a JSON document; `comment` is that of a table.
+        """
         if self.address is not None:
             with self._table() as table:
+                table.comment = comment
                 yield table
             note(f"Wrote {counted(table.rows, 'row')} to {self.address}.")
             return
@@ -255,7 +259,14 @@ class _Json(Sink):
 
 @dataclass
 class _Parquet(Sink):
-    """Writer that stores batches as Parquet files, and joins them in a stream at the end."""
+    """Writer that stores batches as Parquet files, and joins them in a stream at the end.
+
+    The head is in the metadata of the file.
+    """
+
+    @property
+    def _metadata(self) -> dict[str, str]:
+        return {"recsys": json.dumps({"schema": SCHEMA, **self.head})}
 
     def __post_init__(self) -> None:
         if self.path is None or _is_special(self.path):
@@ -270,7 +281,7 @@ class _Parquet(Sink):
 
     def encoded(self, frame: Any) -> bytes:
         self.batches.append(self.folder / f"{len(self.batches):06}.parquet")
-        frame.write_parquet(self.batches[-1])
+        frame.write_parquet(self.batches[-1], metadata=self._metadata)
         return b""
 
     def finish(self) -> None:
@@ -279,7 +290,8 @@ class _Parquet(Sink):
         joined = self.batches[0]
         if len(self.batches) > 1:
             joined = self.folder / "joined.parquet"
-            pl.scan_parquet(self.batches).sink_parquet(joined)
+            rows = pl.scan_parquet(self.batches)
+            rows.sink_parquet(joined, metadata=self._metadata)
         with joined.open("rb") as source:
             shutil.copyfileobj(source, self.stream)
 
