@@ -14,6 +14,7 @@ import polars as pl
 
 from lowrank.kernels.topk import Ties
 from recsys import folding, predictions
+from recsys.catalogues import read_catalogue
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
@@ -32,7 +33,7 @@ from recsys.ranking.filters import BlockLike
 from recsys.ranking.lists import ColdUser, ListOptions
 from recsys.ranking.rerank import column_of_items, prepare_lists
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
-from recsys.readers import as_ratings
+from recsys.readers import TableSource, as_ratings
 from recsys.refit import fit_model
 from recsys.saving.storage import Saved, load_model, save_model
 from recsys.topics import Topics
@@ -336,6 +337,27 @@ class Recommender:
         counts = {"users": changed.n_users, "items": changed.n_items}
         return other._restored(changed, self.training | counts, **self._counts_from)
 
+    def with_item_table(self, source: TableSource) -> Self:
+        """Return the recommender with another catalogue, without refitting.
+
+        Titles, stock, prices and all other columns come from the new table, as by `with_tables`.
+        Items without a row in it are not recommended, and items that are new are, if the model
+        uses features. Histories still count the items that have left the catalogue.
+
+        Parameters
+        ----------
+        source : path, address of a table in a database, frame or Features
+
+        Raises
+        ------
+        DataError
+            If the source cannot be read, has none of the items, or a column has values of another
+            type than in the table of the model.
+        """
+        reading = self.provenance.reading
+        table, _ = read_catalogue(source, self.ratings, reading)
+        return self.with_tables(item_table=table)
+
     def fold_in(
         self,
         histories: HistoryLike | None = None,
@@ -568,7 +590,14 @@ class Recommender:
         if options.cold_start != "error" and users is not None:
             popular = self._popular
         labels, blocks, new = prepare_lists(
-            self.model, self.ratings, users, n, options, self._new, popular
+            self.model,
+            self.ratings,
+            users,
+            n,
+            options,
+            self._new,
+            popular,
+            self._listed,
         )
         items = self.ratings.items
         titles = self._titles
@@ -736,13 +765,23 @@ class Recommender:
         return folding.is_new(self.ratings, self._training_ratings("item"))
 
     @cached_property
+    def _listed(self) -> Mask | None:
+        """Mask of the items that lists may have; None for all."""
+        offered = self.ratings.axis("item").offered
+        # Without features, the scores of items without ratings mean nothing.
+        if self._new is None or self.model.uses_features:
+            return offered
+        return ~self._new if offered is None else offered & ~self._new
+
+    @cached_property
     def _known_users(self) -> KnownUsers:
-        # Without features, items without ratings have vectors of zeros.
-        rated = None if self._new is None or self.model.uses_features else ~self._new
+        return self._searched(self._listed)
+
+    def _searched(self, allowed: Mask | None) -> KnownUsers:
+        """Return the search of known users among some of the items."""
         seen_pairs = CsrPairs(self.ratings.indptr, self.ratings.indices)
-        return KnownUsers(
-            self.model, seen_pairs, rated, Ties(self.ratings.items.hashes)
-        )
+        ties = Ties(self.ratings.items.hashes)
+        return KnownUsers(self.model, seen_pairs, allowed, ties)
 
     @cached_property
     def _popular(self) -> Popular:

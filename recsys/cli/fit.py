@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -213,6 +213,7 @@ class _Changes:
         "recsys update model new-ratings.csv --force",
         "recsys update versions/latest events.jsonl --out versions/2025-06-10 --window 180d",
         "recsys update model --forget-user 4711 --log events.jsonl --force",
+        "recsys update model --item-table shop.db::products --force",
     ],
 )
 @click.argument("model", type=cli.PLACE)
@@ -231,7 +232,7 @@ def update(
         "", "Replace an existing model (MODEL, without --out).", is_flag=True
     ),
 ) -> None:
-    """Add new ratings to a model, or remove old ones or users.
+    """Add new ratings to a model, remove old ones or users, or replace the tables.
 
     By default, RATINGS are read as for the model: with the same columns, tables, weights of
     events and half-life. Users and items may be new. The ratings then equal one reading of
@@ -243,26 +244,25 @@ def update(
     ratings. The model is fitted to all ratings again if it cannot fold in, if a fifth of the
     ratings is newer than the last fit, if weights have halved since, or if the distribution of the
     ratings has shifted (see `recsys monitor`). It is then fitted as it was requested, with nothing
-    of the last fit: what `fit` has chosen by the data is chosen again. The result is written to a
-    temporary directory and moved into place when complete. Simultaneous updates of a model wait
-    for each other.
+    of the last fit: what `fit` has chosen by the data is chosen again. With --item-table or
+    --user-table alone, only the table is replaced, and new items and users with features are added.
+    The result is written to a temporary directory and moved into place when complete. Simultaneous
+    updates of a model wait for each other.
     """
-    from recsys.saving.arrays import as_path
-    from recsys.saving.model_file import MODEL
-    from recsys.saving.storage import check_target
-
     forgets = bool(changes.forget_user or changes.forget_users)
     something = ratings or changes.window or forgets or changes.refit
-    require(something, "Give RATINGS, --window, --forget-user or --refit.")
+    require(
+        something or inputs.TABLES & reader.options.keys(),
+        "Give RATINGS, --window, --forget-user, --refit or --item-table.",
+    )
     require(not changes.log or forgets, "--log requires --forget-user.")
+    if not something:
+        _update_tables(model, out, changes, reader, force=force)
+        return
     if changes.dry_run:
         _say_plan(model, ratings, changes, reader)
         return
-    require(
-        out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL."
-    )
-    target = out or str(as_path(model))
-    check_target(target, MODEL, overwrite=force)
+    target = _target(model, out, force=force)
     with alone(target):
         _update(model, ratings, target, changes, reader, force=force)
 
@@ -273,7 +273,7 @@ def _say_plan(
     """Say what an update would change."""
     from recsys.update import planned
 
-    old = inputs.load_model(model)
+    old = _with_tables(model, ratings, reader)
     new = _new_ratings(old, ratings, reader)
     forgotten = _users_to_forget(old, new, changes)
     plan = planned(
@@ -306,6 +306,66 @@ def _new_ratings(
     ).as_interactions()
 
 
+def _with_tables(
+    model: str, ratings: tuple[str, ...], reader: cli.ReaderOptions
+) -> Recommender:
+    """Load a model; without ratings, with the tables that are named in place of its own."""
+    from recsys.provenance import remembered
+
+    old = inputs.load_model(model)
+    if ratings:  # which are read together with their tables
+        return old
+    paths = {
+        name: path for name, path in reader.options.items() if name in inputs.TABLES
+    }
+    renewed = inputs.with_named_tables(old, reader)
+    if renewed is not old:
+        reading = remembered({**old.provenance.reading, **paths})
+        child = old.provenance.child(reading)
+        renewed.provenance = replace(child, source=old.provenance.source)
+    return renewed
+
+
+def _update_tables(
+    model: str,
+    out: str | None,
+    changes: _Changes,
+    reader: cli.ReaderOptions,
+    *,
+    force: bool,
+) -> None:
+    """Replace the tables of a model, and save it."""
+    start = time.perf_counter()
+    old = inputs.load_model(model)
+    updated = _with_tables(model, (), reader)
+    what = f"{old.model.name} from {old.ratings} to {updated.ratings}"
+    if changes.dry_run:
+        note(f"{what} would be updated with other tables")
+        return
+    target = _target(model, out, force=force)
+    with alone(target):
+        keep_columns = _columns_to_keep(updated.ratings, changes.keep_col, reader)
+        updated.save(
+            target, overwrite=force, tag=changes.tag, keep_columns=keep_columns
+        )
+    seconds = time.perf_counter() - start
+    note(f"updated the tables of {what} in {seconds:.1f} s, saved in {target}")
+
+
+def _target(model: str, out: str | None, *, force: bool) -> str:
+    """Return the directory for an updated model, after a check that it may be written."""
+    from recsys.saving.arrays import as_path
+    from recsys.saving.model_file import MODEL
+    from recsys.saving.storage import check_target
+
+    require(
+        out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL."
+    )
+    target = out or str(as_path(model))
+    check_target(target, MODEL, overwrite=force)
+    return target
+
+
 def _update(
     model: str,
     ratings: tuple[str, ...],
@@ -315,7 +375,7 @@ def _update(
     *,
     force: bool,
 ) -> None:
-    old = inputs.load_model(model)
+    old = _with_tables(model, ratings, reader)
     new = _new_ratings(old, ratings, reader)
     start = time.perf_counter()
     forgotten = _users_to_forget(old, new, changes)

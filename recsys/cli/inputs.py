@@ -39,6 +39,8 @@ _VISIBLE = (
     "~/.pgpass hide it"
 )
 _CANDIDATES = 10
+TABLES = frozenset(("item_table", "user_table"))
+"""Options with tables of items and users."""
 
 
 def is_model(path: str) -> bool:
@@ -181,10 +183,10 @@ def open_recommender(
         if fitting.model not in (None, name) and source is ParameterSource.COMMANDLINE:
             other = f"--model {fitting.model} needs a file of ratings; leave it out"
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
-        if not {"item_table", "user_table"}.isdisjoint(reader.options):
+        if not TABLES.isdisjoint(reader.options):
             roles = {*roles, "user", "item"}
         require_columns(reader, roles, f"{path} is a saved model")
-        return _with_new_tables(recommender, reader)
+        return with_named_tables(recommender, reader)
     ratings = load_ratings(path, reader)
     is_given = source is not ParameterSource.DEFAULT
     planned, used, reason = plan_fit(fitting, ratings, reader, compare=is_given)
@@ -199,7 +201,9 @@ def open_recommender(
     return fitted
 
 
-def _with_new_tables(recommender: Recommender, reader: ReaderOptions) -> Recommender:
+def with_named_tables(
+    recommender: Recommender, reader: ReaderOptions
+) -> Recommender:
     """Return the model with the tables that are named in place of its own."""
     from recsys.readers import read_table
 

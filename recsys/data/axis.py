@@ -46,6 +46,12 @@ class Axis:
             return np.zeros(len(self.ids), np.bool_)
         return self.table.rows_of(self.ids) >= 0
 
+    @property
+    def offered(self) -> Mask | None:
+        """Mask of the ids that may be recommended, by a catalogue; None for all."""
+        is_catalogue = self.table is not None and self.table.is_catalogue
+        return self.in_table if is_catalogue else None
+
     def aligned(self, ids: Ids) -> Axis:
         """Return the axis with other ids; features get empty rows for unknown ids."""
         if self.features is None or self.ids == ids:

@@ -79,6 +79,10 @@ class Features:
     read_as : mapping of str to {"string", "text"}
         Columns of the source that were strings, and columns of a text file. Their values have
         decided their kinds.
+    empty : tuple of str
+        Columns without values, which are left out.
+    is_catalogue : bool
+        Whether the items without a row are not to be recommended.
 
     Examples
     --------
@@ -94,6 +98,8 @@ class Features:
     kinds: Mapping[str, FeatureKind]
     left_out: tuple[str, ...] = ()
     read_as: Mapping[str, ReadAs] = field(default_factory=dict)
+    empty: tuple[str, ...] = ()
+    is_catalogue: bool = False
 
     @classmethod
     def of(
@@ -143,6 +149,7 @@ class Features:
         kinds: dict[str, FeatureKind] = {}
         read_as: dict[str, ReadAs] = {}
         left_out: list[str] = []
+        empty: list[str] = []
         title = title_column(frame.columns)
         for series in frame.get_columns():
             if series.name == column:
@@ -158,7 +165,10 @@ class Features:
                     read_as[values.name] = "text" if untyped else "string"
             elif typed is None and series.dtype != pl.Null:
                 left_out.append(f"{series.name} ({_noun(series.dtype)})")
-        return cls(pl.DataFrame(columns), kinds, tuple(left_out), read_as)
+            else:
+                empty.append(values.name)
+        frame = pl.DataFrame(columns)
+        return cls(frame, kinds, tuple(left_out), read_as, tuple(empty))
 
     def without(self, ids: Ids) -> Features:
         """Return the table without the rows of some ids, with the kinds of columns as before."""
@@ -280,6 +290,46 @@ class Features:
         read_as = {**newer.read_as, **self.read_as}
         return Features(frame.select(self.kind, *kinds), kinds, read_as=read_as)
 
+    def continuing(self, earlier: Features, *, whole: bool) -> Features:
+        """Return the table with the kinds of columns that an earlier one had.
+
+        Strings of a text file have their kinds by their values, and so may get others.
+
+        Parameters
+        ----------
+        earlier : Features
+        whole : bool
+            Whether a column of the earlier table may not be missing.
+
+        Raises
+        ------
+        DataError
+            If a column is missing, or has values of another type.
+        """
+        frame = self.frame
+        kinds = {**self.kinds}
+        for name, kind in earlier.kinds.items():
+            dtype = earlier.frame.schema[name]
+            if name in self.empty:
+                frame = frame.with_columns(pl.lit(None, dtype).alias(name))
+            elif name in kinds:
+                values = _of_type(frame[name], dtype, is_text=name in self.read_as)
+                if values is None:
+                    raise DataError(
+                        f"The column {name!r} of {self.kind}s has changed from {_noun(dtype)} to "
+                        f"{_noun(frame.schema[name])}."
+                    )
+                frame = frame.with_columns(values)
+            elif whole:
+                raise DataError(
+                    f"The column {name!r} of {self.kind}s is missing; there are "
+                    f"{', '.join(kinds) or 'none'}."
+                )
+            else:
+                continue
+            kinds[name] = kind
+        return replace(self, frame=frame, kinds=kinds)
+
     def _as(self, name: str, kind: FeatureKind) -> Features:
         """Return these features with a column converted to strings, or to lists of strings."""
         if self.kinds.get(name, "list") == "list":  # a list already, or no such column
@@ -329,6 +379,8 @@ def _as_texts(values: pl.Series) -> pl.Series:
     """Return strings, or lists of strings as they are written in a text file."""
     if values.dtype == pl.String:
         return values
+    if values.dtype != pl.List:
+        return values.cast(pl.String)
     texts = values.list.join("|")
     return texts.set(values.list.len() == 0, _NOTHING)
 
@@ -341,13 +393,37 @@ def _has_addresses(values: pl.Series) -> bool:
     return 2 * int(texts.str.contains(_EMAIL).sum()) > len(texts)
 
 
+def _of_type(
+    values: pl.Series, dtype: pl.DataType, *, is_text: bool
+) -> pl.Series | None:
+    """Return values in the type of an earlier column; None if they are of another one.
+
+    Values that were strings (`is_text`) become strings again, or lists of them.
+    """
+    if values.dtype == dtype:
+        return values
+    if (values.dtype.is_numeric() and dtype.is_numeric()) or (
+        values.dtype.is_temporal() and dtype.is_temporal()
+    ):
+        return values
+    if not is_text or dtype not in (pl.String, pl.List(pl.String)):
+        return None
+    texts = _as_texts(values)
+    return texts if dtype == pl.String else texts.str.split("|")
+
+
 def _noun(dtype: pl.DataType) -> str:
-    """Return a name for an unsupported column type."""
+    """Return a name for the type of a column."""
     if isinstance(dtype, pl.List | pl.Array):
+        if dtype.inner == pl.String:
+            return "lists"
         return "lists of numbers" if dtype.inner.is_numeric() else "nested lists"
-    return {"Struct": "nested", "Binary": "bytes"}.get(
-        str(dtype.base_type()), str(dtype)
-    )
+    if dtype.is_numeric():
+        return "numbers"
+    if dtype.is_temporal():
+        return "dates"
+    nouns = {"Struct": "nested", "Binary": "bytes", "String": "texts"}
+    return nouns.get(str(dtype.base_type()), str(dtype))
 
 
 def _typed(

@@ -47,11 +47,12 @@ def prepare_lists(
     options: ListOptions,
     new: Mask | None,
     popular: Popular | None,
+    listed_items: Mask | None,
 ) -> tuple[pl.Series, Iterator[TopN], Mask | None]:
     """Return the ids of users, blocks of their best items, and which items are new.
 
     `new` marks the items without ratings, if there are any. Unknown users get the items of
-    `popular`; without it they raise an error.
+    `popular`; without it they raise an error. Lists have only `listed_items`, by default all.
     """
     indices, labels, unknown = _queried(
         ratings.users, users, only_known=popular is None
@@ -74,9 +75,9 @@ def prepare_lists(
     if pairs is not None:
         exclude = with_blocked(exclude, pairs, ratings, unknown)
     allowed = candidate_mask(ratings, options.items, block, options.where, new)
-    # Without features, the scores of items without ratings mean nothing.
-    if new is not None and not model.uses_features:
-        allowed = ~new if allowed is None else allowed & ~new
+    if listed_items is not None:
+        allowed = listed_items if allowed is None else allowed & listed_items
+    if not model.uses_features:
         new = None
     ties = Ties(ratings.items.hashes)
 

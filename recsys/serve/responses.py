@@ -235,7 +235,14 @@ class Responses:
             check_time()
             ids = list(users[part])
             labels, blocks, _ = prepare_lists(
-                model, ratings, ids, n, options, recommender._new, popular
+                model,
+                ratings,
+                ids,
+                n,
+                options,
+                recommender._new,
+                popular,
+                recommender._listed,
             )
             filled = self._fill(blocks, len(ids))
             lists_of_part = zip(indices[part], labels, filled, strict=True)

@@ -1,0 +1,49 @@
+"""Catalogues: tables of the items that may be recommended, which change while a model stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from recsys.data.columns import Request
+from recsys.data.features import Features
+from recsys.data.ratings import Ratings
+from recsys.readers import TableSource, read_table
+
+_REMEMBERED = ("item", "encoding")
+
+
+def read_catalogue(
+    source: TableSource,
+    ratings: Ratings,
+    reading: Mapping[str, Any],
+    earlier: Features | None = None,
+) -> tuple[Features, str]:
+    """Return the catalogue in a file, a database or a frame, and a remark on it.
+
+    Columns that the table of the ratings has, too, get the same types. An `earlier` catalogue
+    must have no other columns than the new one.
+
+    Parameters
+    ----------
+    source : path, address or frame
+    ratings : Ratings
+        Ratings of the model, whose ids those of the catalogue may be.
+    reading : mapping
+        Options with which the ratings were read.
+    earlier : Features, optional
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read, has none of the items and none of their form, or lacks a
+        column that it had, or the values of a column have another type.
+    """
+    options = {name: reading[name] for name in _REMEMBERED if name in reading}
+    request = Request.from_options(options, given=())
+    table, remark = read_table(source, ratings.items, request, of_new=True)
+    before = ratings.item_table if earlier is None else earlier
+    if before is not None:
+        table = table.continuing(before, whole=earlier is not None)
+    return replace(table, is_catalogue=True), remark
