@@ -26,7 +26,7 @@ class Declaration:
     `help` is for the command, and `details` is added to it in Python. The command has the option
     as `flag`, by default its name. A flag turns a default of True off. `service` is the name in
     requests; it is empty for an option that the service lacks. `is_saved` tells that a model keeps
-    the option for its updates.
+    the option for its updates, `of_users` that lists of similar items lack it.
     """
 
     kind: Kind
@@ -39,6 +39,7 @@ class Declaration:
     shown_default: str = ""
     details: str = ""
     is_saved: bool = False
+    of_users: bool = False
 
     def flag_of(self, name: str) -> str:
         """Return the option of the command for the option of this name in Python."""

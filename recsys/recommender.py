@@ -25,13 +25,13 @@ from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
 from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
-from recsys.models.parts import Mask
+from recsys.models.parts import Indices, Mask
 from recsys.models.registry import make_model
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.ranking.filters import BlockLike
 from recsys.ranking.lists import ColdUser, ListOptions
-from recsys.ranking.rerank import column_of_items, prepare_lists
+from recsys.ranking.rerank import column_of_items, prepare_lists, similar_lists
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import TableSource, as_ratings
 from recsys.refit import fit_model
@@ -605,10 +605,11 @@ class Recommender:
 
     def similar_items(
         self,
-        items: IdsLike | None = None,
+        queries: IdsLike | None = None,
         n: int = 10,
         *,
         text: str | Sequence[str] | None = None,
+        **options: Any,
     ) -> pl.DataFrame:
         """Find the n items most similar to each item, or to each text.
 
@@ -622,55 +623,98 @@ class Recommender:
         The columns are item (or text), similar, rank (from 1), score, the title of `similar`, and
         new if `similar` may have no ratings. An item whose vector is zero has no rows.
 
+        Parameters
+        ----------
+        queries : id or sequence of ids, optional
+            Items; `similar_batches` without any takes all.
+        n : int
+        text : str or sequence of str, optional
+        **options
+            Options of lists, as in `recommend`: items (to choose from), block, where, diversity,
+            at_most and per.
+
         Raises
         ------
         DataError
             If not exactly one of items and texts is given; if the model has no texts, or they
-            contain none of the words; if the recommender has a single, folded-in item.
+            contain none of the words; if the recommender has a single, folded-in item; if an
+            option cannot be used.
+        TypeError
+            If an option does not exist.
 
         Warns
         -----
         UnknownTermWarning
             If the item texts do not contain some of the words.
         """
-        if (items is None) == (text is None):
+        list_options = ListOptions.from_keywords(options)
+        if (queries is None) == (text is None):
             raise DataError("similar_items needs either items or a text.")
+        if text is None:
+            return pl.concat(self.similar_batches(queries, n, list_options))
+        texts = [text] if isinstance(text, str) else list(text)
+        scorer = predictions.text_similarity(self.ratings, texts)
+        labels = pl.Series("text", texts, dtype=pl.String)
+        return pl.concat(self._similar_lists(scorer, labels, n, list_options))
+
+    def similar_batches(
+        self, queries: IdsLike | None, n: int, options: ListOptions
+    ) -> Iterator[pl.DataFrame]:
+        """Find items as `similar_items`, by default for all items, in frames of a million rows."""
         if "user" in self._counts_from and self.ratings.n_items == 1:
             raise DataError(
                 "The folded-in item is the only one to compare; update(ratings) adds it to all."
             )
-        if items is not None:
-            return self._similar("item", items, n, self._item_similarity)
-        texts = [text] if isinstance(text, str) else list(cast(Sequence[str], text))
-        scorer = predictions.text_similarity(self.ratings, texts)
-        blocks = top_n(
-            scorer, np.arange(len(texts)), n, ties=Ties(self.ratings.items.hashes)
+        ids = self.ratings.items
+        indices = np.arange(len(ids))
+        if queries is not None:
+            indices = ids.index(listed(queries))
+        return self._similar_lists(
+            self._item_similarity, ids.take(indices), n, options, indices
         )
-        return self._joined(
-            blocks, pl.Series("text", texts, dtype=pl.String), self.ratings.items
+
+    def _similar_lists(
+        self,
+        scorer: Scorer,
+        labels: pl.Series,
+        n: int,
+        options: ListOptions,
+        indices: Indices | None = None,
+    ) -> Iterator[pl.DataFrame]:
+        """Return frames of the items similar to items of some indices, or to texts."""
+        # Each item is most similar to itself.
+        itself = CsrPairs.diagonal(self.ratings.n_items)
+        blocks = similar_lists(
+            scorer,
+            np.arange(len(labels)) if indices is None else indices,
+            n,
+            self.model,
+            self.ratings,
+            options,
+            self._new,
+            self._listed,
+            None if indices is None else itself,
         )
+        return self._joined(blocks, labels, self.ratings.items)
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
         """Find the n users most similar to each user, as `similar_items` does for items."""
-        return self._similar("user", users, n, self._user_similarity)
-
-    def _similar(
-        self, kind: str, queries: IdsLike, n: int, scorer: Scorer
-    ) -> pl.DataFrame:
-        ids = self.ratings.axis(kind).ids
-        indices = ids.index(listed(queries))
-        ties = Ties(ids.hashes)
-        # Each item is most similar to itself.
+        ids = self.ratings.users
+        indices = ids.index(listed(users))
+        # Each user is most similar to himself.
         itself = CsrPairs.diagonal(len(ids))
-        blocks = top_n(scorer, indices, n, exclude=itself, ties=ties)
-        return self._joined(blocks, ids.take(indices), ids)
+        blocks = top_n(
+            self._user_similarity, indices, n, exclude=itself, ties=Ties(ids.hashes)
+        )
+        return pl.concat(self._joined(blocks, ids.take(indices), ids))
 
     def _joined(
         self, blocks: Iterator[TopN], labels: pl.Series, ids: Ids
-    ) -> pl.DataFrame:
+    ) -> Iterator[pl.DataFrame]:
         titles, new = (self._titles, self._new) if ids.kind == "item" else (None, None)
-        return pl.concat(
-            ranked(t, labels, ids, "similar", titles=titles, new=new) for t in blocks
+        return (
+            ranked(top, labels, ids, "similar", titles=titles, new=new)
+            for top in blocks
         )
 
     def item_vectors(

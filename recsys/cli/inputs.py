@@ -201,9 +201,7 @@ def open_recommender(
     return fitted
 
 
-def with_named_tables(
-    recommender: Recommender, reader: ReaderOptions
-) -> Recommender:
+def with_named_tables(recommender: Recommender, reader: ReaderOptions) -> Recommender:
     """Return the model with the tables that are named in place of its own."""
     from recsys.readers import read_table
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from recsys.addresses import whole
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
@@ -38,6 +39,7 @@ _key = functools.partial(_access, "KEY,...", multiple=True, commas=True, secret=
     examples=[
         "recsys serve model",
         "recsys serve models/latest --host 0.0.0.0 --workers 2",
+        "recsys serve model --item-table shop.db::products --condition 'available=stock > 0'",
         "recsys serve model --model-b other --share 0.1 --log requests.jsonl",
         "recsys serve model --host 0.0.0.0 --api-key @/run/secrets/recsys-key",
     ],
@@ -64,6 +66,19 @@ def serve(
     ),
     index: str | None = cli.declared(
         "INDEX", "Index of `recsys lsi index`, served at /v1/search."
+    ),
+    item_table: str | None = cli.declared(
+        "FILE|TABLE",
+        "Items that may be recommended, with stock, prices and titles as they are now.",
+        type=cli.PLACE,
+    ),
+    refresh: str = cli.declared(
+        "TIME", "Time between two readings of --item-table.", default="60s"
+    ),
+    condition: tuple[str, ...] = cli.declared(
+        "NAME=SQL",
+        "Condition on items that every request may use by its name; repeatable.",
+        multiple=True,
     ),
     # The default is next to the model, since a nightly update looks there.
     events: str | None = cli.declared(
@@ -111,7 +126,9 @@ def serve(
     """Serve a model over HTTP, with a page to explore it.
 
     The page is at /, the description of the API at /docs. Data of users, such as their histories,
-    are answered on a loopback address, or with a key. When the model is replaced, as by `recsys fit
+    are answered on a loopback address, or with a key; so are conditions of a request, unless
+    --condition names them. Lists have the items of --item-table only, which is read again while the
+    model stays. When the model is replaced, as by `recsys fit
     --force` or by moving a link, the new one is loaded without interruption; if it is damaged, the
     service keeps the old one. SIGTERM and Ctrl-C end the service after requests in progress are
     answered.
@@ -144,6 +161,9 @@ def serve(
         model_b=model_b,
         share=share,
         index=index,
+        item_table=None if item_table is None else whole(item_table),
+        refresh=_seconds(refresh),
+        conditions=_conditions(condition),
         events=stored,
         log=log,
         api_key=api_keys,
@@ -164,6 +184,25 @@ def serve(
             "without --api-key (RECSYS_API_KEY), nobody gets data of users: histories, reasons, ids"
         )
     run(settings, listener, workers)
+
+
+def _seconds(refresh: str) -> float:
+    """Return the number of seconds in the time between two readings."""
+    from recsys.data.times import duration  # with polars
+
+    return duration(refresh, "--refresh")
+
+
+def _conditions(texts: Sequence[str]) -> dict[str, str]:
+    """Return the SQL of conditions by their names, from texts such as "cheap=price < 9"."""
+    conditions: dict[str, str] = {}
+    for text in texts:
+        name, mark, sql = text.partition("=")
+        fits = mark and name.strip() and sql.strip()
+        reason = f"--condition is NAME=SQL, such as cheap=price < 9; got {text!r}."
+        require(fits, reason)
+        conditions[name.strip()] = sql.strip()
+    return conditions
 
 
 def _keys(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from recsys.declarations import Declaration, Kind
+from recsys.errors import DataError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,7 +32,11 @@ class ListOptions:
     """Options of a list of recommendations; see `Recommender.recommend`."""
 
     items: IdsLike | None = _declared(
-        None, "ids", "File of items to choose from.", metavar="FILE"
+        None,
+        "ids",
+        "File of items to choose from.",
+        metavar="FILE",
+        service="items",
     )
     block: BlockLike | None = _declared(
         None,
@@ -46,6 +51,7 @@ class ListOptions:
         "Also recommend items that the user has rated.",
         flag="include_seen",
         service="include_seen",
+        of_users=True,
     )
     cold_start: ColdUser = _declared(
         "error",
@@ -53,6 +59,7 @@ class ListOptions:
         "Response to unknown users: an error, or the most popular items.",
         choices=("error", "popular"),
         service="unknown",
+        of_users=True,
     )
     where: str | pl.Expr | None = _declared(
         None,
@@ -67,6 +74,7 @@ class ListOptions:
         "text",
         'SQL condition on users, such as "age < 30"; others get no recommendations.',
         metavar="CONDITION",
+        of_users=True,
     )
     diversity: float = _declared(
         0.0,
@@ -93,12 +101,27 @@ class ListOptions:
 
     def are_defaults(self) -> bool:
         """Return whether no option differs from its default."""
-        for name, default in DEFAULTS.items():
-            value = getattr(self, name)
-            # Conditions and ids may be arrays or expressions, which do not compare.
-            if value is not default and (default is None or value != default):
-                return False
-        return True
+        return not any(map(self._is_set, DEFAULTS))
+
+    def of_items(self) -> ListOptions:
+        """Return the options, which are to be those of lists of similar items.
+
+        Raises
+        ------
+        DataError
+            If an option of lists for users differs from its default.
+        """
+        for name, option in declarations().items():
+            if option.of_users and self._is_set(name):
+                raise DataError(f"{name} is for lists of users; leave it out.")
+        return self
+
+    def _is_set(self, name: str) -> bool:
+        """Return whether an option differs from its default."""
+        value = getattr(self, name)
+        default = DEFAULTS[name]
+        # Conditions and ids may be arrays or expressions, which do not compare.
+        return value is not default and (default is None or bool(value != default))
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, Any]) -> ListOptions:

@@ -92,6 +92,39 @@ def prepare_lists(
     return labels.alias("user"), blocks, new
 
 
+def similar_lists(
+    scorer: Scorer,
+    queries: Indices,
+    n: int,
+    model: Model,
+    ratings: Ratings,
+    options: ListOptions,
+    new: Mask | None,
+    listed_items: Mask | None,
+    exclude: CsrPairs | None = None,
+) -> Iterator[TopN]:
+    """Return blocks of the items that a scorer of similarities finds for each query.
+
+    `new` and `listed_items` are as in `prepare_lists`.
+
+    Raises
+    ------
+    DataError
+        If an option cannot be used, or is for lists of users.
+    """
+    block, pairs = blocked_pairs(options.of_items().block)
+    if pairs is not None:
+        raise DataError(
+            "Lists of similar items have no users: block takes items, not pairs of user and item."
+        )
+    allowed = candidate_mask(ratings, options.items, block, options.where, new)
+    if listed_items is not None:
+        allowed = listed_items if allowed is None else allowed & listed_items
+    ties = Ties(ratings.items.hashes)
+    search = partial(top_n, scorer, exclude=exclude, allowed=allowed, ties=ties)
+    return best_items(search, queries, n, model, ratings, options)
+
+
 def _queried(
     ids: Ids, users: IdsLike | None, *, only_known: bool
 ) -> tuple[Indices, pl.Series, Ids]:

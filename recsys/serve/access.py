@@ -64,26 +64,32 @@ class Access:
                 level = "lists"
         return level
 
-    def objection(self, level: Level, scope: Mapping[str, Any]) -> str | None:
-        """Return a sentence on why a request gets no data of users, or None if it does."""
+    def objection(
+        self, level: Level, scope: Mapping[str, Any], noun: str = "data of users"
+    ) -> str | None:
+        """Return a sentence on why a request gets no data of users, or None if it does.
+
+        Conditions (another `noun`) are as trusted, because they may be expensive and reveal what
+        lists do not.
+        """
         if level == "all":
             return None
         start = "start the service with --api-key (RECSYS_API_KEY, api_key=)"
         if level == "lists":
             hint = "send the API key" if self._api_keys else start
-            return f"This key is for lists of items only; for data of users, {hint}."
+            return f"This key is for lists of items only; for {noun}, {hint}."
         # The address of the connection, which a client cannot choose.
         server = scope.get("server") or ("", None)
         headers = scope["headers"]
         if not is_loopback(self._address or str(server[0])):
             loopback = "or on a loopback address (--host 127.0.0.1)"
-            return f"Data of users need an API key, and there is none; {start}, {loopback}."
+            needed = f"{noun.capitalize()} need an API key, and there is none"
+            return f"{needed}; {start}, {loopback}."
         # A proxy on this computer makes every client look local.
         if any(name in _FORWARDED for name, _ in headers):
-            return (
-                f"Data of users need an API key for requests through a proxy; {start}."
-            )
-        return self._foreign(scope, "data of users")
+            proxied = "need an API key for requests through a proxy"
+            return f"{noun.capitalize()} {proxied}; {start}."
+        return self._foreign(scope, noun)
 
     def objection_to_events(self, level: Level, scope: Mapping[str, Any]) -> str | None:
         """Return a sentence on why a request may not store events, or None if it may.

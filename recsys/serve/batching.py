@@ -13,8 +13,11 @@ import msgspec
 from lowrank import kernels
 from recsys.serve.catalogue import Json
 
-Search = Callable[[list[Any], int], list[Json]]
-"""Function that returns a list of n items for each query, such as a user or an item."""
+Search = Callable[[list[Any], int, str | None], list[Json]]
+"""Function that returns a list of n items for each query, such as a user or an item.
+
+The last argument is the name of a condition on the items, if there is one.
+"""
 Request: TypeAlias = tuple[Any, asyncio.Future[bytes]]
 Answers: TypeAlias = Sequence[asyncio.Future[bytes]]
 
@@ -34,30 +37,30 @@ class Batches:
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
-        self._waiting: dict[tuple[Search, str, int], list[Request]] = {}
+        self._waiting: dict[tuple[Search, str, int, str | None], list[Request]] = {}
         self._mean_seconds: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(
-        self, search: Search, name: str, query: Any, n: int
+        self, search: Search, name: str, query: Any, n: int, condition: str | None
     ) -> asyncio.Future[bytes]:
         """Return the JSON that a search will answer; its times are averaged by `name`."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._search_all)
         answer: asyncio.Future[bytes] = loop.create_future()
-        requests = self._waiting.setdefault((search, name, n), [])
+        requests = self._waiting.setdefault((search, name, n, condition), [])
         requests.append((query, answer))
         return answer
 
     def _search_all(self) -> None:
         waiting = self._waiting
         self._waiting = {}
-        for (search, name, n), requests in waiting.items():
+        for (search, name, n, condition), requests in waiting.items():
             for start in range(0, len(requests), _BATCH):
                 batch = requests[start : start + _BATCH]
                 queries, answers = zip(*batch, strict=True)
-                work = partial(self._timed, search, name, queries, n)
+                work = partial(self._timed, search, name, queries, n, condition)
                 if self._mean_seconds.get(name, 0.0) > _QUICK:
                     task = asyncio.create_task(self._search_in_thread(work, answers))
                     self._tasks.add(task)  # the loop itself keeps a weak reference only
@@ -77,11 +80,16 @@ class Batches:
             _set_error(answers, error)
 
     def _timed(
-        self, search: Search, name: str, queries: Sequence[Any], n: int
+        self,
+        search: Search,
+        name: str,
+        queries: Sequence[Any],
+        n: int,
+        condition: str | None,
     ) -> list[bytes]:
         start = time.thread_time()  # excludes the time of other threads
         with kernels.at_most(1):  # leave the other cores to other workers
-            answers = search(list(queries), n)
+            answers = search(list(queries), n, condition)
             texts = [msgspec.json.encode(answer) for answer in answers]
         seconds = time.thread_time() - start
         mean = self._mean_seconds.get(name, seconds)

@@ -79,7 +79,7 @@ class Catalogue:
         ranks = np.zeros(len(self.counts), np.int64)
         if query:
             ranks = self._ranks(query, self.ratings.items.place(text))
-        matches = np.flatnonzero(ranks >= 0)
+        matches = np.flatnonzero((ranks >= 0) & self._offered)
         # The last key is the first to count.
         order = np.lexsort((-self.counts[matches], ranks[matches]))
         items = self._counted(matches[order[:n]])
@@ -112,6 +112,12 @@ class Catalogue:
         if index >= 0:
             ranks[index] = 0
         return ranks
+
+    @cached_property
+    def _offered(self) -> Masks:
+        """Items that may be recommended: all, or the items of a catalogue."""
+        offered = self.ratings.axis("item").offered
+        return np.ones(len(self.counts), np.bool_) if offered is None else offered
 
     def _contain(self, text: str) -> Masks:
         """Return whether each title contains a text."""

@@ -1,8 +1,8 @@
 """Route for the most frequent requests: the list of an id or of a history.
 
-It answers requests without options but `n`, from the bytes of a request to the bytes of the
-list. Requests that arrive together share one search. The routes of `routes.py` answer all
-others, and what is wrong in one.
+It answers requests without options but `n` and one named condition, from the bytes of a request
+to the bytes of the list. Requests that arrive together share one search. The routes of `routes.py`
+answer all others, and what is wrong in one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
 _SIMILAR = b"/v1/similar"
-_N_ONLY = re.compile(rb"(?:n=([1-9][0-9]{0,8}))?")
+_FEW_OPTIONS = re.compile(
+    rb"(?:n=(?P<n>[1-9][0-9]{0,8}))?(?:&?condition=(?P<condition>\w+))?"
+)
 
 RECOMMEND = b"/v1/recommend"
 
@@ -42,6 +44,7 @@ class _History(msgspec.Struct, forbid_unknown_fields=True):
 
     history: list[_Rating]
     n: int = LENGTH
+    condition: list[str] = []
 
 
 # Pydantic would take as long as the search itself.
@@ -57,29 +60,33 @@ class Lists:
 
     def of_id(self, path: bytes, query: bytes) -> PendingList | None:
         """Return the list of a known user or an item."""
-        options = _N_ONLY.fullmatch(query)
+        options = _FEW_OPTIONS.fullmatch(query)
         if options is None or not (self._service.models and self._service.is_ready):
             return None
-        n = int(options[1] or LENGTH)
+        n = int(options["n"] or LENGTH)
+        condition = options["condition"]
         if n > self._service.limits.items:
             return None
         # The last part of a path is an id, with escapes.
         prefix, _, escaped = path.rpartition(b"/")
         id = unquote(escaped.decode("latin-1"))
+        name = None if condition is None else condition.decode()
         if prefix == RECOMMEND:
-            return self._best(id, n)
+            return self._best(id, n, name)
         if prefix == _SIMILAR:
-            return self._similar(id, n)
+            return self._similar(id, n, name)
         return None
 
-    def _best(self, user: str, n: int) -> PendingList | None:
+    def _best(self, user: str, n: int, condition: str | None) -> PendingList | None:
         variant = self._service.variant(user)
         responses = self._service.answers(variant)
         index = responses.ratings.users.place(user)
-        if index < 0:  # the routes name similar ids
+        # The routes name similar ids, and the conditions.
+        if index < 0 or not responses.has_search(condition):
             return None
         # By the name, since a replaced model has other times.
-        text = self._batches.ask(responses.best, f"best {responses.name}", index, n)
+        name = f"best {responses.name}"
+        text = self._batches.ask(responses.best, name, index, n, condition)
         pending = PendingList("/v1/recommend/{user}", text)
         if variant is None and self._service.log is None:
             return pending
@@ -96,13 +103,13 @@ class Lists:
             self._service.log.add_with_time(body)
         return body
 
-    def _similar(self, item: str, n: int) -> PendingList | None:
+    def _similar(self, item: str, n: int, condition: str | None) -> PendingList | None:
         responses = self._service.answers()
         index = responses.ratings.items.place(item)
-        if index < 0:
+        if index < 0 or not responses.has_search(condition):
             return None
-        search = responses.neighbours
-        text = self._batches.ask(search, f"similar {responses.name}", index, n)
+        name = f"similar {responses.name}"
+        text = self._batches.ask(responses.neighbours, name, index, n, condition)
         return PendingList("/v1/similar/{item}", text)
 
     def of_history(self, content: bytes) -> PendingList | None:
@@ -121,11 +128,16 @@ class Lists:
         if not 1 <= body.n <= service.limits.items:
             return None
         responses = service.answers()
+        condition = None
+        if body.condition:
+            condition = body.condition[0]
+        if len(body.condition) > 1 or not responses.has_search(condition):
+            return None
         rated = [(rating.item, rating.value) for rating in body.history]
         history = responses.history(rated)
         if history is None:
             return None
         search = responses.best_of_histories
         name = f"history {responses.name}"
-        text = self._batches.ask(search, name, history, body.n)
+        text = self._batches.ask(search, name, history, body.n, condition)
         return PendingList("/v1/recommend", text)

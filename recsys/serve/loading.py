@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,7 @@ from recsys.saving import model_file
 from recsys.saving.arrays import DamageError, signature_of
 from recsys.saving.model_file import INDEX_FORMAT, format_of
 from recsys.serve.catalogue import Json
-from recsys.serve.responses import Responses
+from recsys.serve.responses import NO_CONDITIONS, Responses
 
 if TYPE_CHECKING:
     from recsys.lsi.index import Index
@@ -30,13 +30,15 @@ def load_served(path: Path) -> Any:
     return load_search(path) if is_index else load_responses(path)
 
 
-def load_responses(path: Path) -> Responses:
-    """Load and verify a saved model."""
+def load_responses(
+    path: Path, conditions: Mapping[str, str] = NO_CONDITIONS
+) -> Responses:
+    """Load and verify a saved model, for lists with named conditions."""
     recommender, manifest = _load_unchanged(
         path, lambda: Recommender.load(path, verify=True)
     )
     name = f"{recommender.model.name}@{manifest['checksum'][:8]}"
-    responses = Responses(recommender, name, manifest)
+    responses = Responses(recommender, name, manifest, conditions)
     # Caches are filled before the model gets its first request.
     responses.warm()
     return responses

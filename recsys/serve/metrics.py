@@ -17,6 +17,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from recsys.serve.live_table import LiveTable
 from recsys.serve.settings import SHARED
 from recsys.serve.slots import Slot
 
@@ -27,8 +28,11 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0
 class Counters:
     """Counters of one process, or of all workers if they share a directory."""
 
-    def __init__(self, slots: Mapping[str, Slot[Any]]) -> None:
+    def __init__(
+        self, slots: Mapping[str, Slot[Any]], tables: Mapping[str, LiveTable]
+    ) -> None:
         self._slots = slots
+        self._tables = tables
         self._registry = CollectorRegistry()
         self._requests = Histogram(
             "recsys_request_seconds",
@@ -50,16 +54,26 @@ class Counters:
         self.rejected = self._counter(
             "reload_failures", "Models that were rejected.", "slot"
         )
-        self._age = Gauge(
-            "recsys_model_age_seconds",
-            "Since the fit.",
-            ("slot",),
-            multiprocess_mode="mostrecent",  # not of a worker that has ended
-            registry=self._registry,
+        self._age = self._gauge("model_age_seconds", "Since the fit.")
+        if tables:
+            self._table_age = self._gauge(
+                "item_table_age_seconds", "Since the table of items was read."
+            )
+        self.table_failures = self._counter(
+            "item_table_failures", "Tables of items that could not be read.", "slot"
         )
 
     def _counter(self, name: str, description: str, *labels: str) -> Counter:
         return Counter(f"recsys_{name}", description, labels, registry=self._registry)
+
+    def _gauge(self, name: str, description: str) -> Gauge:
+        return Gauge(
+            f"recsys_{name}",
+            description,
+            ("slot",),
+            multiprocess_mode="mostrecent",  # not of a worker that has ended
+            registry=self._registry,
+        )
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         """Count a request; the route is empty if none matches."""
@@ -76,6 +90,10 @@ class Counters:
             if created is not None:
                 age = time.time() - datetime.fromisoformat(created).timestamp()
                 self._age.labels(name).set(age)
+        for name, table in self._tables.items():
+            if table.read_time is not None:
+                age = time.time() - table.read_time
+                self._table_age.labels(name).set(age)
         # Workers write their counters to files, which are summed here.
         if SHARED not in os.environ:
             return generate_latest(self._registry)

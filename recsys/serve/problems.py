@@ -32,7 +32,8 @@ KINDS = {
     "forbidden": Kind(
         403,
         "Forbidden",
-        "Data of users need the API key, or a service on a loopback address.",
+        "Data of users, and conditions of a request, need the API key, or a service on a loopback "
+        "address.",
     ),
     "unknown-id": Kind(
         404, "Unknown id", "A user or an item is not in the data of the model."

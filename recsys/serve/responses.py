@@ -6,9 +6,11 @@ best items of known users, is computed without data frames: factors, a top-k sea
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -21,9 +23,10 @@ from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.histories import Explanation, Histories
 from recsys.predictions import clip_to_range, user_contributions
+from recsys.ranking.filters import rows_where
 from recsys.ranking.lists import ListOptions
-from recsys.ranking.rerank import prepare_lists
-from recsys.ranking.topn import CsrPairs, TopN, top_n
+from recsys.ranking.rerank import prepare_lists, similar_lists
+from recsys.ranking.topn import CsrPairs, KnownUsers, TopN, top_n
 from recsys.recommender import Recommender
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
@@ -31,6 +34,8 @@ from recsys.serve.deadline import check_time
 History: TypeAlias = tuple[Int32s, Floats32]
 """Int64s of items in ascending order, and their ratings."""
 
+NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
+_log = logging.getLogger("recsys.serve")
 _PIECE = 2**25  # scores of the users that are ranked together: some 0.3 s
 _N_REASONS = 3  # of a recommendation
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
@@ -48,11 +53,16 @@ _OF_FORMAT = {
 class Responses:
     """Responses of one fitted model, which never changes.
 
-    They contain the `name` of the model. The `manifest` is the contents of its model.json.
+    They contain the `name` of the model. The `manifest` is the contents of its model.json. The
+    `conditions` are SQL on its items, by name.
     """
 
     def __init__(
-        self, recommender: Recommender, name: str, manifest: Json | None = None
+        self,
+        recommender: Recommender,
+        name: str,
+        manifest: Json | None = None,
+        conditions: Mapping[str, str] = NO_CONDITIONS,
     ) -> None:
         self.recommender = recommender
         self.name = name
@@ -68,7 +78,41 @@ class Responses:
             self._is_new = recommender._new
         # A kernel cannot be stopped, so that long work is done in pieces.
         self._piece = max(1, _PIECE // self.ratings.n_items)
-        recommender._known_users.prepare()
+        self.conditions = conditions
+        self._searches: dict[str | None, KnownUsers] = {None: recommender._known_users}
+        for condition, sql in conditions.items():
+            allowed = recommender._listed
+            try:
+                met = rows_where(sql, self.ratings, new=recommender._new)
+            except DataError as error:  # requests with the condition say so, too
+                _log.error("%s: condition %s: %s", name, condition, error)
+                continue
+            allowed = met if allowed is None else met & allowed
+            self._searches[condition] = recommender._searched(allowed)
+        for search in self._searches.values():
+            search.prepare()
+
+    def has_search(self, condition: str | None) -> bool:
+        """Return whether lists of items that meet a named condition can be searched for."""
+        return condition in self._searches
+
+    def condition(self, names: Iterable[str]) -> str | None:
+        """Return the SQL of all named conditions together; None without any.
+
+        Raises
+        ------
+        DataError
+            If there is no such condition.
+        """
+        parts = []
+        for name in names:
+            if name not in self.conditions:
+                listed = ", ".join(self.conditions) or "none"
+                raise DataError(
+                    f"There is no condition {name!r} (--condition); there are {listed}."
+                )
+            parts.append(f"({self.conditions[name]})")
+        return " AND ".join(parts) or None
 
     def warm(self) -> None:
         """Compute one list of each kind, which fills caches before the first request."""
@@ -86,11 +130,17 @@ class Responses:
         """Return n recommendations for each user."""
         return self._choose(self.recommender, users, n, options, explain)
 
-    def best(self, users: Sequence[int], n: int) -> list[Json]:
-        """Return the n best unrated items of known users, given by index."""
+    def best(
+        self, users: Sequence[int], n: int, condition: str | None = None
+    ) -> list[Json]:
+        """Return the n best unrated items of known users, given by index.
+
+        They meet a named `condition`, if there is one.
+        """
         indices = np.asarray(users, np.int64)
+        model = self.recommender.model
         # No frames: they would take longer than the search.
-        lists = self._search(self.recommender.model, indices, n, self._seen)
+        lists = self._search(model, indices, n, self._seen, condition)
         labels = id_texts(self.ratings.users, indices)
         pairs = zip(labels, lists, strict=True)
         return [self._list(label, rows, "personal") for label, rows in pairs]
@@ -144,7 +194,9 @@ class Responses:
             columns["timestamp"] = [time.timestamp() for time in times]
         return pl.DataFrame(columns, strict=False)
 
-    def best_of_histories(self, histories: Sequence[History], n: int) -> list[Json]:
+    def best_of_histories(
+        self, histories: Sequence[History], n: int, condition: str | None = None
+    ) -> list[Json]:
         """Return the n best items of new users, given as results of `history`."""
         indices, values = zip(*histories, strict=True)
         ends = np.cumsum([0, *map(len, indices)])
@@ -152,25 +204,24 @@ class Responses:
         model = cast(abilities.FoldsInUsers, self.recommender.model)
         folded = model.with_users(Histories(ends, items, np.concatenate(values)))
         users = np.arange(len(histories))
-        lists = self._search(folded, users, n, CsrPairs(ends, items))
+        lists = self._search(folded, users, n, CsrPairs(ends, items), condition)
         return [self._list(None, rows, "history") for rows in lists]
 
-    def neighbours(self, items: Sequence[int], n: int) -> list[Json]:
+    def neighbours(
+        self, items: Sequence[int], n: int, condition: str | None = None
+    ) -> list[Json]:
         """Return the n items most similar to each of some items, given by index."""
         indices = np.asarray(items, np.int64)
+        search = self._searches[condition]
         blocks = top_n(
             self.recommender._item_similarity,
             indices,
             n,
             exclude=CsrPairs.diagonal(self.ratings.n_items),
-            ties=self.recommender._known_users.ties,
+            allowed=search.allowed,
+            ties=search.ties,
         )
-        lists = self._fill(blocks, len(indices))
-        answers = self.catalogue.names(indices)
-        for answer, rows in zip(answers, lists, strict=True):
-            answer["items"] = rows
-            answer["model"] = self.name
-        return answers
+        return self._similar(indices, blocks)
 
     def recommend_new(
         self,
@@ -204,11 +255,16 @@ class Responses:
         return answer
 
     def _search(
-        self, model: Model, users: Int64s, n: int, rated_pairs: CsrPairs
+        self,
+        model: Model,
+        users: Int64s,
+        n: int,
+        rated_pairs: CsrPairs,
+        condition: str | None,
     ) -> list[list[Json]]:
         """Return the n best items of users of a model, without `rated_pairs`."""
         lists: list[list[Json]] = []
-        options = self.recommender._known_users.options
+        options = self._searches[condition].options
         for part in pieces(len(users), self._piece):
             check_time()
             blocks = top_n(model, users[part], n, exclude=rated_pairs, **options)
@@ -253,10 +309,31 @@ class Responses:
                 lists.append(self._list(str(label), rows, kind))
         return lists
 
-    def similar(self, item: Id, n: int) -> Json:
+    def similar(self, item: Id, n: int, options: ListOptions) -> Json:
         """Return the n items most similar to an item."""
-        index = self.catalogue.place(item)
-        return self.neighbours([index], n)[0]
+        indices = np.array([self.catalogue.place(item)])
+        recommender = self.recommender
+        blocks = similar_lists(
+            recommender._item_similarity,
+            indices,
+            n,
+            recommender.model,
+            self.ratings,
+            options,
+            recommender._new,
+            recommender._listed,
+            CsrPairs.diagonal(self.ratings.n_items),
+        )
+        return self._similar(indices, blocks)[0]
+
+    def _similar(self, indices: Int64s, blocks: Iterable[TopN]) -> list[Json]:
+        """Return the lists of items that are similar to items of some indices."""
+        answers = self.catalogue.names(indices)
+        lists = self._fill(blocks, len(indices))
+        for answer, rows in zip(answers, lists, strict=True):
+            answer["items"] = rows
+            answer["model"] = self.name
+        return answers
 
     def explain(self, user: Id, item: Id, n: int) -> Json:
         """Return the score of an item for a user as a sum over ratings and features."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar, cast
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -11,11 +12,13 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from recsys.data.ids import Ids
+from recsys.ranking.lists import ListOptions
 from recsys.serve import schemas
 from recsys.serve.catalogue import Id, Json
 from recsys.serve.events import checked_events, event_records
 from recsys.serve.metrics import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, unauthorized
+from recsys.serve.responses import Responses
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
@@ -75,27 +78,6 @@ def _problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
 PathId = Annotated[str, AfterValidator(unquote), Path(max_length=500, examples=["42"])]
 Served = Annotated[Service, depends_on(_service)]
 N = Annotated[int, Query(ge=1, description="Number of items.")]
-Unknown = Annotated[
-    Literal["error", "popular"],
-    Query(
-        description="Response to unknown users: a problem, or the most popular items."
-    ),
-]
-Where = Annotated[
-    str | None,
-    Query(
-        max_length=1000,
-        description="SQL condition on items.",
-        examples=["year >= 1990"],
-    ),
-]
-Excluded = Annotated[
-    list[str],
-    Query(
-        description="Ids of items to leave out, separated by commas or repeated.",
-        max_length=1000,
-    ),
-]
 OfVariant = Annotated[Variant | None, Query(description="Model of an A/B test.")]
 
 
@@ -133,6 +115,50 @@ def sees_users(request: Request) -> None:
     objection = _service(request).access.objection(request.state.level, request.scope)
     if objection is not None:
         raise ProblemError("forbidden", objection)
+
+
+def _options(
+    request: Request, answers: Responses, values: Mapping[str, Any]
+) -> ListOptions:
+    """Return the options of lists in a request, which may need the API key."""
+    if values["where"] is not None:
+        level = request.state.level
+        access = _service(request).access
+        objection = access.objection(level, request.scope, "conditions")
+        if objection is not None:
+            hint = "Name the condition in the settings of the service (--condition)."
+            raise ProblemError("forbidden", f"{objection} {hint}")
+    condition = answers.condition(values["condition"])
+    return schemas.service_options(values, condition)
+
+
+def _with_list_options(*, of_users: bool) -> Callable[[Handler], Handler]:
+    """Declare the options of lists as parameters of a route, which takes them as ``**values``."""
+
+    def decorate(handler: Handler) -> Handler:
+        signature = inspect.signature(handler)
+        parameters = [*signature.parameters.values()][:-1]
+        options = schemas.list_fields(of_users=of_users)
+        position = [*signature.parameters].index("n") + 1
+        # Conditions come first, which are requested most.
+        for name in sorted(options, key=lambda name: name == "where"):
+            kind, default, limits = options[name]
+            if kind == list[schemas.IdBody]:
+                kind = list[str]
+                limits["description"] += " They are separated by commas, or repeated."
+                limits["max_length"] = 1000
+            parameter = inspect.Parameter(
+                name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=default,
+                annotation=Annotated[kind, Query(**limits)],
+            )
+            parameters.insert(position, parameter)
+        declared: Any = handler
+        declared.__signature__ = signature.replace(parameters=parameters)
+        return handler
+
+    return decorate
 
 
 def stores_events(request: Request) -> None:
@@ -199,39 +225,35 @@ async def ready(service: Served) -> Answer:
     check=_with_a_key,
     response_model_exclude_unset=True,
 )
+@_with_list_options(of_users=True)
 async def recommend(
     request: Request,
     service: Served,
     user: PathId,
     n: N = LENGTH,
-    where: Where = None,
-    exclude: Excluded = [],  # noqa: B006  (FastAPI copies it)
     explain: bool = False,
-    unknown: Unknown = "error",
-    include_seen: bool = False,
     variant: OfVariant = None,
+    **values: Any,
 ) -> Answer:
     """Recommend items to a known user.
 
     Reasons (`explain`) and items of the history (`include_seen`) are data of the user.
     """
-    if explain or include_seen:
+    if explain or values["include_seen"]:
         sees_users(request)
     # In an A/B test, the user decides on the model.
     answers = service.answers(variant, user)
-    excluded = _listed_ids(exclude, answers.ratings.items)
-    options = schemas.service_options(
-        {
-            "where": where,
-            "exclude": excluded,
-            "include_seen": include_seen,
-            "unknown": unknown,
-        }
-    )
+    options = _options(request, answers, _with_ids(values, answers.ratings.items))
     lists = await service.run(
         answers.recommend, [user], service.check_n(n), options, explain
     )
     return Answer(service.recorded(lists, variant)[0])
+
+
+def _with_ids(values: Mapping[str, Any], ids: Ids) -> dict[str, Any]:
+    """Return the options of a request with lists of ids for their texts."""
+    listed = {name: _listed_ids(values[name], ids) for name in ("items", "exclude")}
+    return {**values, **listed}
 
 
 def _listed_ids(texts: list[str], ids: Ids) -> list[str]:
@@ -265,9 +287,9 @@ async def recommend_to(
     `features` or both, it is one list.
     """
     n = service.check_n(body.n)
-    options = body.list_options()
+    values = body.model_dump()
     if body.users is not None:
-        if body.explain or not options.exclude_seen:
+        if body.explain or values["include_seen"]:
             sees_users(request)
         # Before the work, which is proportional to both numbers.
         service.check_batch(len(body.users), "users", body.n)
@@ -279,6 +301,7 @@ async def recommend_to(
         results: list[Json] = []
         for users in groups.values():
             answers = service.answers(variant, users[0])
+            options = _options(request, answers, values)
             results += await service.run(
                 answers.recommend, users, n, options, body.explain
             )
@@ -291,6 +314,7 @@ async def recommend_to(
     if history:
         service.check_batch(len(history), "ratings")
     answers = service.answers(variant, body.user)
+    options = _options(request, answers, values)
     # Kinds and times of events have weights, as in the data that the model was fitted to.
     rated: Any = {rating.item: rating.value for rating in history}
     if any(
@@ -311,13 +335,20 @@ async def recommend_to(
     "unknown-id",
     check=_with_a_key,
 )
+@_with_list_options(of_users=False)
 async def similar(
-    service: Served, item: PathId, n: N = LENGTH, variant: OfVariant = None
+    request: Request,
+    service: Served,
+    item: PathId,
+    n: N = LENGTH,
+    variant: OfVariant = None,
+    **values: Any,
 ) -> Answer:
     """List the items most similar to an item."""
-    return Answer(
-        await service.run(service.answers(variant).similar, item, service.check_n(n))
-    )
+    answers = service.answers(variant)
+    options = _options(request, answers, _with_ids(values, answers.ratings.items))
+    neighbours = await service.run(answers.similar, item, service.check_n(n), options)
+    return Answer(neighbours)
 
 
 @_route(

@@ -323,17 +323,20 @@ class RatingBody(_Body):
     )
 
 
-def _list_fields() -> dict[str, Any]:
-    """Return the fields of a body for the options of lists that the service has."""
+def list_fields(*, of_users: bool = True) -> dict[str, tuple[Any, Any, Any]]:
+    """Return type, default and limits of the options of lists that the service has, by name.
+
+    With `of_users`, also the options that lists of similar items lack.
+    """
     # From the declarations, so that an option is added in one place.
     declared: dict[str, Any] = {}
     for name, option in declarations().items():
-        if not option.service:
+        if not option.service or (option.of_users and not of_users):
             continue
         default = DEFAULTS[name]
         # By default, an option is a text; its limits go into the OpenAPI document.
         kind: Any = str | None
-        limits: dict[str, Any] = {}
+        limits: dict[str, Any] = {"description": option.help}
         if option.kind == "flag":
             kind = bool
             default = not default
@@ -341,16 +344,20 @@ def _list_fields() -> dict[str, Any]:
             kind = Literal[option.choices]
         elif option.kind == "share":
             kind = float
-            limits = {"ge": 0, "le": 1}
+            limits |= {"ge": 0, "le": 1}
         elif option.kind == "count":
             kind = int | None
-            limits = {"ge": 1}
+            limits |= {"ge": 1}
         elif option.kind == "ids":
             kind = list[IdBody]
             default = []
+            limits["description"] = option.help.replace("File of", "Ids of")
         elif option.max_length is not None:
-            limits = {"max_length": option.max_length}
-        declared[option.service] = kind, Field(default, **limits)
+            limits["max_length"] = option.max_length
+        declared[option.service] = kind, default, limits
+    description = "Names of conditions of the service (--condition), all of which hold."
+    limits = {"description": description, "max_length": 100}
+    declared["condition"] = list[str], [], limits
     return declared
 
 
@@ -380,10 +387,6 @@ class _RecommendRequest(_Body):
     )
     n: int = Field(LENGTH, ge=1)
     explain: bool = False
-
-    def list_options(self) -> ListOptions:
-        """Return the options of the lists."""
-        return service_options(self.model_dump())
 
     @field_validator("features")
     @classmethod
@@ -416,19 +419,23 @@ else:
         "RecommendRequest",
         __base__=_RecommendRequest,
         __doc__=_RecommendRequest.__doc__,
-        **_list_fields(),
+        **{
+            name: (kind, Field(default, **limits))
+            for name, (kind, default, limits) in list_fields().items()
+        },
     )
 
 
-def service_options(values: Mapping[str, Any]) -> ListOptions:
+def service_options(values: Mapping[str, Any], condition: str | None) -> ListOptions:
     """Return the options of lists in the parameters of a request.
+
+    Items have to meet the `condition`, too, whose author is trusted.
 
     Raises
     ------
     DataError
         If a condition would be expensive.
     """
-    # GET has fewer of the options than POST.
     chosen: dict[str, Any] = {}
     for name, option in declarations().items():
         if option.service not in values:
@@ -439,11 +446,13 @@ def service_options(values: Mapping[str, Any]) -> ListOptions:
         if option.kind == "ids":
             value = [*value] or None
         chosen[name] = value
-    options = ListOptions(**chosen)
+    where = chosen.get("where")
     # Functions of SQL could need much time and memory.
-    if options.where is not None:
-        check_modest(str(options.where))
-    return options
+    if where is not None:
+        check_modest(where)
+    if condition is not None:
+        chosen["where"] = condition if where is None else f"({where}) AND {condition}"
+    return ListOptions(**chosen)
 
 
 class PairBody(_Body):

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -20,6 +22,7 @@ from recsys.serve.access import Access
 from recsys.serve.catalogue import Id, Json
 from recsys.serve.deadline import call_until
 from recsys.serve.event_log import LineLog
+from recsys.serve.live_table import LiveTable
 from recsys.serve.loading import IndexResponses, load_responses, load_search
 from recsys.serve.metrics import Counters
 from recsys.serve.problems import ProblemError
@@ -46,10 +49,11 @@ class Service:
         self.access = Access(settings)
         has_model = _check_formats(settings)
         self.models: dict[Variant, Slot[Responses]] = {}
+        self.tables: dict[str, LiveTable] = {}
         if has_model:
-            self.models["a"] = Slot(settings.model, load_responses, Trial())
+            self.models["a"] = self._slot("a", settings.model)
         if settings.model_b is not None:
-            self.models["b"] = Slot(settings.model_b, load_responses, Trial())
+            self.models["b"] = self._slot("b", settings.model_b)
         self.index: Slot[IndexResponses] | None = None
         index = settings.index if has_model else settings.model
         if index is not None:
@@ -59,7 +63,7 @@ class Service:
         }
         if self.index is not None:
             self.slots["index"] = self.index
-        self.counters = Counters(self.slots)
+        self.counters = Counters(self.slots, self.tables)
         self.events: LineLog | None = None
         # Acknowledged events must survive a loss of power, lists need not.
         if settings.events is not None:
@@ -77,6 +81,24 @@ class Service:
         self._loader = ThreadPoolExecutor(1, "recsys-load")
         self._n_pending = 0
         self._watch: asyncio.Task[None] | None = None
+
+    def _slot(self, variant: Variant, path: str) -> Slot[Responses]:
+        """Return the slot of a model, with a table of its own that is read again and again."""
+        conditions = self.settings.conditions
+        load: Callable[[Path], Responses] = partial(
+            load_responses, conditions=conditions
+        )
+        if self.settings.item_table is not None:
+            name = f"model_{variant}"
+            table = LiveTable(
+                self.settings.item_table,
+                self.settings.refresh,
+                conditions,
+                lambda: self.counters.table_failures.labels(name).inc(),
+            )
+            self.tables[name] = table
+            load = table.load
+        return Slot(path, load, Trial())
 
     @property
     def is_ready(self) -> bool:
@@ -111,7 +133,7 @@ class Service:
             await asyncio.sleep(self.settings.check_seconds)
 
     def check(self) -> None:
-        """Load new models and indexes."""
+        """Load new models and indexes, and read tables again."""
         for name, slot in self.slots.items():
             try:
                 is_new = slot.check()
@@ -123,8 +145,17 @@ class Service:
                     )
                 elif is_new is not None:
                     self.counters.rejected.labels(name).inc()
+                if name in self.tables:
+                    self._refresh(name, slot)
             except Exception:  # a defect must not stop the watch
                 _log.exception("%s: %s cannot be loaded", name, slot.path)
+
+    def _refresh(self, name: str, slot: Slot[Responses]) -> None:
+        """Serve a model with its table as it is now, if that is due."""
+        renewed = self.tables[name].refreshed()
+        # Requests in progress keep the responses that they have begun with.
+        if renewed is not None:
+            slot.current = renewed
 
     def answers(
         self, variant: Variant | None = None, user: Id | None = None
@@ -267,7 +298,12 @@ class Service:
             if slot.rejected:
                 rejected[slot_name] = slot.rejected
         status = "ready" if self.is_ready else "loading"
-        return {"status": status, "models": names, "rejected": rejected}
+        facts: Json = {"status": status, "models": names, "rejected": rejected}
+        if self.tables:
+            facts["tables"] = {
+                name: table.described() for name, table in self.tables.items()
+            }
+        return facts
 
 
 def _check_formats(settings: Settings) -> bool:

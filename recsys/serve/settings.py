@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ LENGTH = 10
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable with the directory of the counters that workers share."""
 
+_NAME = re.compile(r"\w+", re.ASCII)
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+", re.IGNORECASE)
 
 
@@ -73,6 +74,12 @@ class Settings:
     share : float
     index : str, optional
         Path of a saved index of documents.
+    item_table : str, optional
+        File, or table of a database, with the items that may be recommended, as they are now.
+    refresh : float
+        Seconds between two readings of this table.
+    conditions : mapping of str to str
+        SQL conditions on items by the names with which every request may use them.
     events, log : str, optional
         Files to which events, and recommendations, are appended.
     api_key : str or sequence of str, optional
@@ -96,14 +103,19 @@ class Settings:
     Raises
     ------
     DataError
-        If the share is not between 0 and 1, the directory of a log does not exist, a key is empty,
-        or a site is not an origin, such as "https://shop.example".
+        If the share is not between 0 and 1, the time between two readings of a table is not
+        positive, the name of a condition has other characters than letters, digits and underscores,
+        the directory of a log does not exist, a key is empty, or a site is not an origin, such as
+        "https://shop.example".
     """
 
     model: str
     model_b: str | None = None
     share: float = 0.5
     index: str | None = None
+    item_table: str | None = None
+    refresh: float = 60.0
+    conditions: Mapping[str, str] = field(default_factory=dict)
     events: str | None = None
     log: str | None = None
     api_key: str | tuple[str, ...] | None = field(default=None, repr=False)
@@ -118,6 +130,14 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise DataError(f"share must be between 0 and 1; got {self.share}.")
+        if not self.refresh > 0:
+            raise DataError(f"refresh must be above 0 seconds; got {self.refresh}.")
+        for name in self.conditions:
+            if not _NAME.fullmatch(name):
+                raise DataError(
+                    "The name of a condition must be of letters, digits and underscores, as in "
+                    f"available=stock > 0; got {name!r}."
+                )
         for name in ("api_key", "list_key"):
             # A frozen class sets its own fields this way only.
             object.__setattr__(self, name, _checked_keys(name, getattr(self, name)))

@@ -31,10 +31,13 @@ OF_USERS: Requests = [
     ("/v1/recommend/7?unknown=popular&explain=true", None),
     ("/v1/recommend", USERS | {"explain": True}),
     ("/v1/recommend", USERS | {"include_seen": True}),
+    # Conditions are for trusted clients, too.
+    ("/v1/recommend/105?where=year>0", None),
+    ("/v1/similar/4?where=year>0", None),
+    ("/v1/recommend", VISITOR | {"where": "year > 0"}),
 ]
 LISTS: Requests = [
     ("/v1/recommend/105", None),
-    ("/v1/recommend/105?where=year>0", None),
     ("/v1/recommend", USERS),
     ("/v1/recommend", VISITOR),
     ("/v1/recommend", VISITOR | {"explain": True}),

@@ -1,0 +1,163 @@
+"""Table of the items of a served model, which is read again and again while the model stays."""
+
+from __future__ import annotations
+
+import logging
+import stat
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from recsys.catalogues import read_catalogue
+from recsys.data.features import Features
+from recsys.database import parse_address
+from recsys.errors import DataError, RecsysError
+from recsys.serve.catalogue import Json
+from recsys.serve.loading import load_responses
+from recsys.serve.responses import Responses
+from recsys.serve.slots import without_folders
+
+_LONGEST_PAUSE = 16  # largest number of refreshes between two attempts after failures
+
+_log = logging.getLogger("recsys.serve")
+
+
+class LiveTable:
+    """Table of items from a file or a database, and the model that is served with it.
+
+    The table that was read last is kept while another one cannot be read, or has columns of
+    other types. Only one thread at a time may call the methods.
+
+    Attributes
+    ----------
+    rejected : str or None
+        Reason for which the table is not read, without folders.
+    read_time : float or None
+        Time of the last successful reading, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        seconds: float,
+        conditions: Mapping[str, str],
+        on_failure: Callable[[], None],
+    ) -> None:
+        self.source = source
+        self.rejected: str | None = None
+        self.read_time: float | None = None
+        self._n_failures = 0  # since the last success
+        self._served: Responses | None = None  # the model that the table was added to
+        self._seconds = seconds
+        self._conditions = conditions
+        self._on_failure = on_failure
+        self._base: Responses | None = None
+        self._table: Features | None = None
+        self._signature: tuple[int, ...] | None = None  # of a file
+        self._due = 0.0
+
+    def load(self, path: Path) -> Responses:
+        """Load a model, and return its responses with the newest table."""
+        self._base = load_responses(path, self._conditions)
+        self._due = 0.0
+        self._signature = None
+        renewed = self.refreshed()
+        # Without any table, the one of the model is better than none.
+        if renewed is None and self._table is not None:
+            return self._renewed(self._base, self._table)
+        return renewed or self._base
+
+    def refreshed(self) -> Responses | None:
+        """Return the responses with the table as it is now; None if they are as before."""
+        base = self._base
+        now = time.monotonic()
+        if base is None or now < self._due:
+            return None
+        self._due = now + self._seconds
+        signature = _signature_of(self.source)
+        # A file is read once in each of its states, a database each time.
+        if signature is not None and signature == self._signature:
+            if self.rejected is None:
+                self.read_time = time.time()
+            return None
+        self._signature = signature
+        try:
+            reading = base.recommender.provenance.reading
+            table, remark = read_catalogue(
+                self.source, base.ratings, reading, self._table
+            )
+            if _signature_of(self.source) != signature:
+                self._signature = None
+                raise DataError(f"{self.source} has changed while it was read.")
+            is_same = self._is_same(table)
+            renewed = None if is_same else self._renewed(base, table)
+        # Whatever is wrong with a table, the one before is served.
+        except Exception as error:
+            self._reject(error, is_file=signature is not None)
+            return None
+        if self.rejected is not None or self._table is None:
+            _log.info("%s", remark)
+        self.rejected = None
+        self.read_time = time.time()
+        self._n_failures = 0
+        self._table = table
+        self._served = base
+        return renewed
+
+    def described(self) -> Json:
+        """Return the number of rows, the seconds since the last reading, and what is wrong."""
+        age = None
+        if self.read_time is not None:
+            age = round(time.time() - self.read_time, 1)
+        return {
+            "rows": None if self._table is None else len(self._table),
+            "age": age,
+            "rejected": self.rejected,
+        }
+
+    def _is_same(self, table: Features) -> bool:
+        """Return whether a table is the one that the model is served with."""
+        served = self._table
+        return (
+            served is not None
+            and self._served is self._base
+            and served.kinds == table.kinds
+            and served.frame.equals(table.frame)
+        )
+
+    def _renewed(self, base: Responses, table: Features) -> Responses:
+        """Return responses of a model with a table; caches are filled before its first request."""
+        recommender = base.recommender.with_tables(item_table=table)
+        responses = Responses(recommender, base.name, base.manifest, self._conditions)
+        responses.warm()
+        return responses
+
+    def _reject(self, error: Exception, *, is_file: bool) -> None:
+        """Keep the table, and wait longer after each failure to read a database."""
+        reason = without_folders(str(error), self.source)
+        if not isinstance(error, RecsysError | OSError):
+            reason = f"The table cannot be read ({type(error).__name__})."
+        if reason != self.rejected:
+            state = "none is" if self._table is None else "the one before is"
+            _log.error("%s For items, %s used until it can be read.", error, state)
+        self.rejected = reason
+        self._on_failure()
+        self._n_failures += 1
+        if isinstance(error, OSError):  # which may be over with the same file
+            self._signature = None
+        if not is_file:
+            pause = min(2**self._n_failures, _LONGEST_PAUSE) * self._seconds
+            self._due = time.monotonic() + pause
+
+
+def _signature_of(source: str) -> tuple[int, ...] | None:
+    """Return what changes with the contents of a file of text or columns, None for others."""
+    try:
+        state = Path(source).stat()
+        is_database = parse_address(source) is not None
+    except (OSError, ValueError, RecsysError):
+        return None
+    # A database has more files than the one, and a folder has many.
+    if is_database or not stat.S_ISREG(state.st_mode):
+        return None
+    return state.st_ino, state.st_size, state.st_mtime_ns

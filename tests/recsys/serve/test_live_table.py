@@ -1,0 +1,254 @@
+"""A table of items that changes while the model stays: titles, stock, new and removed products."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from recsys import Recommender
+from tests.serving import Application, Command
+
+pytest.importorskip("fastapi")
+from recsys.serve import create_app
+
+ITEMS = pl.DataFrame(
+    {
+        "item": range(1, 42),
+        "title": [f"The Film {n}" for n in range(1, 42)],
+        "genre": [("Drama", "Comedy", "Horror")[n % 3] for n in range(41)],
+        "year": [1980 + n for n in range(41)],
+        "stock": [n % 4 for n in range(1, 42)],
+    }
+)
+
+
+class Shop:
+    """A service with a table of items, which is read again when the test says so."""
+
+    def __init__(self, model: Path, table: Path, **settings: Any) -> None:
+        self.path = table
+        self.write(ITEMS)
+        conditions = {"available": "stock > 0"}
+        app = create_app(
+            str(model),
+            item_table=str(table),
+            refresh=0.001,
+            conditions=conditions,
+            check_seconds=3600,
+            **settings,
+        )
+        self.service = app.state.service
+        self.application = Application(app)
+        self.get = self.application.get
+        self.post = self.application.post
+
+    def write(self, table: pl.DataFrame) -> None:
+        table.write_csv(self.path)
+
+    def change(self, table: pl.DataFrame) -> None:
+        """Write the table, and let the service read it."""
+        self.write(table)
+        self.refresh()
+
+    def refresh(self) -> None:
+        time.sleep(0.002)
+        self.service.check()
+
+    def items(self, target: str, n: int = 50) -> list[str]:
+        mark = "&" if "?" in target else "?"
+        answer = self.get(f"{target}{mark}n={n}").json
+        return [row["item"] for row in answer["items"]]
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.get("/health/ready").json["tables"]["model_a"]
+        return state
+
+
+@pytest.fixture
+def shop(saved: dict[str, Path], tmp_path: Path) -> Any:
+    shop = Shop(saved["als"], tmp_path / "items.csv")
+    with shop.application:
+        shop.application.ready()
+        yield shop
+
+
+def test_stock_prices_and_titles_are_those_of_the_table(shop):
+    assert shop.state()["rows"] == 41
+    in_stock = shop.items("/v1/recommend/105?condition=available")
+    assert in_stock
+    assert all(int(item) % 4 for item in in_stock)
+    by_where = shop.items("/v1/recommend/105?where=stock>0")
+    assert by_where == in_stock
+    body = {"users": [105], "condition": ["available"], "n": 50}
+    (listed,) = shop.post("/v1/recommend", body).json["results"]
+    assert [row["item"] for row in listed["items"]] == in_stock
+    sold = in_stock[0]
+    is_sold = pl.col("item").cast(pl.String) == sold
+    stock = pl.when(is_sold).then(0).otherwise("stock").alias("stock")
+    title = pl.when(is_sold).then(pl.lit("Sold out")).otherwise("title").alias("title")
+    shop.change(ITEMS.with_columns(stock, title))
+    assert shop.items("/v1/recommend/105?condition=available") == in_stock[1:]
+    assert shop.items("/v1/recommend/105?where=stock>0") == in_stock[1:]
+    assert shop.items("/v1/items?q=sold out") == [sold]
+    assert shop.get(f"/v1/items/{sold}").json["features"]["stock"] == 0
+
+
+def test_similar_items_and_histories_meet_conditions(shop):
+    for kind in ("condition=available", "where=stock>0"):
+        items = shop.items(f"/v1/similar/3?{kind}")
+        assert items
+        assert all(int(item) % 4 for item in items)
+    body = {"history": [{"item": 3}], "n": 50, "condition": ["available"]}
+    by_name = shop.post("/v1/recommend", body).json
+    by_where = shop.post(
+        "/v1/recommend",
+        {"history": [{"item": 3}], "n": 50, "where": "stock > 0"},
+    ).json
+    assert by_name["items"] == by_where["items"]
+    assert all(int(row["item"]) % 4 for row in by_name["items"])
+    reply = shop.get("/v1/recommend/105?condition=cheap")
+    assert reply.status == 400
+    assert "There is no condition 'cheap' (--condition); there are available." in str(
+        reply.json
+    )
+
+
+def test_new_products_are_recommended_and_removed_ones_are_not(shop):
+    before = shop.items("/v1/recommend/105")
+    new = pl.DataFrame(
+        {"item": 99, "title": "Fresh", "genre": "Drama", "year": 2020, "stock": 5}
+    )
+    removed = before[0]
+    remaining = ITEMS.filter(pl.col("item").cast(pl.String) != removed)
+    shop.change(pl.concat([remaining, new]))
+    after = shop.items("/v1/recommend/105")
+    assert "99" in after
+    assert removed not in after
+    assert sorted(after) == sorted({*before, "99"} - {removed})
+    for target in (
+        "/v1/similar/3",
+        "/v1/items?q=film",
+        "/v1/recommend/7?unknown=popular",
+    ):
+        assert removed not in shop.items(target)
+    # A removed product still says what a user likes.
+    history = {"history": [{"item": removed}], "n": 3}
+    assert shop.post("/v1/recommend", history).status == 200
+    assert shop.get(f"/v1/similar/{removed}").json["items"]
+    shop.change(ITEMS)
+    assert shop.items("/v1/recommend/105") == before
+    assert shop.get("/v1/similar/99").status == 404
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda table: table.drop("stock"), "The column 'stock' of items is missing"),
+        (
+            lambda table: table.with_columns(stock=pl.lit("many of them")),
+            "The column 'stock' of items has changed from numbers to texts",
+        ),
+        (lambda table: table.clear(), "has none of the items"),
+        (lambda table: table.with_columns(item=pl.lit("x-1")), "has none of the items"),
+    ],
+)
+def test_a_table_that_cannot_be_used_leaves_the_one_before(
+    damage: Callable[[pl.DataFrame], pl.DataFrame], reason: str, shop, caplog
+):
+    before = shop.items("/v1/recommend/105?condition=available")
+    shop.change(damage(ITEMS))
+    shop.refresh()
+    assert shop.items("/v1/recommend/105?condition=available") == before
+    assert reason in shop.state()["rejected"]
+    assert "/" not in shop.state()["rejected"]
+    assert sum(reason in record.message for record in caplog.records) == 1
+    metrics = shop.get("/metrics").body.decode()
+    assert 'recsys_item_table_failures_total{slot="model_a"} 1.0' in metrics
+    assert 'recsys_item_table_age_seconds{slot="model_a"}' in metrics
+    shop.change(ITEMS)
+    assert shop.state()["rejected"] is None
+
+
+def test_a_column_without_values_has_the_type_that_it_had(shop):
+    shop.change(ITEMS.with_columns(stock=pl.lit(None, pl.Int64)))
+    assert shop.state()["rejected"] is None
+    assert shop.items("/v1/recommend/105?condition=available") == []
+    shop.change(ITEMS)
+    assert shop.items("/v1/recommend/105?condition=available")
+
+
+def test_a_missing_table_is_tried_again_with_longer_pauses(saved, tmp_path, caplog):
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        ITEMS.to_pandas().to_sql("products", database, index=False)
+    app = create_app(
+        str(saved["als"]),
+        item_table=f"{tmp_path}/shop.db::stock",
+        refresh=0.02,
+        conditions={"available": "stock > 0"},
+        check_seconds=0.005,
+    )
+    with Application(app) as service:
+        service.ready()
+        assert service.get("/v1/recommend/105").status == 200
+        reply = service.get("/v1/recommend/105?condition=available")
+        assert (reply.status, "stock" in reply.json["detail"]) == (400, True)
+        service.sleep(0.2)
+        metrics = service.get("/metrics").body.decode()
+        failures = metrics.partition('table_failures_total{slot="model_a"} ')[2]
+        assert 1 < float(failures.split()[0]) < 6  # with a pause of 0.02 s, about 10
+        with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+            database.execute("ALTER TABLE products RENAME TO stock")
+        deadline = time.monotonic() + 10
+        while service.get("/v1/recommend/105?condition=available").status != 200:
+            assert time.monotonic() < deadline
+            service.sleep(0.02)
+
+
+def test_a_new_model_has_the_table_at_once(saved, tmp_path):
+    model = tmp_path / "model"
+    Recommender.load(saved["als"]).save(model)
+    shop = Shop(model, tmp_path / "items.csv")
+    with shop.application:
+        shop.application.ready()
+        removed = shop.items("/v1/recommend/105")[0]
+        shop.change(ITEMS.filter(pl.col("item").cast(pl.String) != removed))
+        Recommender.load(saved["als"]).save(model, overwrite=True, tag="again")
+        name = shop.get("/health/ready").json["models"]["model_a"]
+        shop.service.check()
+        assert shop.get("/health/ready").json["models"]["model_a"] != name
+        assert removed not in shop.items("/v1/recommend/105")
+
+
+def test_python_and_the_service_have_the_same_lists(shop):
+    shop.change(ITEMS.head(30))
+    recommender = Recommender.load(shop.service.settings.model)
+    renewed = recommender.with_item_table(shop.path)
+    expected = renewed.recommend(105, n=50)["item"].cast(pl.String).to_list()
+    assert shop.items("/v1/recommend/105") == expected
+    assert max(map(int, expected)) <= 30
+    similar = renewed.similar_items(3, n=50, where="stock > 0", block=[5])
+    expected = similar["similar"].cast(pl.String).to_list()
+    assert shop.items("/v1/similar/3?where=stock>0&exclude=5") == expected
+
+
+def test_the_command_serves_a_table_that_changes(saved, tmp_path):
+    table = tmp_path / "items.csv"
+    ITEMS.write_csv(table)
+    with Command(
+        *(saved["als"], "--item-table", table, "--refresh", "1s"),
+        *("--condition", "available=stock > 0"),
+    ) as service:
+        target = "/v1/recommend/105?n=50&condition=available"
+        assert service.get(target).json["items"]
+        ITEMS.with_columns(stock=0).write_csv(table)
+        deadline = time.monotonic() + 20
+        while service.get(target).json["items"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
