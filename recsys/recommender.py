@@ -653,14 +653,23 @@ class Recommender:
         if text is None:
             return pl.concat(self.similar_batches(queries, n, list_options))
         texts = [text] if isinstance(text, str) else list(text)
+        return pl.concat(self.similar_to_texts(texts, n, list_options))
+
+    def similar_to_texts(
+        self, texts: Sequence[str], n: int, options: ListOptions
+    ) -> Iterator[pl.DataFrame]:
+        """Find items similar to texts as `similar_items`, with all options in one record."""
         scorer = predictions.text_similarity(self.ratings, texts)
         labels = pl.Series("text", texts, dtype=pl.String)
-        return pl.concat(self._similar_lists(scorer, labels, n, list_options))
+        return self._similar_lists(scorer, labels, n, options)
 
     def similar_batches(
         self, queries: IdsLike | None, n: int, options: ListOptions
     ) -> Iterator[pl.DataFrame]:
-        """Find items as `similar_items`, by default for all items, in frames of a million rows."""
+        """Find items as `similar_items`, by default for all items, in frames of a million rows.
+
+        All options are in one record.
+        """
         if "user" in self._counts_from and self.ratings.n_items == 1:
             raise DataError(
                 "The folded-in item is the only one to compare; update(ratings) adds it to all."

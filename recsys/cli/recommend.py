@@ -15,10 +15,10 @@ from recsys.cli import options as cli
 from recsys.cli.errors import require
 from recsys.cli.output import SUFFIXES, Activity, Output, note
 from recsys.errors import UnknownIdError
-from recsys.ranking.lists import ColdUser, ListOptions
+from recsys.ranking.lists import ColdUser, ListOptions, declarations
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import polars as pl
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _NOTED_TOPICS = 3  # topics that a note on an explanation names
 _ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}
+_OF_ITEMS = [name for name, option in declarations().items() if not option.of_users]
 _USERS = cli.declared(
     "ID", "User, or several separated by commas.", "--user", "-u", multiple=True
 )
@@ -260,11 +261,14 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
         'recsys similar model --title "shawshank" -n 5',
         'recsys similar model --text "space opera with robots"',
         "recsys similar model --user 42",
+        'recsys similar model --item 318 --where "stock > 0" --at-most 2 --per brand',
+        "recsys similar model --all --output similar.parquet",
     ],
     one_of={
         "--item/--title": ("item", "title"),
         "--text": ("text",),
         "--user": ("user",),
+        "--all": ("everything",),
     },
     required="Choose items, texts or users",
     hints={
@@ -272,10 +276,12 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
     },
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@cli.list_options(*_OF_ITEMS)
 @cli.output_options
 @source_options
 def similar(
     source: Source,
+    options: ListOptions,
     output: Output,
     item: tuple[str, ...] = _ITEMS,
     title: tuple[str, ...] = cli.declared(
@@ -285,6 +291,13 @@ def similar(
         "TEXT", "Description of an item; repeatable.", multiple=True
     ),
     user: tuple[str, ...] = _USERS,
+    everything: bool = cli.declared(
+        "",
+        "List the similar items of every item.",
+        "--all",
+        setting="all",
+        is_flag=True,
+    ),
     n: int = cli.length("similar items or users for each one"),
 ) -> None:
     """List similar items or similar users.
@@ -294,26 +307,38 @@ def similar(
     items without ratings. With --text, latent semantic indexing compares the text with those among
     the item features, such as descriptions. The columns are item (or user, text), similar, rank and
     score; the title of the similar item if titles are known; and new if there are items without
-    ratings.
+    ratings. Conditions and lists of items hold for the similar items.
     """
-    recommender = source.open()
+    inputs.check_groups(options)
+    is_default = options.are_defaults()
+    require(is_default or not user, "Options of lists are for items; leave out --user.")
+    recommender = source.open(() if options.block is None else ("item",))
     ratings = recommender.ratings
+    options = inputs.with_ids(
+        options, source.reader, ratings, recommender.provenance.reading
+    )
+    queries = None
+    if not everything:
+        queries = inputs.listed_ids(item, ratings.items)
+        queries += [inputs.find_title(ratings, title_text) for title_text in title]
+    frames: Iterator[pl.DataFrame]
     if user:
-        frame = recommender.similar_users(inputs.listed_ids(user, ratings.users), n)
+        users = inputs.listed_ids(user, ratings.users)
+        frames = iter([recommender.similar_users(users, n)])
     elif text:
-        frame = recommender.similar_items(text=text, n=n)
+        frames = recommender.similar_to_texts(text, n, options)
     else:
-        items = inputs.listed_ids(item, ratings.items)
-        items += [inputs.find_title(ratings, text) for text in title]
         try:
-            frame = recommender.similar_items(items, n)
+            frames = recommender.similar_batches(queries, n, options)
         except UnknownIdError as error:
             if ratings.titles is not None:
                 error.add_note(
                     "Hint: --title finds an item by its title or part of it."
                 )
             raise
-    output.write(frame, command="similar", model=recommender.model.name, n=n)
+    with output.open(command="similar", model=recommender.model.name, n=n) as sink:
+        for frame in frames:
+            sink.write(frame)
 
 
 @cli.command(

@@ -122,7 +122,7 @@ def similar_lists(
         allowed = listed_items if allowed is None else allowed & listed_items
     ties = Ties(ratings.items.hashes)
     search = partial(top_n, scorer, exclude=exclude, allowed=allowed, ties=ties)
-    return best_items(search, queries, n, model, ratings, options)
+    return best_items(search, queries, n, ratings, options, model)
 
 
 def _queried(
