@@ -80,6 +80,11 @@ def serve(
         "Condition on items that every request may use by its name; repeatable.",
         multiple=True,
     ),
+    together: str | None = cli.declared(
+        "TABLE",
+        "Output of `recsys together`, served at /v1/together; a file is read again when it "
+        "changes.",
+    ),
     # The default is next to the model, since a nightly update looks there.
     events: str | None = cli.declared(
         "FILE", "Log of the events from POST /v1/events.  [default: MODEL.events.jsonl]"
@@ -164,6 +169,7 @@ def serve(
         item_table=None if item_table is None else whole(item_table),
         refresh=_seconds(refresh),
         conditions=_conditions(condition),
+        together=None if together is None else whole(together),
         events=stored,
         log=log,
         api_key=api_keys,
@@ -172,6 +178,10 @@ def serve(
         cors=cors,
         limits=limits,
     )
+    if together is not None:
+        from recsys.serve.loading import load_pairs
+
+        load_pairs(together)  # raises
     # Before the model is loaded, so that a port in use is an error at once.
     listener = listening(host, port)
     settings = replace(settings, host=str(listener.getsockname()[0]))

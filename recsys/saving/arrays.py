@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
@@ -330,9 +331,17 @@ def check_rows(
 
 
 def signature_of(path: str) -> Signature:
-    """Return what changes with anything in a directory, its rights included; [] if missing."""
+    """Return what changes with a file or anything in a directory, its rights included.
+
+    It is [] if there is neither.
+    """
     entries: Signature = []
     folders = [os.path.realpath(as_path(path))]
+    with suppress(OSError):
+        status = Path(folders[0]).stat()
+        if not stat.S_ISDIR(status.st_mode):
+            numbers = (status.st_size, status.st_mtime_ns, status.st_mode)
+            return [(folders[0], status.st_ino, *numbers)]
     for folder in folders:  # grows by the folders in them
         try:
             with os.scandir(folder) as scanned:

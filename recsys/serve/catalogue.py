@@ -60,6 +60,13 @@ class Catalogue:
             return [None] * len(items)
         return self._titles[items].to_list()
 
+    def title(self, item: Id) -> str | None:
+        """Return the title of an item, None if the item or its title is unknown."""
+        index = self.ratings.items.place(item)
+        if index < 0:
+            return None
+        return self.titles(np.array([index]))[0]
+
     def place(self, item: Id) -> int:
         """Return the index of an item."""
         index = self.ratings.items.place(item)

@@ -438,6 +438,7 @@ class Responses:
         is_able = {
             "similar": has_vectors or isinstance(model, abilities.HasItemSimilarity),
             "explain": isinstance(model, abilities.Explains),
+            "next": model.uses_order and isinstance(model, abilities.FoldsInUsers),
             "history": isinstance(model, abilities.FoldsInUsers),
             "features": encoder is not None,
             "std": isinstance(model, abilities.HasUncertainty),

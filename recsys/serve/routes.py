@@ -353,6 +353,20 @@ async def similar(
 
 @_route(
     "GET",
+    "/together/{item}",
+    schemas.TogetherBody,
+    "items",
+    "unknown-id",
+    "not-available",
+    check=_with_a_key,
+)
+async def together(service: Served, item: PathId, n: N = LENGTH) -> Answer:
+    """List the items that are bought together with an item, the surest pairs first."""
+    return Answer(await service.run(service.together, item, service.check_n(n)))
+
+
+@_route(
+    "GET",
     "/explain/{user}/{item}",
     schemas.ExplanationBody,
     "recommendations",
@@ -449,6 +463,8 @@ async def model(service: Served, variant: OfVariant = None) -> Answer:
         facts["abilities"].append("search")
     if service.events is not None:
         facts["abilities"].append("events")
+    if service.pairs is not None:
+        facts["abilities"].append("together")
     return Answer(facts)
 
 

@@ -131,6 +131,26 @@ class SimilarBody(NamedItem):
     model: str
 
 
+class PairedItem(NamedItem):
+    """Item that is bought together with another."""
+
+    rank: Place
+    both: Place = Field(description="Number of baskets with both items.")
+    lift: Finite = Field(description="This number, relative to the one by chance.")
+    low: Finite = Field(
+        description="Lower limit of an interval for the lift; above 1, the items are bought "
+        "together more often than by chance."
+    )
+    high: Finite
+
+
+class TogetherBody(NamedItem):
+    """Items that are bought together with an item."""
+
+    items: list[PairedItem]
+    model: str
+
+
 class ExplanationBody(NamedItem):
     """Score as a sum: base, popularity, the terms in `because`, and the sum of the others."""
 

@@ -23,7 +23,13 @@ from recsys.serve.catalogue import Id, Json
 from recsys.serve.deadline import call_until
 from recsys.serve.event_log import LineLog
 from recsys.serve.live_table import LiveTable
-from recsys.serve.loading import IndexResponses, load_responses, load_search
+from recsys.serve.loading import (
+    IndexResponses,
+    Pairs,
+    load_pairs,
+    load_responses,
+    load_search,
+)
 from recsys.serve.metrics import Counters
 from recsys.serve.problems import ProblemError
 from recsys.serve.responses import Responses
@@ -58,11 +64,16 @@ class Service:
         index = settings.index if has_model else settings.model
         if index is not None:
             self.index = Slot(index, load_search, Trial())
+        self.pairs: Slot[Pairs] | None = None
+        if (together := settings.together) is not None:
+            self.pairs = Slot(together, lambda _: load_pairs(together))
         self.slots: dict[str, Slot[Any]] = {
             f"model_{variant}": slot for variant, slot in self.models.items()
         }
         if self.index is not None:
             self.slots["index"] = self.index
+        if self.pairs is not None:
+            self.slots["together"] = self.pairs
         self.counters = Counters(self.slots, self.tables)
         self.events: LineLog | None = None
         # Acknowledged events must survive a loss of power, lists need not.
@@ -196,6 +207,29 @@ class Service:
             raise ProblemError("not-available", sentence)
         return self.index.loaded()
 
+    def together(self, item: Id, n: int) -> Json:
+        """Return the n items that are most surely bought together with an item.
+
+        Raises
+        ------
+        ProblemError
+            If there is no table of pairs, or it is not loaded yet.
+        UnknownIdError
+            If neither the table nor the model has the item.
+        """
+        if self.pairs is None:
+            sentence = "The service has no table of pairs (--together TABLE)."
+            raise ProblemError("not-available", sentence)
+        pairs = self.pairs.loaded()
+        catalogue = self.answers().catalogue
+        answer: Json = {"item": str(item), "title": catalogue.title(item)}
+        if str(item) not in pairs.places:
+            catalogue.place(item)  # raises if it is unknown
+        rows = pairs.rows_of(str(item), n)
+        for row in rows:
+            row["title"] = catalogue.title(row["item"]) or row["title"]
+        return {**answer, "items": rows, "model": pairs.name}
+
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function in a thread, within the time limit of a request.
 
@@ -309,10 +343,10 @@ class Service:
 def _check_formats(settings: Settings) -> bool:
     """Check the formats of what is served; return whether the first is a model."""
     if format_of(settings.model) == INDEX_FORMAT:
-        if settings.index or settings.model_b:
+        if settings.index or settings.model_b or settings.together:
             raise DataError(
                 f"{settings.model} is an index of documents, served alone; leave out the "
-                "other index and the other model, or name a model first."
+                "other index, the other model and the table, or name a model first."
             )
         return False
     if settings.index is not None and format_of(settings.index) not in (

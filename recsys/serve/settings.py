@@ -80,6 +80,8 @@ class Settings:
         Seconds between two readings of this table.
     conditions : mapping of str to str
         SQL conditions on items by the names with which every request may use them.
+    together : str, optional
+        Table of `recsys together`: a file, or a table of a database.
     events, log : str, optional
         Files to which events, and recommendations, are appended.
     api_key : str or sequence of str, optional
@@ -116,6 +118,8 @@ class Settings:
     item_table: str | None = None
     refresh: float = 60.0
     conditions: Mapping[str, str] = field(default_factory=dict)
+    # The address of a database may have a password.
+    together: str | None = field(default=None, repr=False)
     events: str | None = None
     log: str | None = None
     api_key: str | tuple[str, ...] | None = field(default=None, repr=False)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
+from recsys.models.histories import Histories
 from recsys.ranking.topn import CsrPairs, Scorer, top_n
 from recsys.serve.browser_model import Form, browser_model, is_linear, scores_new
 from recsys.serve.catalogue import Catalogue, id_texts
@@ -204,6 +205,7 @@ def _model(
         "scores_new": scores_new(model),
         "form": form,
         "similar": None,
+        "next": _next(recommender, items) if model.uses_order else None,
         "map": None,
         "spectrum": None,
     }
@@ -231,6 +233,18 @@ def _neighbours(recommender: Recommender, items: Indices) -> Form:
     n = min(_N_NEIGHBOURS, max(1, len(items) - 1))
     n_items = recommender.ratings.n_items
     return _ranked(recommender, scorer, items, items, n, CsrPairs.diagonal(n_items))
+
+
+def _next(recommender: Recommender, items: Indices) -> Form:
+    """Return what comes next after each item alone."""
+    model = cast(FoldsInUsers, recommender.model)
+    indptr = np.arange(len(items) + 1)
+    values = np.ones(len(items), np.float32)
+    histories = Histories(indptr, items.astype(np.int32), values)
+    seen = CsrPairs(indptr, histories.indices)
+    folded = model.with_users(histories)
+    rows = np.arange(len(items))
+    return _ranked(recommender, folded, rows, items, _N_NEIGHBOURS, seen)
 
 
 def _ranked(

@@ -21,7 +21,7 @@ class Embedded {
     this.titles = data.items.ids.map((id, place) => plain(data.items.titles?.[place] ?? id));
     const folds = Object.values(data.models).every(({ form }) => form); // otherwise both show users of the page
     for (const [variant, others] of Object.entries(data.models)) {
-      const found = ["similar", "map", "spectrum"].filter((name) => others[name]);
+      const found = ["similar", "next", "map", "spectrum"].filter((name) => others[name]);
       data.card.models[variant].abilities = folds ? ["history", "explain", ...found] : found;
     }
     this.card = { ...data.card, ...data.card.models.a };
@@ -125,6 +125,10 @@ class Embedded {
     const { similar } = this.of(variant), at = this.place(item);
     if (!similar) throw new Error("This model does not find similar items.");
     return { ...this.named(at), items: this.ranked(similar, at, n) };
+  }
+
+  async next(item, n, variant) {
+    return { items: this.ranked(this.of(variant).next, this.place(item), n) };
   }
 
   async map(n, variant) {

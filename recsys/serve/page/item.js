@@ -1,4 +1,4 @@
-// The panel of one item: facts and similar items.
+// The panel of one item: facts, similar items, what is bought together with it and what comes next.
 "use strict";
 
 const itemPanel = {
@@ -10,7 +10,7 @@ const itemPanel = {
     try {
       const known = await app.source.item(item);
       body.replaceChildren(...this.described(known));
-      body.append(...await this.neighbours(known));
+      body.append(...await this.lists(known));
     } catch (error) {
       body.replaceChildren(h("h2", { id: "item-title" }, "No such item"), h("p", {}, error.message));
     }
@@ -44,24 +44,49 @@ const itemPanel = {
     return [heading, ...long, h("div", { class: "inline" }, app.can("history") ? like : null, mapView.has(item.item) ? where : null), facts];
   },
 
-  async neighbours(item) {
+  async lists(item) {
     const lists = [];
+    if (app.can("together")) lists.push(...await this.together(item));
     for (const [at, variant] of app.variants.entries()) {
-      if (!app.can("similar", variant)) continue;
       const named = app.variants.length > 1 ? ` by ${app.names[at]}` : "";
-      lists.push(h("h3", { id: `near-${variant}` }, `Similar items${named}`));
-      try {
-        const found = await app.source.similar(item.item, 10, variant);
-        const rows = found.items.map((each) => {
-          const score = setLength(h("span", { class: "score" }, spoken("similarity "), digits(each.score)), each.score);
-          return h("li", {}, h("span", { class: "rank" }, String(each.rank)),
-            h("button", { class: "title", onclick: () => this.open(each.item) }, titleOf(each)), score);
-        });
-        lists.push(rows.length ? h("ol", { class: "ranked near", "aria-labelledby": `near-${variant}` }, ...rows) : h("p", { class: "muted" }, "None: the model has too little information about it."));
-      } catch (error) {
-        lists.push(h("p", { class: "muted" }, error.message));
+      if (app.can("next", variant)) {
+        lists.push(...await this.list(`next-${variant}`, `Often next${named}`, "score ", () => this.next(item, variant)));
+      }
+      if (app.can("similar", variant)) {
+        lists.push(...await this.list(`near-${variant}`, `Similar items${named}`, "similarity ", () => app.source.similar(item.item, 10, variant)));
       }
     }
     return lists;
+  },
+
+  // Only pairs that chance does not explain; the number of baskets is easier to read than a lift.
+  async together(item) {
+    return this.list("together", "Bought together", "baskets ", async () => {
+      const found = await app.source.together(item.item, 10), most = Math.max(...found.items.map((each) => each.both));
+      const items = found.items.filter((each) => each.low > 1);
+      return { items: items.map((each) => ({ ...each, shown: each.both.toLocaleString("en"), share: each.both / most })) };
+    });
+  },
+
+  async next(item, variant) {
+    const found = await app.source.next(item.item, 10, variant), most = Math.max(...found.items.map((each) => each.score));
+    return { items: found.items.map((each) => ({ ...each, share: most > 0 ? each.score / most : 0 })) };
+  },
+
+  // A heading and a list that `load` returns, or why there is none.
+  async list(id, heading, unit, load) {
+    const title = h("h3", { id }, heading);
+    try {
+      const found = await load();
+      const rows = found.items.map((each) => {
+        const score = setLength(h("span", { class: "score" }, spoken(unit), each.shown ?? digits(each.score)), each.share ?? each.score);
+        return h("li", {}, h("span", { class: "rank" }, String(each.rank)),
+          h("button", { class: "title", onclick: () => this.open(each.item) }, titleOf(each)), score);
+      });
+      if (rows.length) return [title, h("ol", { class: "ranked near", "aria-labelledby": id }, ...rows)];
+      return [title, h("p", { class: "muted" }, "None: there is too little information about it.")];
+    } catch (error) {
+      return [title, h("p", { class: "muted" }, error.message)];
+    }
   },
 };

@@ -98,6 +98,15 @@ class Service {
     return this.get(`v1/similar/${encodeURIComponent(item)}`, { n, variant });
   }
 
+  async together(item, n) {
+    return this.get(`v1/together/${encodeURIComponent(item)}`, { n });
+  }
+
+  // What the model recommends after this item alone.
+  async next(item, n, variant) {
+    return this.post("v1/recommend", { history: [{ item }], n }, { variant });
+  }
+
   async map(n, variant) { return this.get("v1/map", { n, variant }); }
 
   async spectrum(variant) { return this.get("v1/spectrum", { variant }); }

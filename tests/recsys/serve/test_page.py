@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys import Recommender
+from recsys import Recommender, together
 from recsys.data.ratings import Ratings
 from recsys.serve.responses import Responses
 from recsys.serve.static_page import static_page
@@ -408,6 +408,54 @@ def test_an_item_has_a_panel_with_its_neighbours(visit, static, fitted):
     page.keyboard.press("Escape")
     assert not panel.is_visible()
     assert near["title"][0] in page.locator("#history .title").all_inner_texts()
+
+
+@pytest.fixture(scope="module")
+def walks() -> Recommender:
+    """Users who go from each film to the next one."""
+    users = np.repeat(np.arange(N_USERS), 6)
+    steps = np.tile(np.arange(6), N_USERS)
+    columns = {
+        "user": users,
+        "item": 101 + (users + steps) % (N_ITEMS - 2),
+        "time": 1_700_000_000 + 60 * steps,
+    }
+    ratings = Ratings.from_frame(pl.DataFrame(columns), item_table=table())
+    return Recommender("next").fit(ratings)
+
+
+@pytest.mark.parametrize("door", ["serve", "explore"])
+def test_an_item_shows_what_comes_next(door, visit, static, walks, tmp_path):
+    with ExitStack() as stack:
+        if door == "explore":
+            page = visit(static(walks))
+        else:
+            walks.save(tmp_path / "model")
+            page = visit(stack.enter_context(serving(tmp_path / "model")))
+        assert page.evaluate("app.can('next')")
+        page.evaluate("itemPanel.open('105')")
+        list_ = page.get_by_role("list", name="Often next")
+        list_.wait_for()
+        expected = walks.recommend(history=[105])["title"].to_list()
+        assert expected[0] == "Film 6, The"
+        assert list_.locator(".title").all_inner_texts() == expected
+
+
+def test_an_item_shows_what_is_bought_together(visit, walks, tmp_path):
+    walks.save(tmp_path / "model")
+    lines = [(order, item) for order in range(40) for item in (103, 104 + order % 20)]
+    lines += [(order, item) for order in range(50, 80) for item in (105, 109)]
+    frame = pl.DataFrame(lines, schema=["order", "item"], orient="row")
+    together(frame, "order").write_parquet(tmp_path / "pairs.parquet")
+    pairs = str(tmp_path / "pairs.parquet")
+    with serving(tmp_path / "model", together=pairs) as address:
+        page = visit(address)
+        page.evaluate("itemPanel.open('105')")
+        list_ = page.get_by_role("list", name="Bought together")
+        list_.wait_for()
+        # Chance explains the other pairs.
+        assert list_.locator(".title").all_inner_texts() == ["Film 9, The"]
+        assert list_.locator(".score").inner_text().split()[-1] == "30"
 
 
 def test_the_map_moves_by_pointer_and_keys_and_has_a_list(visit, static, fitted):
