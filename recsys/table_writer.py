@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from tempfile import TemporaryFile
 from typing import Any, Literal, Self, TypeAlias, cast
@@ -129,9 +129,11 @@ class TableWriter(ABC):
     rows : int
         Number of rows written so far.
     on_wait : callable
-        Called before waiting for another process that has locked a file of SQLite or DuckDB.
+        Called before waiting for another process that has locked the table or its file.
     comment : str
         Comment on the table, set with its rows; SQLite has none.
+    optional : set of str
+        Columns to leave out if the table exists and does not have them.
     """
 
     _vector_type = "real[{}]"
@@ -140,6 +142,7 @@ class TableWriter(ABC):
         self.address = address
         self.if_exists = if_exists
         self.on_wait: Callable[[], None] = lambda: None
+        self.optional: Collection[str] = ()
         self.rows = 0
         self.comment = ""
         self._table = address.table or ""
@@ -176,12 +179,10 @@ class TableWriter(ABC):
         """
         if not self._schema:
             schema = {series.name: _stored(series, self.address) for series in frame}
-            missing = [name for name in schema if name not in self._existing]
-            if self._existing and missing:
-                raise DataError(
-                    f"{self.address} has the columns {', '.join(self._existing)}, but not "
-                    f"{missing[0]!r}; add it, drop the table, or write to another one."
-                )
+            if self._existing:
+                for name in {*self.optional}.difference(self._existing):
+                    schema.pop(name, None)
+            self.check_columns(schema)
             self._schema = schema
             self._create()
         self._stage(
@@ -189,9 +190,25 @@ class TableWriter(ABC):
         )
         self.rows += len(frame)
 
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Check that an existing table has columns with these names.
+
+        Raises
+        ------
+        DataError
+        """
+        missing = [name for name in names if name not in self._existing]
+        if self._existing and missing:
+            raise DataError(
+                f"{self.address} has the columns {', '.join(self._existing)}, but not "
+                f"{missing[0]!r}; add it, drop the table, or write to another one. "
+                "Lists can be written with other columns: --columns item=sku,score."
+            )
+
     def _steps(self, table: str, rows: str) -> list[str]:
         """Return the statements that replace the rows of a table, or append to it, by `rows`."""
         names = ", ".join(map(quoted, self._schema))
+        values = ", ".join(map(self._value, self._schema))
         steps = []
         if not self._existing:
             # Another process may have created the table in the meantime.
@@ -199,11 +216,15 @@ class TableWriter(ABC):
             steps.append(f"CREATE TABLE {exists}{table} ({self._definition()})")
         if self.if_exists == "replace":
             steps.append(f"DELETE FROM {table}")
-        steps.append(f"INSERT INTO {table} ({names}) SELECT {names} FROM {rows}")
+        steps.append(f"INSERT INTO {table} ({names}) SELECT {values} FROM {rows}")
         if self.comment:
             text = self.comment.replace("'", "''")
             steps.append(f"COMMENT ON TABLE {table} IS '{text}'")
         return steps
+
+    def _value(self, name: str) -> str:
+        """Return the SQL of a staged column as the table stores it."""
+        return quoted(name)
 
     def _definition(self) -> str:
         """Return the column definitions for `CREATE TABLE`."""
@@ -277,9 +298,11 @@ class _PostgreSQL(TableWriter):
 
     def _open(self, stack: ExitStack) -> None:
         database = stack.enter_context(open_database(self.address, write=True))
+        self._database = database
         self._connection = database.connection
         self._cursor = stack.enter_context(database.connection.cursor())
         schema, _, name = self._table.rpartition(".")
+        self._types: dict[str, str | None] = {}  # of the columns of an existing table
         self._name = f"{quoted(schema)}.{quoted(name)}" if schema else quoted(name)
         texts = {
             "table": self._name.replace("'", "''"),
@@ -306,7 +329,15 @@ class _PostgreSQL(TableWriter):
             raise DataError(
                 f"{self.address}: {_MAY_NOT} delete rows. Replacing rows needs that right."
             )
-        self._existing = [name for (name,) in database.rows(_COLUMNS.format(**texts))]
+        self._types = dict(database.rows(_COLUMNS.format(**texts)))
+        self._existing = [*self._types]
+
+    def _value(self, name: str) -> str:
+        # Texts become ids of type uuid, or values of an enum, by a cast only.
+        target = self._types.get(name)
+        if target is not None and self._schema[name] == pl.String:
+            return f"CAST({quoted(name)} AS {target})"
+        return quoted(name)
 
     def _create(self) -> None:
         # A temporary table needs neither the right to create nor the log of the server.
@@ -323,15 +354,53 @@ class _PostgreSQL(TableWriter):
         self._cursor.adbc_ingest(self._staging, frame, mode="append", temporary=True)
 
     def _put_in_place(self) -> None:
-        if (
-            self._existing and self.if_exists == "replace"
-        ):  # blocks other writers, but not readers
-            self._cursor.execute(f"LOCK TABLE {self._name} IN SHARE ROW EXCLUSIVE MODE")
-        for step in self._steps(self._name, quoted(self._staging)):
-            self._cursor.execute(step)
+        steps = self._steps(self._name, quoted(self._staging))
+        if self._existing and self.if_exists == "replace":
+            # Blocks other writers, but not readers.
+            lock = f"LOCK TABLE {self._name} IN SHARE ROW EXCLUSIVE MODE"
+            steps.insert(0, lock)
+        self._patiently(steps)
         self._connection.commit()
 
+    def _patiently(self, steps: Sequence[str]) -> None:
+        """Execute statements, all of them again while other transactions hold locks.
 
+        Whoever needs the table after this transaction waits for it as long as it waits itself. So
+        it gives up soon, and tries again after a pause in which others are served.
+
+        Raises
+        ------
+        DataError
+            If another transaction does not end.
+        """
+        last = time.monotonic() + _LONG_PATIENCE
+        pause = _AT_ONCE
+        self._cursor.execute(f"SET LOCAL lock_timeout = {1000 * _AT_ONCE:.0f}")
+        # An error would end the transaction, and the staged rows with it.
+        block = _UNLESS_LOCKED.format(tag=self._staging, steps="; ".join(steps))
+        while True:
+            self._cursor.execute(block)
+            ((outcome,),) = self._database.rows(_OUTCOME)
+            if outcome == "done":
+                return
+            if time.monotonic() + pause > last:
+                raise DataError(
+                    f"{self.address} cannot be written: another transaction has locked it for "
+                    f"{_LONG_PATIENCE / 60:.0f} minutes."
+                )
+            if pause == _AT_ONCE:
+                self.on_wait()
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+# One line: messages of the driver quote it in front of the reason.
+_UNLESS_LOCKED = (
+    "DO ${tag}$ BEGIN {steps}; PERFORM set_config('recsys.outcome', 'done', true); "
+    "EXCEPTION WHEN lock_not_available OR deadlock_detected THEN "
+    "PERFORM set_config('recsys.outcome', 'locked', true); END ${tag}$"
+)
+_OUTCOME = "SELECT current_setting('recsys.outcome')"
 _MAY_NOT = "the role of this connection may not"
 # Schema of a table, rights on both, and kind.
 _FACTS = """
@@ -342,8 +411,11 @@ FROM (SELECT to_regclass('{table}')::oid AS oid) AS t LEFT JOIN pg_class c USING
 JOIN pg_namespace n ON n.oid = coalesce(c.relnamespace, to_regnamespace(
     quote_ident(coalesce(nullif('{schema}', ''), current_schema()::text))))
 """
+# Names, and types to which texts are cast: not texts, which a cast would shorten in silence.
 _COLUMNS = """
-SELECT attname::text FROM pg_attribute
+SELECT attname::text,
+    CASE WHEN typcategory <> 'S' THEN format_type(atttypid, atttypmod)::text END
+FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
 WHERE attrelid = to_regclass('{table}') AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 
@@ -440,6 +512,8 @@ class _SQLite(_Embedded):
 
 
 _PATIENCE = 60.0  # seconds to wait for the lock of another process
+_LONG_PATIENCE = 600.0  # seconds to wait for transactions of a server
+_LONGEST_PAUSE = 15.0  # seconds between attempts
 _AT_ONCE = 0.5  # seconds too short to report
 _SQLITE_VIEWS = """
 SELECT name FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)

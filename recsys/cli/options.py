@@ -523,7 +523,12 @@ def length(counted: str) -> Any:
 
 
 def _destination(
-    output: str | None, format: str | None, json: bool, if_exists: str, force: bool
+    output: str | None,
+    format: str | None,
+    json: bool,
+    if_exists: str,
+    force: bool,
+    columns: Sequence[str] = (),
 ) -> Output:
     """Return the output; options and --output on the command line override other settings."""
     context = click.get_current_context()
@@ -531,6 +536,7 @@ def _destination(
     def is_typed(name: str) -> bool:
         return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
+    chosen = _chosen_columns(columns)
     typed = ["json"] if json and is_typed("json") else []
     if format and is_typed("format"):
         typed.append(format)
@@ -552,7 +558,7 @@ def _destination(
                 f"--format {typed[0]} applies to files; {address} is a database."
             )
         existing: Any = "replace" if force and if_exists == "fail" else if_exists
-        return Output(address=address, if_exists=existing)
+        return Output(address=address, if_exists=existing, columns=chosen)
     if is_typed("if_exists") or (force and path is None):
         raise click.UsageError(
             "--if-exists and --force require a table of a database as --output."
@@ -566,9 +572,29 @@ def _destination(
         raise click.UsageError(
             f"{' and '.join(named)} contradict each other; leave out one."
         )
-    return Output(
-        path, next(iter(typed), None) or suffix or ("json" if json else format)
-    )
+    resolved = next(iter(typed), None) or suffix or ("json" if json else format)
+    return Output(path, resolved, columns=chosen)
+
+
+def _chosen_columns(texts: Sequence[str]) -> dict[str, str]:
+    """Return columns by their names in the output, from NAME or NAME=OTHER.
+
+    Raises
+    ------
+    UsageError
+        If a name is missing, or two columns get one name.
+    """
+    columns: dict[str, str] = {}
+    for text in texts:
+        name, equals, other = (part.strip() for part in text.partition("="))
+        target = other if equals else name
+        if not name or not target or target in columns:
+            raise click.UsageError(
+                "--columns takes different names, such as user=customer_id,item=sku,score; "
+                f"got {','.join(texts)!r}."
+            )
+        columns[target] = name
+    return columns
 
 
 def other_output(place: str, like: Output) -> Output:
@@ -593,6 +619,15 @@ def other_output(place: str, like: Output) -> Output:
 
 def output_options(function: Verb) -> Verb:
     """Add `--output`, `--format` and `--json` as `output`, checked before the verb runs."""
+    return _output_options(function, of_lists=False)
+
+
+def list_output_options(function: Verb) -> Verb:
+    """Add the options of an output of lists as `output`, also `--columns`."""
+    return _output_options(function, of_lists=True)
+
+
+def _output_options(function: Verb, *, of_lists: bool) -> Verb:
     add = functools.partial(option, section="Output")
 
     @functools.wraps(function)
@@ -607,9 +642,7 @@ def output_options(function: Verb) -> Verb:
             output.check()
         return function(*args, output=output, **rest)
 
-    return bundle(
-        "output",
-        _destination,
+    options = [
         add(
             "--output",
             "-o",
@@ -633,4 +666,18 @@ def output_options(function: Verb) -> Verb:
             hidden=True,
         ),
         add("--force", is_flag=True, hidden=True),
-    )(verb)
+    ]
+    names = [*inspect.signature(_destination).parameters]
+    if of_lists:
+        column_option = add(
+            "--columns",
+            metavar="NAME[=OTHER],...",
+            multiple=True,
+            commas=True,
+            help="Columns to write, under other names if given, such as user=customer_id,"
+            "item=sku,score; also model, version and date.",
+        )
+        options.insert(2, column_option)
+    else:
+        names.remove("columns")
+    return bundle("output", _destination, *options, names=names)(verb)

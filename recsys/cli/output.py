@@ -11,7 +11,8 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -19,7 +20,13 @@ import click
 
 from recsys.addresses import Location
 from recsys.cli.errors import CommandError, State
-from recsys.messages import counted, is_full, system_error, system_reason, wrapped
+from recsys.messages import (
+    counted,
+    is_full,
+    system_error,
+    system_reason,
+    wrapped,
+)
 from recsys.saving.atomic import unfinished_directory, unfinished_file
 
 if TYPE_CHECKING:
@@ -36,6 +43,8 @@ PATIENCE = 1.0
 """Seconds before a progress bar appears."""
 SCHEMA = 1
 """Version of the JSON documents; it changes when a key is removed or changes its meaning."""
+
+_OPTIONAL = ("title", "new")  # columns of lists that a table need not have
 
 SUFFIXES = {f".{form}": form for form in FORMATS[1:]} | {".ndjson": "jsonl"}
 
@@ -72,6 +81,7 @@ class Output:
     format: str | None = None
     address: Address | None = None
     if_exists: IfExists = "fail"
+    columns: Mapping[str, str] = field(default_factory=dict)  # by their names in output
 
     @property
     def resolved_format(self) -> str:
@@ -106,8 +116,9 @@ class Output:
             If the database cannot be reached or written to, or the table must not exist but does.
         """
         if self.address is not None:
-            with self._table():
-                return
+            with self._table() as table:
+                table.check_columns(self.columns)
+            return
         if self.resolved_format == "parquet" and self.path is None and _is_terminal():
             hint = "add --output FILE or redirect the output"
             raise click.UsageError(f"Parquet cannot be shown on a terminal; {hint}.")
@@ -121,14 +132,32 @@ class Output:
         table.on_wait = lambda: note(
             f"waiting for another process that has locked {table.address}"
         )
+        if not self.columns:
+            table.optional = _OPTIONAL
         return table
 
     @contextmanager
-    def open(self, *, comment: str = "", **head: Any) -> Iterator[Sink | TableWriter]:
+    def open(
+        self, *, comment: str = "", identity: str | None = None, **head: Any
+    ) -> Iterator[Sink | TableWriter | ChosenColumns]:
         """Yield a sink for frames.
 
-        `head` precedes the rows in a JSON document; `comment` is that of a table.
+        `head` precedes the rows in a JSON document; `comment` is that of a table, and `identity`
+        is the version of the saved model.
         """
+        with self._sink(comment, **head) as sink:
+            if not self.columns:
+                yield sink
+                return
+            facts = {
+                "model": head.get("model"),
+                "version": identity,
+                "date": datetime.now(UTC).date(),
+            }
+            yield ChosenColumns(sink, self.columns, facts)
+
+    @contextmanager
+    def _sink(self, comment: str, **head: Any) -> Iterator[Sink | TableWriter]:
         if self.address is not None:
             with self._table() as table:
                 table.comment = comment
@@ -200,6 +229,42 @@ class Output:
             buffered.flush()
         finally:
             own_raw.close()  # else Python would write again what it could not write
+
+
+@dataclass(frozen=True)
+class ChosenColumns:
+    """Sink of the chosen columns of frames, and of facts about the model, under other names."""
+
+    sink: Sink | TableWriter
+    columns: Mapping[str, str]
+    facts: Mapping[str, Any]
+
+    def write(self, batch: pl.DataFrame) -> None:
+        """Write the chosen columns of a batch.
+
+        Raises
+        ------
+        UsageError
+            If a column does not exist.
+        """
+        import polars as pl
+
+        expressions = []
+        for target, name in self.columns.items():
+            if name in batch.columns:
+                value = pl.col(name)
+            elif name in self.facts:
+                dtype = pl.Date if name == "date" else pl.String
+                value = pl.lit(self.facts[name], dtype)
+            elif name == "new" and "rank" in batch.columns:  # all items have ratings
+                value = pl.lit(False)
+            else:
+                names = ", ".join([*batch.columns, *self.facts])
+                raise click.UsageError(
+                    f"--columns: there is no column {name!r}; the columns are {names}."
+                )
+            expressions.append(value.alias(target))
+        self.sink.write(batch.select(expressions))
 
 
 @dataclass

@@ -129,7 +129,7 @@ described_options = cli.bundle(
 @described_options
 @cli.list_options()
 @cli.engine_options("As in `recsys fit --help`")
-@cli.output_options
+@cli.list_output_options
 @source_options
 def recommend(
     source: Source,
@@ -198,7 +198,12 @@ def recommend(
     )
     # Lists of all users are written as they are computed.
     n_rows = 0
-    with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
+    with output.open(
+        command="recommend",
+        model=recommender.model.name,
+        identity=recommender.provenance.version,
+        n=n,
+    ) as sink:
         for batch in recommender.list_batches(
             chosen if user or users else None, n, options
         ):
@@ -226,8 +231,8 @@ def _recommend_on_spark(
     context = click.get_current_context()
     # These three options work on Spark, too.
     others = replace(options, items=None, block=None, exclude_seen=True)
-    needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
-    fits = everyone and output.path and others.are_defaults()
+    needed = "--all and --output FOLDER, and takes neither conditions, re-ranking nor --columns"
+    fits = everyone and output.path and others.are_defaults() and not output.columns
     require(fits, f"--engine spark needs {needed}.")
     folder = context.params["output"]
     sources = {context.get_parameter_source(name) for name in ("format", "json")}
@@ -277,7 +282,7 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @cli.list_options(*_OF_ITEMS)
-@cli.output_options
+@cli.list_output_options
 @source_options
 def similar(
     source: Source,
@@ -336,7 +341,12 @@ def similar(
                     "Hint: --title finds an item by its title or part of it."
                 )
             raise
-    with output.open(command="similar", model=recommender.model.name, n=n) as sink:
+    with output.open(
+        command="similar",
+        model=recommender.model.name,
+        identity=recommender.provenance.version,
+        n=n,
+    ) as sink:
         for frame in frames:
             sink.write(frame)
 
@@ -478,7 +488,7 @@ def topics(
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @click.argument("pairs", required=False, type=cli.PLACE)
-@cli.output_options
+@cli.list_output_options
 @source_options
 def predict(
     source: Source,
@@ -548,7 +558,12 @@ def predict(
             "Hint: --cold-start bias predicts pairs of unknown users or items as well."
         )
         raise
-    output.write(predictions, command="predict", model=recommender.model.name)
+    output.write(
+        predictions,
+        command="predict",
+        model=recommender.model.name,
+        identity=recommender.provenance.version,
+    )
 
 
 @cli.command(
@@ -559,7 +574,7 @@ def predict(
     ],
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
-@cli.output_options
+@cli.list_output_options
 @source_options
 def impute(
     source: Source,
@@ -582,4 +597,9 @@ def impute(
     )
     # A bar would disturb rows that go to the terminal.
     with Activity("Imputing") if output.path or output.address else nullcontext():
-        output.write(blocks, command="impute", model=recommender.model.name)
+        output.write(
+            blocks,
+            command="impute",
+            model=recommender.model.name,
+            identity=recommender.provenance.version,
+        )

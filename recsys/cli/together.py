@@ -24,7 +24,7 @@ _NAMED = "the users are baskets of --basket-col"
 )
 @cli.ratings_argument
 @cli.list_options("items", "block", "where", "at_most", "per")
-@cli.output_options
+@cli.list_output_options
 @cli.reader_options("columns")
 def together(
     ratings: tuple[str, ...],

@@ -470,3 +470,52 @@ def test_rules_of_an_sqlite_table_stay_when_its_rows_are_replaced(tmp_path):
     facts = place.run("SELECT \"notnull\", pk FROM pragma_table_info('recs')")
     assert facts == [(1, 0), (0, 1)]
     assert place.rows() == [("a", 1), ("ö", 2)]
+
+
+def test_a_long_transaction_delays_the_writer_and_nobody_else(postgres):
+    place = Place(f"{postgres}::recs")
+    place.write(FIRST)
+    waits = threading.Event()
+    address = parse_address(place.address)
+
+    def replace() -> None:
+        with table_writer(address, "replace") as writer:
+            writer.on_wait = waits.set
+            writer.write(SECOND)
+
+    try:
+        with open_database(address, write=True) as database:
+            cursor = database.connection.cursor()
+            cursor.execute("INSERT INTO recs SELECT * FROM recs LIMIT 1")
+            thread = threading.Thread(target=replace)
+            thread.start()
+            assert waits.wait(30)
+            for _ in range(4):  # whoever comes next does not wait behind the writer
+                begin = time.monotonic()
+                place.run("INSERT INTO recs SELECT * FROM recs LIMIT 1")
+                assert time.monotonic() - begin < 5
+            assert thread.is_alive()
+            cursor.close()
+            database.connection.commit()
+        thread.join(60)
+        assert not thread.is_alive()
+        assert place.rows() == SECOND.rows()
+    finally:
+        place.run("DROP TABLE IF EXISTS recs")
+
+
+def test_a_writer_gives_up_when_a_transaction_does_not_end(postgres, monkeypatch):
+    monkeypatch.setattr("recsys.table_writer._LONG_PATIENCE", 1.0)
+    place = Place(f"{postgres}::recs")
+    place.write(FIRST)
+    try:
+        with open_database(parse_address(place.address), write=True) as database:
+            cursor = database.connection.cursor()
+            cursor.execute("UPDATE recs SET rank = 7")
+            with pytest.raises(DataError, match="another transaction has locked it"):
+                place.write(SECOND, "replace")
+            cursor.close()
+            database.connection.rollback()
+        assert place.rows() == FIRST.rows()
+    finally:
+        place.run("DROP TABLE IF EXISTS recs")
