@@ -20,6 +20,7 @@ from lowrank.kernels import CsrArrays
 from lowrank.kernels.posteriors import posterior_half_sweep
 from lowrank.kernels.retrieval import (
     gram_rows,
+    pair_rows,
     sparse_pairs,
     sparse_rows,
     sum_rows,
@@ -194,6 +195,18 @@ def retrieval(dtype: type) -> Arrays:
     weight = numbers(9, ROWS)
     results += gram_rows(
         history, by_column, rows, 20, weight=weight, **scales, threads=2
+    )
+    items, lags = history.indices, np.arange(len(history.indices))[::-1] % 9 + 1
+    by_place = history._replace(indptr=np.arange(len(items) + 1))
+    results += pair_rows(
+        items,
+        history.data,
+        lags.astype(np.int32),
+        positive(10, 6),
+        kernels.transposed(by_place, COLUMNS),
+        np.arange(COLUMNS),
+        20,
+        threads=2,
     )
     return results
 

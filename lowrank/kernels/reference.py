@@ -454,13 +454,47 @@ def gram_rows(
         one_row = np.array([0, len(users)])
         sparse_rows(one_row, users, history, indptr, indices, data, sums, threads)
         # In the order of the compiled kernel, so that the bits are equal
-        values_of_row = sums[0] * (scale[first + row] * out)
-        best = np.argsort(-np.abs(values_of_row), kind="stable")
-        best = best[: columns.shape[1]]
-        largest_columns = np.sort(best[values_of_row[best] != 0])
-        counts[row] = count = len(largest_columns)
-        columns[row, :count] = largest_columns
-        values[row, :count] = values_of_row[largest_columns]
+        sums[0] *= scale[first + row] * out
+        _write_largest(sums[0], row, columns, values, counts)
+
+
+def pair_rows(
+    indptr: Ints,
+    places: Ints,
+    place_weights: Floats,
+    items: Ints,
+    weights: Floats,
+    lags: Ints,
+    decay: Floats,
+    n_cols: int,
+    rows: Ints,
+    columns: Ints,
+    values: Floats,
+    counts: Ints,
+    threads: int,
+) -> None:
+    """Write the largest sums over pairs of an item and a later one of the same sequence."""
+    for row, item in enumerate(rows):
+        entries = slice(*indptr[item:][:2])
+        sums = np.zeros(n_cols, np.float32)
+        for place, weight in zip(places[entries], place_weights[entries], strict=True):
+            n_later = min(lags[place], len(decay)) - 1
+            later = slice(place + 1, place + 1 + n_later)
+            terms = weight * (decay[1 : n_later + 1] * weights[later])
+            np.add.at(sums, items[later], terms)
+        _write_largest(sums, row, columns, values, counts)
+
+
+def _write_largest(
+    sums: Floats, row: int, columns: Ints, values: Floats, counts: Ints
+) -> None:
+    """Write the largest entries of a row, sorted by column."""
+    best = np.argsort(-np.abs(sums), kind="stable")
+    best = best[: columns.shape[1]]
+    largest_columns = np.sort(best[sums[best] != 0])
+    counts[row] = count = len(largest_columns)
+    columns[row, :count] = largest_columns
+    values[row, :count] = sums[largest_columns]
 
 
 def pair_dots(

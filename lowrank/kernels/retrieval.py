@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from lowrank.kernels import Csr, CsrArrays, SparsePart, backends, resolve_threads
-from lowrank.kernels.arrays import Codes, Floats32, Hashes, Int64s, Masks
+from lowrank.kernels.arrays import Codes, Floats32, Hashes, Int32s, Int64s, Masks
 from lowrank.kernels.topk import SearchOrder, Seen, Ties, TopK, search_plan
 
 
@@ -197,11 +197,7 @@ def gram_rows(
     CsrArrays
         Matrix of shape (r, m), with sorted indices.
     """
-    n_rows = rows.stop - rows.start
-    width = max(1, min(most, len(out)))
-    columns = np.empty((n_rows, width), np.int32)
-    values = np.empty((n_rows, width), np.float32)
-    counts = np.empty(n_rows, np.int64)
+    largest = _empty_rows(rows.stop - rows.start, most, len(out))
     backends.active.gram_rows(
         *X,
         *by_column,
@@ -209,13 +205,68 @@ def gram_rows(
         _float32(scale),
         _float32(out),
         rows.start,
-        columns,
-        values,
-        counts,
+        *largest,
         resolve_threads(threads),
     )
-    # Rows with fewer entries are not filled up.
-    is_entry = np.arange(width) < counts[:, None]
+    return _filled(*largest)
+
+
+def pair_rows(
+    items: Int32s,
+    weights: Floats32,
+    lags: Int32s,
+    decay: Floats32,
+    by_item: Csr,
+    rows: Int64s,
+    most: int,
+    *,
+    threads: int | None = None,
+) -> CsrArrays:
+    """Return the largest sums over pairs of an item and a later one of the same sequence.
+
+    The sum of items i and j is over places p of i and p + lag of j, of the product of their
+    weights and ``decay[lag]``.
+
+    Parameters
+    ----------
+    items, weights, lags : int32, float32 and int32 ndarrays of shape (n_places,)
+        Sequences one after the other; `lags` has the number of places from each to the end of its
+        sequence, 1 for the last.
+    decay : float32 ndarray
+        The weight of each lag, from 0 to the largest that counts.
+    by_item : CSR arrays of float32
+        The places of each item with their weights, of shape (n_items, n_places).
+    rows : int64 ndarray
+        Items of the rows of the result.
+    most : int
+        Number of entries to keep in each row, as in `gram_rows`.
+    """
+    n_items = len(by_item[0]) - 1
+    largest = _empty_rows(len(rows), most, n_items)
+    backends.active.pair_rows(
+        *by_item,
+        items,
+        weights,
+        lags,
+        _float32(decay),
+        n_items,
+        rows,
+        *largest,
+        resolve_threads(threads),
+    )
+    return _filled(*largest)
+
+
+def _empty_rows(n: int, most: int, n_columns: int) -> tuple[Int32s, Floats32, Int64s]:
+    """Return arrays for the columns, values and counts of the largest entries of n rows."""
+    width = max(1, min(most, n_columns))
+    columns = np.empty((n, width), np.int32)
+    return columns, np.empty((n, width), np.float32), np.empty(n, np.int64)
+
+
+def _filled(columns: Int32s, values: Floats32, counts: Int64s) -> CsrArrays:
+    """Return the first entries of each row; rows with fewer than others are not filled up."""
+    is_entry = np.arange(columns.shape[1]) < counts[:, None]
     indptr = np.append(0, np.cumsum(counts))
     return CsrArrays(indptr, columns[is_entry], values[is_entry])
 

@@ -11,20 +11,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
+from lowrank.kernels import CsrArrays
+from lowrank.kernels.retrieval import sparse_rows
 from recsys.errors import DataError
 from recsys.models.base import Model, Progress, check_indices
 from recsys.models.ease import default_penalty, invert
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.linear_filter import power, power_parameter
 from recsys.models.parameters import fitted, model, parameter
 from recsys.models.parts import Floats, Indices, Ints
 from recsys.models.sequences import (
+    PairSums,
     Sequences,
+    gram,
     order_of_time,
     recency,
     sequences_of_events,
     sources,
-    transitions,
 )
 from recsys.saving.arrays import DamageError, check_rows
 
@@ -41,6 +45,9 @@ _MOST_SOLVED = 2**28  # entries of the solution of a regression: 1 GB
 _MOST_WEIGHTS = 2**26  # stored weights of all regressions: 512 MB
 _NEIGHBOR_GAMMA = math.exp(-1)  # neighbours share the latest items, not any
 _ROUNDING = 1e-5  # of sums of weights
+_NEWNESS = 1e-6  # far below the differences between sums of weights
+_SEARCHED = 2048  # users whose neighbours are sought at a time
+_ROWS = 256  # rows of items with all other items at a time
 _CANDIDATES = 500  # newest users of an item that may be neighbours
 _LONG = (
     50  # mean length of histories above which all users share some of the latest items
@@ -193,17 +200,14 @@ class Next(Model):
         """Solve the regression of each decay, and store the largest weights of each item."""
         from scipy.sparse import vstack
 
-        gammas = self._gammas[:-1]
-        pairs_of_decays = transitions(sequences, self.n_items, gammas)
+        pairs = PairSums.of(sequences, self.n_items)
         weights = []
-        for gamma, pairs in zip(gammas, pairs_of_decays, strict=True):
-            regression = _Regression(sequences, pairs, gamma, self.item_power)
+        for gamma in self._gammas[:-1]:
+            regression = _Regression(pairs, gamma, self.item_power)
             weights.append(regression.weights(self.regularization, self._n_kept))
         weights.append(_unordered_weights(self._binary_histories, self._n_kept))
-        stacked = vstack(weights, format="csr")
-        self.weight_indptr = stacked.indptr.astype(np.int64)
-        self.weight_items = stacked.indices.astype(np.int32)
-        self.weight_values = stacked.data
+        stacked = kernels.csr_arrays(vstack(weights, format="csr"))
+        self.weight_indptr, self.weight_items, self.weight_values = stacked
 
     @property
     def _gammas(self) -> NDArray[np.float64]:
@@ -234,10 +238,11 @@ class Next(Model):
         judges = np.flatnonzero(has_several)
         most = min(_JUDGES, _JUDGED_SCORES // self.n_items + 1)
         judges = judges[:: -(-len(judges) // most)]
-        parts = [
-            trial._regression_scores(judges, np.eye(len(self.decays))[at])
-            for at in range(len(self.decays))
-        ]
+        weights = trial._stacked_weights
+        parts = []
+        for share_of_decay in np.eye(len(self.decays)):
+            latest = kernels.csr_arrays(trial._latest(judges, share_of_decay))
+            parts.append(sparse_rows(latest, weights, self.n_items))
         if self.neighbors and sequences.lengths.mean() <= _LONG:
             parts.append(trial._neighborhood(judges).scores())
         is_seen = trial._binary_histories[judges].toarray() > 0
@@ -274,7 +279,8 @@ class Next(Model):
 
     def _set_histories(self, sequences: Sequences) -> None:
         self.history_indptr, self.history_items, self.history_weights = sequences
-        vars(self).pop("_cached_histories", None)
+        for cached in ("_cached_histories", "_cached_weights"):
+            vars(self).pop(cached, None)
 
     def _histories(self, users: Indices) -> Sequences:
         """Return the histories of some users."""
@@ -283,29 +289,33 @@ class Next(Model):
             indptr, self.history_items[places], self.history_weights[places]
         )
 
-    def scores(self, users: ArrayLike) -> Floats:
-        """Return scores of all items, shape (n_block, n_items)."""
-        u = check_indices(users, self.n_users, "user")
-        scores = self._regression_scores(u, self.shares) + self.item_chances
-        if self.neighbor_share:
-            of_neighbors = self._neighborhood(u).scores()
-            scores += np.float32(self.neighbor_share) * of_neighbors
-        return scores
-
-    def _regression_scores(
-        self, users: Indices, shares: NDArray[np.floating]
-    ) -> Floats:
-        """Return the sum of the regressions times their shares."""
+    def _factor_form(self, users: ArrayLike) -> FactorForm:
+        """Return the scores as sums over the latest items and the neighbours."""
         from scipy.sparse import hstack
 
+        u = check_indices(users, self.n_users, "user")
+        history = self._latest(u, self.shares)
+        if self.neighbor_share:
+            shares = self._neighborhood(u).shares
+            history = hstack([history, shares * np.float32(self.neighbor_share)], "csr")
+        weights = self._source._stacked_weights
+        sparse = kernels.SparsePart(kernels.csr_arrays(history), weights)
+        offset = np.zeros(len(u), np.float32)
+        return FactorForm.of_biases(self.item_chances, offset)._replace(sparse=sparse)
+
+    def _latest(self, users: Indices, shares: NDArray[np.floating]) -> Sparse:
+        """Return the latest items of some users for each decay, times its share."""
+        from scipy.sparse import csr_array, hstack
+
         histories = self._histories(users)
-        latest = [
-            sources(histories, self.n_items, gamma) * np.float32(share)
-            for gamma, share in zip(self._gammas, shares, strict=True)
-        ]
-        stacked = hstack(latest, format="csr")
-        scores: Floats = (stacked @ self._weights).toarray()
-        return scores
+        latest = []
+        for gamma, share in zip(self._gammas, shares, strict=True):
+            if share:
+                of_decay = sources(histories, self.n_items, gamma) * np.float32(share)
+            else:
+                of_decay = csr_array((len(users), self.n_items), dtype=np.float32)
+            latest.append(of_decay)
+        return hstack(latest, format="csr")
 
     @property
     def _weights(self) -> Sparse:
@@ -317,6 +327,20 @@ class Next(Model):
         return csr_array(arrays, shape=shape)
 
     @property
+    def _stacked_weights(self) -> CsrArrays:
+        """The weights of all regressions and, for neighbours, the histories; cached."""
+        from scipy.sparse import vstack
+
+        if not self.neighbor_share:
+            return CsrArrays(self.weight_indptr, self.weight_items, self.weight_values)
+        if "_cached_weights" not in vars(self):
+            histories = self._training_histories[0]
+            stacked = vstack([self._weights, histories], format="csr")
+            vars(self)["_cached_weights"] = kernels.csr_arrays(stacked)
+        weights: CsrArrays = vars(self)["_cached_weights"]
+        return weights
+
+    @property
     def _binary_histories(self) -> Sparse:
         """The histories as a matrix of ones."""
         from scipy.sparse import csr_array
@@ -325,27 +349,57 @@ class Next(Model):
         shape = (self.n_users, self.n_items)
         return csr_array((ones, self.history_items, self.history_indptr), shape=shape)
 
+    @property
+    def _training_histories(self) -> tuple[Sparse, Sparse]:
+        """The histories, and the newest users of each item; cached."""
+        if "_cached_histories" not in vars(self):
+            histories = self._binary_histories.copy()
+            histories.sort_indices()
+            newest = _newest_users(histories, self.history_ranks)
+            vars(self)["_cached_histories"] = (histories, newest)
+        matrices: tuple[Sparse, Sparse] = vars(self)["_cached_histories"]
+        return matrices
+
     def _neighborhood(self, users: Indices) -> _Neighborhood:
         """Return the neighbours of some users among the training users."""
-        source = self._source
-        if "_cached_histories" not in vars(source):
-            histories = source._binary_histories
-            vars(source)["_cached_histories"] = (
-                histories,
-                _newest_users(histories, source.history_ranks),
-            )
-        histories, newest = vars(source)["_cached_histories"]
+        from scipy.sparse import vstack
+
+        histories, newest = self._source._training_histories
         latest = sources(self._histories(users), self.n_items, _NEIGHBOR_GAMMA)
-        common = (latest @ newest).tocsr()
-        # Who has the same items, such as the user in the training data, tells nothing new.
-        rows = _row_of_entry(common)
         lengths = np.diff(self.history_indptr)[users]
-        of_neighbors = np.diff(histories.indptr)[common.indices]
-        is_same = of_neighbors == lengths[rows]
+        common = [
+            self._nearest(latest[rows], lengths[rows], newest)
+            for rows in kernels.pieces(max(1, len(users)), _SEARCHED)
+        ]
+        return _Neighborhood(latest, vstack(common, format="csr"), histories)
+
+    def _nearest(self, latest: Sparse, lengths: Indices, newest: Sparse) -> Sparse:
+        """Return what the nearest training users share with some users."""
+        from scipy.sparse import csr_array
+
+        source = self._source
+        common = (latest @ newest).tocsr()
+        rows = _row_of_entry(common)
+        # Who has the same items, such as the user in the training data, tells nothing new.
+        of_neighbors = np.diff(source.history_indptr)[common.indices]
         totals: Floats = latest.sum(axis=1)
-        is_same &= common.data > (1 - _ROUNDING) * totals[rows]
-        common.data[is_same] = 0
-        return _Neighborhood(latest, _largest(common, self.neighbors), histories)
+        is_other = of_neighbors != lengths[rows]
+        is_other |= common.data < (1 - _ROUNDING) * totals[rows]
+        # Of users who share as much, the newest are nearer.
+        nearness = common.data.astype(np.float64)
+        nearness += _NEWNESS / source.n_users * source.history_ranks[common.indices]
+        nearness[~is_other] = 0
+        n_candidates = np.diff(common.indptr)
+        width = max(self.neighbors, int(n_candidates.max(initial=0)))
+        padded = np.zeros((len(lengths), width))
+        starts = np.repeat(common.indptr[:-1], n_candidates)
+        padded[rows, np.arange(len(rows)) - starts] = nearness
+        cuts = np.partition(padded, -self.neighbors, axis=1)[:, -self.neighbors]
+        is_near = is_other & (nearness >= cuts[rows])
+        counts = np.bincount(rows[is_near], minlength=len(lengths))
+        indptr = np.append(0, np.cumsum(counts))
+        arrays = (common.data[is_near], common.indices[is_near], indptr)
+        return csr_array(arrays, shape=common.shape)
 
     def contributions(
         self, history: Histories, items: ArrayLike, raters: Histories | None = None
@@ -378,93 +432,100 @@ class _Regression(NamedTuple):
 
     Attributes
     ----------
-    sequences : Sequences
-    pairs : csr_array of shape (n_items, n_items)
-        S'T, the sums over pairs of an item and a later one.
+    pairs : PairSums
+        The sums S'T over pairs of an item and a later one.
     gamma : float
         Weight of an item one place back.
     item_power : float
         Exponent by which frequent items are weighted down as sources.
     """
 
-    sequences: Sequences
-    pairs: Sparse
+    pairs: PairSums
     gamma: float
     item_power: float
 
     def weights(self, penalty: float, n_kept: int) -> Sparse:
         """Return the n_kept largest weights of each item with the items after it."""
-        from scipy.sparse import csr_array, vstack
+        from scipy.sparse import vstack
 
-        n_items = self.pairs.shape[0]
-        counts = np.bincount(self.sequences.items, minlength=n_items)
+        n_items = self.pairs.n_items
+        counts = np.diff(self.pairs.places.indptr)
         scale = power(counts, -self.item_power)
         n_dense = min(_DENSE, _MOST_SOLVED // max(1, n_items) + 1)
         by_count = np.argsort(-counts, kind="stable")
         frequent = np.sort(by_count[:n_dense])
         rare = np.sort(by_count[n_dense:])
-        scaled = self.pairs.multiply(scale[:, None]).tocsr()
-        solved = self._solved(frequent, scaled[frequent], scale[frequent], penalty)
-        diagonal = self._diagonal(rare) * scale[rare] ** 2 + penalty
-        factor = (scale[rare] / diagonal).astype(np.float32)
-        quotients = scaled[rare].multiply(factor[:, None]).tocsr()
-        stacked = vstack(
-            [_largest(csr_array(solved), n_kept), _largest(quotients, n_kept)]
-        )
+        latest = sources(self.pairs.sequences, n_items, self.gamma)
+        solved = self._solved(frequent, latest, scale[frequent], penalty)
+        quotients = self._quotients(rare, latest, scale[rare], penalty, n_kept)
+        largest = _largest(solved, n_kept)
+        if not len(rare):
+            return largest
         order = np.argsort(np.concatenate([frequent, rare]))
-        return stacked.tocsr()[order]
+        return vstack([largest, quotients], format="csr")[order]
 
     def _solved(
-        self,
-        items: Indices,
-        targets: Sparse,
-        scale: Floats,
-        penalty: float,
+        self, items: Indices, latest: Sparse, scale: Floats, penalty: float
     ) -> Floats:
-        """Solve (D S'S D + penalty I) X = D S'T for the sources `items`; return D X."""
-        from scipy.linalg import lapack
+        """Solve (D S'S D + penalty I) X = D S'T for the sources `items`; return D X.
 
+        `latest` has the source after the last item of each user.
+        """
+        from scipy.linalg import blas, lapack
+
+        targets = np.empty((len(items), self.pairs.n_items), np.float32)
+        for rows in kernels.pieces(len(items), _ROWS):
+            pairs = self.pairs.rows(items[rows], self.gamma, self.pairs.n_items)
+            pairs.toarray(out=targets[rows])
         square = self.gamma**2
-        pairs = self.pairs[items][:, items].toarray()
-        latest = self._latest()[:, items]
-        gram = square * (pairs + pairs.T)
-        gram -= (latest.T @ latest).toarray()
-        gram[np.diag_indices_from(gram)] += square * self._target_squares()[items]
-        gram *= scale[:, None] * scale / (1 - square)
-        gram[np.diag_indices_from(gram)] += penalty
+        system = targets[:, items]
+        system = square * (system + system.T)
+        system -= gram(latest[:, items])
+        system[np.diag_indices_from(system)] += square * self._target_squares[items]
+        system *= scale[:, None] * (scale / (1 - square))
+        system[np.diag_indices_from(system)] += penalty
         factor, failed = lapack.spotrf(
-            gram.astype(np.float32, copy=False).T, overwrite_a=True, clean=False
+            system.astype(np.float32, copy=False).T, overwrite_a=True, clean=False
         )
         if failed:
             raise DataError(
                 "The Gram matrix of the items is singular in single precision; try a larger "
                 "regularization."
             )
-        solution, _ = lapack.spotrs(
-            factor, targets.toarray(order="F"), overwrite_b=True
-        )
-        solved: Floats = solution * scale[:, None]
-        return solved
+        targets *= scale[:, None]
+        # X' U'U = T'D, in the memory of the targets.
+        for transposed in (0, 1):
+            blas.strsm(
+                1.0, factor, targets.T, side=1, trans_a=transposed, overwrite_b=True
+            )
+        targets *= scale[:, None]
+        return targets
 
-    def _diagonal(self, items: Indices) -> NDArray[np.float64]:
-        """Return the diagonal of the Gram matrix S'S at some items."""
+    def _quotients(
+        self,
+        items: Indices,
+        latest: Sparse,
+        scale: Floats,
+        penalty: float,
+        n_kept: int,
+    ) -> Sparse:
+        """Return the weights of sources whose Gram matrix is taken to be diagonal."""
         square = self.gamma**2
-        latest = self._latest()
+        pairs = self.pairs.rows(items, self.gamma, n_kept)
+        repeats = np.asarray(pairs[np.arange(len(items)), items]).ravel()
         ends = np.bincount(latest.indices, latest.data**2, latest.shape[1])
-        sums = 2 * self.pairs.diagonal() + self._target_squares()
-        sums = square * sums - ends
-        diagonal: NDArray[np.float64] = sums[items] / (1 - square)
-        return diagonal
+        sums = 2 * repeats + self._target_squares[items]
+        diagonal = (square * sums - ends[items]) / (1 - square)
+        quotient = scale**2 / (diagonal * scale**2 + penalty)
+        pairs.data *= np.repeat(quotient, np.diff(pairs.indptr)).astype(np.float32)
+        return pairs
 
-    def _latest(self) -> Sparse:
-        """Return the source after the last item of each user."""
-        return sources(self.sequences, self.pairs.shape[0], self.gamma)
-
+    @property
     def _target_squares(self) -> NDArray[np.float64]:
-        """Return the diagonal of T'T."""
-        squares = self.sequences.weights**2
-        n_items = self.pairs.shape[0]
-        return np.bincount(self.sequences.items, squares, n_items).astype(np.float64)
+        """The diagonal of T'T."""
+        sequences = self.pairs.sequences
+        squares = sequences.weights**2
+        return np.bincount(sequences.items, squares, self.pairs.n_items)
 
 
 def _unordered_weights(histories: Sparse, n_kept: int) -> Sparse:
@@ -475,15 +536,12 @@ def _unordered_weights(histories: Sparse, n_kept: int) -> Sparse:
     counts = np.bincount(histories.indices, minlength=n_items)
     by_count = np.argsort(-counts, kind="stable")
     items = np.sort(by_count[:_DENSE])
-    frequent = histories[:, items]
-    P: Floats = (frequent.T @ frequent).toarray(order="C")
+    P = gram(histories[:, items])
     P[np.diag_indices_from(P)] += np.float32(default_penalty(counts))
     invert(P)
-    diagonal: Floats = np.diagonal(P)
-    weights: Floats = np.divide(P, -diagonal)
-    np.fill_diagonal(weights, 0)
-    matrix: Sparse = csr_array(weights)
-    largest = _largest(matrix, n_kept)
+    P /= -np.diagonal(P).copy()
+    np.fill_diagonal(P, 0)
+    largest = _largest(P, n_kept)
     lengths = np.zeros(n_items, np.int64)
     lengths[items] = np.diff(largest.indptr)
     indptr = np.append(0, np.cumsum(lengths))
@@ -507,13 +565,19 @@ class _Neighborhood(NamedTuple):
     common: Sparse
     histories: Sparse
 
+    @property
+    def shares(self) -> Sparse:
+        """Shares of the neighbours in a score: the squares of what they share, of sum 1."""
+        shares = self.common.copy()
+        shares.data **= 2
+        shares.data /= self._totals()[_row_of_entry(shares)]
+        return shares
+
     def scores(self) -> Floats:
         """Return the mean of the histories of the neighbours, weighted by squares."""
-        squares = self.common.copy()
-        squares.data **= 2
-        scores: Floats = (squares @ self.histories).toarray()
-        scores /= self._totals()[:, None]
-        return scores
+        histories = kernels.csr_arrays(self.histories)
+        shares = kernels.csr_arrays(self.shares)
+        return sparse_rows(shares, histories, self.histories.shape[1])
 
     def terms(self, rated: NDArray[np.int32], items: Indices) -> Floats:
         """Return the contributions of rated items of a single user to the scores of items.
@@ -546,29 +610,37 @@ def _row_of_entry(matrix: Sparse) -> Indices:
 
 def _newest_users(histories: Sparse, ranks: Indices) -> Sparse:
     """Return the newest users of each item, as a matrix of shape (n_items, n_users)."""
-    by_item = histories.T.tocsr()
-    newness = by_item.copy()
-    newness.data = ranks[by_item.indices].astype(np.float32)
-    newest = _largest(newness, _CANDIDATES)
-    newest.data[:] = 1
-    return newest
-
-
-def _largest(matrix: Sparse, n: int) -> Sparse:
-    """Return the n entries of each row that are largest in size, as they are sorted."""
     from scipy.sparse import csr_array
 
-    lengths = np.diff(matrix.indptr)
-    if lengths.max(initial=0) <= n:
-        return matrix
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    order = np.lexsort((-np.abs(matrix.data), rows))
-    starts = np.repeat(matrix.indptr[:-1], lengths)
-    places = np.arange(len(order)) - starts
-    largest = np.sort(order[places < n])
-    indptr = np.append(0, np.cumsum(np.minimum(lengths, n)))
-    arrays = (matrix.data[largest], matrix.indices[largest], indptr)
-    return csr_array(arrays, shape=matrix.shape)
+    # With the newest users first, so are the users of each item.
+    newest_first = np.argsort(-ranks)
+    by_item = histories[newest_first].T.tocsr()
+    places = np.arange(by_item.nnz)
+    places -= np.repeat(by_item.indptr[:-1], np.diff(by_item.indptr))
+    is_new = places < _CANDIDATES
+    users = newest_first[by_item.indices[is_new]]
+    counts = np.minimum(np.diff(by_item.indptr), _CANDIDATES)
+    indptr = np.append(0, np.cumsum(counts))
+    ones = np.ones(len(users), np.float32)
+    return csr_array((ones, users, indptr), shape=by_item.shape)
+
+
+def _largest(matrix: Floats, n: int) -> Sparse:
+    """Return the n entries of each row that are largest in size."""
+    from scipy.sparse import csr_array
+
+    n_rows, n_columns = matrix.shape
+    n = min(n, n_columns)
+    columns = np.empty((n_rows, n), np.int32)
+    columns[:] = np.arange(n)
+    values = matrix
+    if n < n_columns:
+        for rows in kernels.pieces(n_rows, _ROWS):
+            order = np.argpartition(-np.abs(matrix[rows]), n, axis=1)
+            columns[rows] = np.sort(order[:, :n], axis=1)
+        values = np.take_along_axis(matrix, columns, axis=1)
+    indptr = np.arange(n_rows + 1) * n
+    return csr_array((values.ravel(), columns.ravel(), indptr), shape=matrix.shape)
 
 
 def _ranks(indptr: Indices, times: NDArray[Any]) -> Indices:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from recsys.data.arrays import Doubles, Floats, Ints, Longs, Mask
+from lowrank import kernels
+from lowrank.kernels import CsrArrays
+from lowrank.kernels.retrieval import pair_rows, sparse_rows
+from recsys.data.arrays import Floats, Ints, Longs, Mask
 from recsys.data.csr import Events
 from recsys.data.events import event_weights, repeated
 from recsys.models.histories import Histories
@@ -123,34 +126,61 @@ def recency(sequences: Sequences, gamma: float) -> Floats:
     return weights
 
 
-def transitions(sequences: Sequences, n_items: int, gammas: Doubles) -> list[Sparse]:
-    """Return for each gamma the sums of ``gamma**lag`` over pairs of an item and a later one.
+class PairSums(NamedTuple):
+    """Sums of ``gamma**lag`` over pairs of an item and a later one of the same sequence.
 
-    The entry (i, j) sums the pairs in which j comes `lag` places after i.
+    Attributes
+    ----------
+    sequences : Sequences
+    lags : int32 ndarray
+        Place of each item from the end of its sequence.
+    places : CsrArrays
+        The places of each item in all sequences, and their weights, shape (n_items, n_places).
     """
-    longest = [reach(gamma) for gamma in gammas]
-    pairs = _pairs_apart(sequences, n_items, 1)
-    sums = [pairs * np.float32(gamma) for gamma in gammas]
-    for lag in range(2, max(longest) + 1):
-        pairs = _pairs_apart(sequences, n_items, lag)
-        for at, gamma in enumerate(gammas):
-            if lag > longest[at]:
-                continue
-            weight = np.float32(gamma**lag)
-            sums[at] = sums[at] + pairs * weight
-    return sums
+
+    sequences: Sequences
+    lags: Ints
+    places: CsrArrays
+
+    @property
+    def n_items(self) -> int:
+        """Number of items."""
+        return len(self.places.indptr) - 1
+
+    @classmethod
+    def of(cls, sequences: Sequences, n_items: int) -> PairSums:
+        """Find the places of each item."""
+        starts = np.arange(len(sequences.items) + 1)
+        by_place = CsrArrays(starts, sequences.items, sequences.weights)
+        places = kernels.transposed(by_place, n_items)
+        assert isinstance(places, CsrArrays)
+        return cls(sequences, sequences.lags.astype(np.int32), places)
+
+    def rows(self, items: Longs, gamma: float, most: int) -> Sparse:
+        """Return the `most` largest sums of some items with the items after them.
+
+        The entry (i, j) of the result is of the pairs in which j comes after ``items[i]``.
+        """
+        from scipy.sparse import csr_array
+
+        sequences = self.sequences
+        longest = min(reach(gamma), int(sequences.lengths.max(initial=0)))
+        decay = gamma ** np.arange(longest + 1)
+        largest = pair_rows(
+            sequences.items,
+            sequences.weights,
+            self.lags,
+            decay.astype(np.float32),
+            self.places,
+            items,
+            most,
+        )
+        arrays = (largest.data, largest.indices, largest.indptr)
+        return csr_array(arrays, shape=(len(items), self.n_items))
 
 
-def _pairs_apart(sequences: Sequences, n_items: int, lag: int) -> Sparse:
-    """Return the sums of weights over pairs of an item and the one `lag` places after it."""
-    from scipy.sparse import coo_array
-
-    # An item is followed by another one after `lag` places if more places are left.
-    earlier = np.flatnonzero(sequences.lags > lag)
-    later = earlier + lag
-    weights = sequences.weights[earlier] * sequences.weights[later]
-    rows = sequences.items[earlier]
-    columns = sequences.items[later]
-    shape = (n_items, n_items)
-    matrix = coo_array((weights, (rows, columns)), shape=shape)
-    return matrix.tocsr()
+def gram(matrix: Sparse) -> Floats:
+    """Return M'M as a dense matrix."""
+    rows = kernels.csr_arrays(matrix)
+    n_columns = matrix.shape[1]
+    return sparse_rows(kernels.transposed(rows, n_columns), rows, n_columns)

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, Seen, SparsePart
 from lowrank.kernels import topk as ordering
-from lowrank.kernels.retrieval import gram_rows, sparse_pairs, sparse_rows, top_k
+from lowrank.kernels.retrieval import (
+    gram_rows,
+    pair_rows,
+    sparse_pairs,
+    sparse_rows,
+    top_k,
+)
 from lowrank.kernels.topk import product_stops
 
 COMPILED = kernels.supported()[1:]
@@ -184,6 +190,48 @@ def test_gram_rows_are_the_largest_entries(seed, name, most, share):
         best = np.sort(best[whole[2 + row, best] != 0])
         np.testing.assert_array_equal(found.indices[entries], best)
         np.testing.assert_array_equal(found.data[entries], whole[2 + row, best])
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    name=st.sampled_from(kernels.supported()),
+    most=st.integers(1, 15),
+    reach=st.integers(0, 6),
+)
+def test_pair_rows_are_the_largest_sums_over_pairs_of_a_sequence(
+    seed, name, most, reach
+):
+    rng = np.random.default_rng(seed)
+    n_items, n_places = 12, int(rng.integers(1, 40))
+    items = rng.integers(0, n_items, n_places).astype(np.int32)
+    weights = rng.integers(1, 4, n_places).astype(np.float32)
+    ends = np.append(np.sort(rng.integers(0, n_places, 5)), n_places)
+    places = np.arange(n_places)
+    lags = ends[np.searchsorted(ends, places, "right")] - places
+    decay = rng.integers(1, 5, reach + 1).astype(np.float32)
+    expected = np.zeros((n_items, n_items), np.float32)
+    for place in places:
+        for lag in range(1, min(lags[place], reach + 1)):
+            pair = items[place], items[place + lag]
+            expected[pair] += weights[place] * weights[place + lag] * decay[lag]
+    by_place = CsrArrays(np.arange(n_places + 1), items, weights)
+    rows = rng.permutation(n_items)[:7]
+    kernels.use(name)
+    largest = pair_rows(
+        items,
+        weights,
+        lags.astype(np.int32),
+        decay,
+        kernels.transposed(by_place, n_items),
+        rows,
+        most,
+    )
+    for at, row in enumerate(rows):
+        entries = slice(*largest.indptr[at : at + 2])
+        best = np.argsort(-expected[row], kind="stable")[:most]
+        best = np.sort(best[expected[row, best] != 0])
+        np.testing.assert_array_equal(largest.indices[entries], best)
+        np.testing.assert_array_equal(largest.data[entries], expected[row, best])
 
 
 def sparse_of(dense):

@@ -148,6 +148,25 @@ struct GramProblem {
     std::int64_t* counts;   // n, out
 };
 
+// The largest sums over pairs of an entry and a later one of the same sequence, as in GramProblem: of row r, the sum over
+// the places p of the item rows[r] and over lag = 1, 2, ... of weight_p decay[lag] weight_{p + lag}, at the item of
+// p + lag. `lags` has the number of places from each to the end of its sequence, 1 for the last; `decay` has no more lags
+// than count.
+struct PairProblem {
+    Csr<float> by_item;         // of each item its places, with their weights
+    const std::int32_t* items;  // of each place
+    const float* weights;
+    const std::int32_t* lags;
+    const float* decay;
+    std::int64_t reach;  // largest lag
+    std::int64_t n_cols;
+    const std::int64_t* rows;
+    std::int64_t most;
+    std::int32_t* columns;  // n x most, out
+    float* values;          // n x most, out
+    std::int64_t* counts;   // n, out
+};
+
 struct PairDots {
     const float* left;
     const float* right;
@@ -168,8 +187,10 @@ struct RetrievalKernels {
     // Y[begin:end] = (history S)[begin:end], dense.
     void (*sparse_rows)(const Csr<float>& history, const Csr<float>& S, float* Y, std::int64_t begin,
                         std::int64_t end);
-    std::size_t (*gram_workspace)(const GramProblem&);
+    // Bytes of scratch memory for the largest `most` of n_cols entries of a row.
+    std::size_t (*row_workspace)(std::int64_t n_cols, std::int64_t most);
     void (*gram_rows)(const GramProblem&, std::int64_t begin, std::int64_t end, void* workspace);
+    void (*pair_rows)(const PairProblem&, std::int64_t begin, std::int64_t end, void* workspace);
     void (*block_maxima)(const float* scores, std::int64_t size, std::int64_t count, float* maxima);
     std::int64_t (*next_at_least)(const float* scores, std::int64_t i, std::int64_t n, float bar);
 };

@@ -166,8 +166,31 @@ void gram_rows(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> d
     require(static_cast<std::int64_t>(columns.shape(0)) == n && values.shape(0) == columns.shape(0) &&
                 values.shape(1) == columns.shape(1), "columns and values must have one row per row of the result");
     const nb::gil_scoped_release release;
-    on_ranges(n, 4, threads, active->retrieval.gram_workspace(problem),
+    on_ranges(n, 4, threads, active->retrieval.row_workspace(problem.by_row.n_cols, problem.most),
               [&](auto begin, auto end, void* memory) { active->retrieval.gram_rows(problem, begin, end, memory); });
+}
+
+void pair_rows(In1<std::int64_t> indptr, In1<std::int32_t> places, In1<float> place_weights, In1<std::int32_t> items,
+               In1<float> weights, In1<std::int32_t> lags, In1<float> decay, std::int64_t n_cols, In1<std::int64_t> rows,
+               Out2<std::int32_t> columns, Out2<float> values, Out1<std::int64_t> counts, int threads) {
+    const std::size_t n = counts.size(), n_places = items.size();
+    const PairProblem problem{
+        checked_csr(indptr, places, place_weights, static_cast<std::int64_t>(n_places)), items.data(), weights.data(),
+        lags.data(), decay.data(), static_cast<std::int64_t>(decay.size()) - 1, n_cols, rows.data(),
+        static_cast<std::int64_t>(columns.shape(1)), columns.data(), values.data(), counts.data()};
+    require(weights.size() == n_places && lags.size() == n_places, "items, weights and lags must have the same length");
+    for (std::size_t p = 0; p < n_places; ++p) {
+        require(0 <= items.data()[p] && items.data()[p] < n_cols, "items must be those of columns");
+        require(static_cast<std::size_t>(lags.data()[p]) <= n_places - p, "lags must end within the places");
+    }
+    for (std::size_t i = 0; i < n; ++i)
+        require(0 <= rows.data()[i] && rows.data()[i] < problem.by_item.n_rows, "rows must be those of items");
+    require(decay.size() > 0 && problem.most > 0, "there must be a lag and a column");
+    require(rows.size() == n && columns.shape(0) == n && values.shape(0) == n && values.shape(1) == columns.shape(1),
+            "columns and values must have one row per row of the result");
+    const nb::gil_scoped_release release;
+    on_ranges(n, 4, threads, active->retrieval.row_workspace(n_cols, problem.most),
+              [&](auto begin, auto end, void* memory) { active->retrieval.pair_rows(problem, begin, end, memory); });
 }
 
 void pair_dots(In2<float> left, In2<float> right, In1<std::int64_t> rows, In1<std::int64_t> others, Out1<float> dots,
@@ -274,6 +297,8 @@ void add_search(nb::module_& m) {
         "data", "Y", "threads");
     add(m, "gram_rows", &gram_rows, "indptr", "indices", "data", "column_indptr", "column_indices", "column_data",
         "weight", "scale", "out", "first", "columns", "values", "counts", "threads");
+    add(m, "pair_rows", &pair_rows, "indptr", "places", "place_weights", "items", "weights", "lags", "decay", "n_cols",
+        "rows", "columns", "values", "counts", "threads");
     add(m, "sum_rows", &sum_rows, "indptr", "indices", "data", "rows", "factors", "out");
     add(m, "largest", &largest, "scores", "found");
     add(m, "pair_dots", &pair_dots, "left", "right", "rows", "others", "dots", "threads");

@@ -25,8 +25,8 @@ constexpr Kernels<T> kernels() {
 
 constexpr KernelTable table(const char* name) {
     return {name, lanes<float>, kernels<float>(), kernels<double>(),
-            {topk_workspace, topk_users, pair_dots_range, sparse_pairs, sparse_rows, gram_workspace, gram_rows,
-             block_maxima, next_at_least}};
+            {topk_workspace, topk_users, pair_dots_range, sparse_pairs, sparse_rows, row_workspace, gram_rows,
+             pair_rows, block_maxima, next_at_least}};
 }
 
 }  // namespace lowrank::LOWRANK_ISA

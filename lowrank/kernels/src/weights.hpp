@@ -1,4 +1,4 @@
-// The largest entries of rows of X' diag(weight) X, a row at a time in a dense array.
+// The largest entries of rows of X' diag(weight) X and of sums over pairs, a row at a time in a dense array.
 
 #pragma once
 
@@ -16,9 +16,8 @@ struct SparseSums {
 
 inline std::int64_t sum_blocks(std::int64_t n) { return (n + score_lanes - 1) / score_lanes; }
 
-inline std::size_t gram_workspace(const GramProblem& problem) {
-    const std::int64_t blocks = sum_blocks(problem.by_row.n_cols);
-    return problem.most * sizeof(std::uint64_t) + blocks * (score_lanes * sizeof(float) + 1);
+inline std::size_t row_workspace(std::int64_t n_cols, std::int64_t most) {
+    return most * sizeof(std::uint64_t) + sum_blocks(n_cols) * (score_lanes * sizeof(float) + 1);
 }
 
 // Adds up row `row` of X' diag(weight) X, in the order of its entries in X'.
@@ -60,6 +59,27 @@ template <class Least, class Use>
     }
 }
 
+// Adds up the pairs of which item rows[row] comes first, in the order of its places.
+inline void add_pair_row(const PairProblem& problem, std::int64_t row, const SparseSums& found) {
+    const std::int64_t item = problem.rows[row], first = problem.by_item.indptr[item], last = problem.by_item.indptr[item + 1];
+    const auto n_later = [&](std::int64_t place) {
+        const std::int64_t later = problem.lags[place] - 1;
+        return later < problem.reach ? later : problem.reach;
+    };
+    const bool few = (last - first) * problem.reach < found.n;
+    __builtin_memset(found.touched, !few, sum_blocks(found.n));
+    for (std::int64_t e = first; e < last; ++e) {
+        const std::int64_t place = problem.by_item.indices[e], later = n_later(place);
+        const float value = problem.by_item.data[e];
+        for (std::int64_t lag = 1; lag <= later; ++lag) {
+            const std::int32_t column = problem.items[place + lag];
+            const float weight = problem.decay[lag] * problem.weights[place + lag];
+            found.sums[column] = add_product<float, 1>(found.sums[column], value, weight);
+            if (few) found.touched[column / score_lanes] = 1;
+        }
+    }
+}
+
 inline std::uint64_t size_key(const float* sums, std::int64_t i) { return candidate_key(__builtin_fabsf(sums[i]), i); }
 
 // The key of the smallest of the largest `most` entries: of equal sizes the lower column is larger.
@@ -81,14 +101,17 @@ inline std::uint64_t least_key(const SparseSums& found, std::int64_t most, std::
     return count < most ? 0 : heap[0];
 }
 
-inline void gram_rows(const GramProblem& problem, std::int64_t begin, std::int64_t end, void* workspace) {
-    const std::int64_t n = problem.by_row.n_cols, blocks = sum_blocks(n);
+// Writes the largest entries of rows begin:end of `n` columns that add_row(row, sums) adds up.
+template <class Problem, class AddRow>
+inline void write_largest(const Problem& problem, std::int64_t n, std::int64_t begin, std::int64_t end, void* workspace,
+                          const AddRow& add_row) {
+    const std::int64_t blocks = sum_blocks(n);
     auto* heap = static_cast<std::uint64_t*>(workspace);
     auto* sums = reinterpret_cast<float*>(heap + problem.most);
     const SparseSums found{sums, reinterpret_cast<std::uint8_t*>(sums + blocks * score_lanes), n};
     __builtin_memset(sums, 0, blocks * score_lanes * sizeof(float));
     for (std::int64_t row = begin; row < end; ++row) {
-        add_gram_row(problem, problem.first + row, found);
+        add_row(row, found);
         const std::uint64_t least = problem.most < n ? least_key(found, problem.most, heap) : 0;
         const float least_size = least ? candidate_score(least) : __FLT_DENORM_MIN__;
         std::int64_t place = row * problem.most;
@@ -101,6 +124,18 @@ inline void gram_rows(const GramProblem& problem, std::int64_t begin, std::int64
         for (std::int64_t block = 0; block < blocks; ++block)
             if (found.touched[block]) store<float, score_lanes>(sums + block * score_lanes, Scores{});
     }
+}
+
+inline void gram_rows(const GramProblem& problem, std::int64_t begin, std::int64_t end, void* workspace) {
+    write_largest(problem, problem.by_row.n_cols, begin, end, workspace, [&](std::int64_t row, const SparseSums& found) {
+        add_gram_row(problem, problem.first + row, found);
+    });
+}
+
+inline void pair_rows(const PairProblem& problem, std::int64_t begin, std::int64_t end, void* workspace) {
+    write_largest(problem, problem.n_cols, begin, end, workspace, [&](std::int64_t row, const SparseSums& found) {
+        add_pair_row(problem, row, found);
+    });
 }
 
 }  // namespace lowrank::LOWRANK_ISA

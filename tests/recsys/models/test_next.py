@@ -13,11 +13,11 @@ from recsys.models.histories import Histories
 from recsys.models.next import Next
 from recsys.models.registry import make_model
 from recsys.models.sequences import (
+    PairSums,
     Sequences,
     reach,
     sequences_of_events,
     sources,
-    transitions,
 )
 from recsys.recommender import Recommender
 from recsys.saving.arrays import DamageError
@@ -109,7 +109,7 @@ def test_sums_over_pairs_have_the_weights_of_their_lags():
     sequences = Sequences(
         np.array([0, 3, 4]), np.array([0, 1, 0, 2], np.int32), np.ones(4, np.float32)
     )
-    (pairs,) = transitions(sequences, 3, np.array([0.5]))
+    pairs = PairSums.of(sequences, 3).rows(np.arange(3), 0.5, 3)
     np.testing.assert_allclose(
         pairs.toarray(), [[0.25, 0.5, 0], [0.5, 0, 0], [0, 0, 0]]
     )
