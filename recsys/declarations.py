@@ -8,6 +8,7 @@ from typing import Literal
 Kind = Literal[
     "flag",
     "text",
+    "texts",
     "number",
     "share",
     "count",

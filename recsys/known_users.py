@@ -86,9 +86,9 @@ def lists_of_known_users(
 ) -> ListColumns | None:
     """Return the n best items that each user has not rated, as `Recommender.recommend`.
 
-    None if a `Recommender` is needed for the result or its error: the model is damaged or
-    of Spark, a user is unknown, or no user has any items left. Each of `users` is an id,
-    or several ids between commas; a repeated id counts once.
+    None if a `Recommender` is needed for the result or its error: the model has a catalogue, is
+    damaged or of Spark, a user is unknown, or no user has any items left. Each of `users` is
+    an id, or several ids between commas; a repeated id counts once.
     """
     try:
         return _lists(open_model(path), users, n)
@@ -98,6 +98,8 @@ def lists_of_known_users(
 
 def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | None:
     manifest, arrays, model = opened
+    if manifest.is_catalogue:
+        return None
     user_ids = _Column.of(arrays, "users/0")
     item_ids = _Column.of(arrays, "items/0")
     n_items = len(item_ids)

@@ -22,7 +22,7 @@ from recsys.models.base import FactorModel, Model
 from recsys.models.baselines import Bias, Popular
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parts import Floats, Indices, Mask
-from recsys.ranking.topn import Cosine, CsrPairs, Scorer, TopN, check_n
+from recsys.ranking.topn import SOURCES, Cosine, CsrPairs, Scorer, TopN, check_n
 from recsys.saving.storage import Saved
 
 if TYPE_CHECKING:
@@ -319,7 +319,8 @@ def ranked(
     """Return a data frame of the best items (or users) among `answers`.
 
     `labels` is a column with the ids of the queries. The column of answers is called `name`, by
-    default after their kind. `titles` and `new` are additional columns.
+    default after their kind. `titles` and `new` are additional columns, and
+    the source of each item in a list, if these differ.
     """
     if len(labels) == 1:  # faster for a single list
         queries = labels.new_from_index(0, len(top))
@@ -335,6 +336,8 @@ def ranked(
         columns.append(titles[top.items].alias("title"))
     if new is not None:
         columns.append(pl.Series("new", new[top.items]))
+    if top.sources is not None:
+        columns.append(pl.Series("source", SOURCES).gather(top.sources))
     return pl.DataFrame(columns)
 
 

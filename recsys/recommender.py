@@ -30,7 +30,7 @@ from recsys.models.registry import make_model
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.ranking.filters import BlockLike
-from recsys.ranking.lists import ColdUser, ListOptions
+from recsys.ranking.lists import ColdUser, Fill, ListOptions
 from recsys.ranking.rerank import column_of_items, prepare_lists, similar_lists
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import TableSource, as_ratings
@@ -342,7 +342,8 @@ class Recommender:
 
         Titles, stock, prices and all other columns come from the new table, as by `with_tables`.
         Items without a row in it are not recommended, and items that are new are, if the model
-        uses features. Histories still count the items that have left the catalogue.
+        uses features. Histories still count the items that have left the catalogue. A saved model
+        keeps its catalogue.
 
         Parameters
         ----------
@@ -485,6 +486,8 @@ class Recommender:
         diversity: float = 0.0,
         at_most: int | None = None,
         per: str | None = None,
+        fill: Fill = "none",
+        slots: str | Sequence[str] = (),
     ) -> pl.DataFrame:
         """Recommend the n best items to each user.
 
@@ -518,13 +521,23 @@ class Recommender:
         at_most, per : int and str, optional
             Maximum number of items per list with the same value in a column of the item table, such
             as ``at_most=2, per="genres"``. In a column of lists, each element is a value.
+        fill : {"none", "popular"}
+            Items that complete a list with fewer than n, because of `at_most` or because the model
+            has no scores for others: the most rated ones that the other options allow, with their
+            rating counts as scores. `at_most` does not hold for them.
+        slots : str or sequence of str
+            Places reserved at the end of a list, as a number and a condition, such as ``"2:new"``
+            or ``["1:promoted", "2:stock > 100"]``. For each place, one of the ten best items that
+            meet the condition is drawn. The draw depends on the user and the day (UTC). `at_most`
+            and `diversity` do not hold for reserved places.
 
         Returns
         -------
         polars DataFrame
             Columns user, item, rank (Int32, from 1), score (Float32; for ratings, the prediction,
             not clipped, minus a discount for items with few ratings), title if the items have any,
-            and new (Boolean) if items may have no ratings. Items with equal scores are in a random
+            new (Boolean) if items may have no ratings, and with `fill` or `slots`, source: "model",
+            "fill" or "slot". Items with equal scores are in a random
             order of their ids, which is the same for all users.
         """
         options = ListOptions(
@@ -537,6 +550,8 @@ class Recommender:
             diversity=diversity,
             at_most=at_most,
             per=per,
+            fill=fill,
+            slots=slots,
         )
         # Most requests are for one known user, whose search shares its preparation.
         is_new = history is not None or user_features is not None
@@ -585,10 +600,6 @@ class Recommender:
     ) -> Iterator[pl.DataFrame]:
         """Recommend as `recommend_batches`, with all options in one record."""
         check_choice("cold_start", options.cold_start, ("error", "popular"))
-        # Without it, unknown users raise an error.
-        popular = None
-        if options.cold_start != "error" and users is not None:
-            popular = self._popular
         labels, blocks, new = prepare_lists(
             self.model,
             self.ratings,
@@ -596,7 +607,7 @@ class Recommender:
             n,
             options,
             self._new,
-            popular,
+            self._popular_for(options),
             self._listed,
         )
         items = self.ratings.items
@@ -631,7 +642,7 @@ class Recommender:
         text : str or sequence of str, optional
         **options
             Options of lists, as in `recommend`: items (to choose from), block, where, diversity,
-            at_most and per.
+            at_most, per, fill and slots.
 
         Raises
         ------
@@ -696,11 +707,13 @@ class Recommender:
         blocks = similar_lists(
             scorer,
             np.arange(len(labels)) if indices is None else indices,
+            labels,
             n,
             self.model,
             self.ratings,
             options,
             self._new,
+            self._popular_for(options),
             self._listed,
             None if indices is None else itself,
         )
@@ -835,6 +848,12 @@ class Recommender:
         seen_pairs = CsrPairs(self.ratings.indptr, self.ratings.indices)
         ties = Ties(self.ratings.items.hashes)
         return KnownUsers(self.model, seen_pairs, allowed, ties)
+
+    def _popular_for(self, options: ListOptions) -> Popular | None:
+        """Return the most popular items if the options may need them."""
+        check_choice("fill", options.fill, ("none", "popular"))
+        needs_none = options.cold_start == "error" and options.fill == "none"
+        return None if needs_none else self._popular
 
     @cached_property
     def _popular(self) -> Popular:

@@ -245,7 +245,8 @@ def update(
     ratings is newer than the last fit, if weights have halved since, or if the distribution of the
     ratings has shifted (see `recsys monitor`). It is then fitted as it was requested, with nothing
     of the last fit: what `fit` has chosen by the data is chosen again. With --item-table or
-    --user-table alone, only the table is replaced, and new items and users with features are added.
+    --user-table alone, only the table is replaced: new items and users with features are added, and
+    items without a row are not recommended any more.
     The result is written to a temporary directory and moved into place when complete. Simultaneous
     updates of a model wait for each other.
     """
@@ -318,7 +319,7 @@ def _with_tables(
     paths = {
         name: path for name, path in reader.options.items() if name in inputs.TABLES
     }
-    renewed = inputs.with_named_tables(old, reader)
+    renewed = inputs.with_named_tables(old, reader, is_catalogue=True)
     if renewed is not old:
         reading = remembered({**old.provenance.reading, **paths})
         child = old.provenance.child(reading)

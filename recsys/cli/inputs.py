@@ -201,8 +201,13 @@ def open_recommender(
     return fitted
 
 
-def with_named_tables(recommender: Recommender, reader: ReaderOptions) -> Recommender:
-    """Return the model with the tables that are named in place of its own."""
+def with_named_tables(
+    recommender: Recommender, reader: ReaderOptions, *, is_catalogue: bool = False
+) -> Recommender:
+    """Return the model with the tables that are named in place of its own.
+
+    Items that are missing in a catalogue are not recommended.
+    """
     from recsys.readers import read_table
 
     request = _request(reader, recommender.provenance.reading)
@@ -217,6 +222,8 @@ def with_named_tables(recommender: Recommender, reader: ReaderOptions) -> Recomm
         table_source: Any = reader.options.get(name)
         if table_source is not None:
             table, remark = read_table(table_source, ids, request, of_new=True)
+            if is_catalogue and ids.kind == "item":
+                table = replace(table, is_catalogue=True)
             tables[name] = table
             note(remark)
             _note_unknown_levels(table, ids, features)

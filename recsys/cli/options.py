@@ -266,6 +266,8 @@ def _click_option(
         settings |= {"type": _Weights(), "multiple": True, "callback": _merged_weights}
     elif declaration.kind == "choice":
         settings["type"] = click.Choice(declaration.choices)
+    elif declaration.kind == "texts":
+        settings["multiple"] = True
     elif declaration.kind == "share":
         settings["show_default"] = False
     if declaration.kind in _TYPES:

@@ -194,7 +194,13 @@ class Features:
                 columns.append(values)
                 kinds[name] = kind
         read_as = {name: form for name, form in self.read_as.items() if name in kinds}
-        return Features(pl.DataFrame(columns), kinds, self.left_out, read_as)
+        return Features(
+            pl.DataFrame(columns),
+            kinds,
+            self.left_out,
+            read_as,
+            is_catalogue=self.is_catalogue,
+        )
 
     @property
     def kind(self) -> str:
@@ -288,7 +294,12 @@ class Features:
             self.kind, keep="first", maintain_order=True
         )
         read_as = {**newer.read_as, **self.read_as}
-        return Features(frame.select(self.kind, *kinds), kinds, read_as=read_as)
+        return Features(
+            frame.select(self.kind, *kinds),
+            kinds,
+            read_as=read_as,
+            is_catalogue=self.is_catalogue,
+        )
 
     def continuing(self, earlier: Features, *, whole: bool) -> Features:
         """Return the table with the kinds of columns that an earlier one had.

@@ -115,6 +115,7 @@ def rows_where(
     ratings: Ratings,
     kind: str = "item",
     new: Mask | None = None,
+    label: str = "where",
 ) -> Mask:
     """Return a mask of the items (or users) that meet a condition on the columns of their table.
 
@@ -131,6 +132,8 @@ def rows_where(
     kind : {"item", "user"}
     new : bool ndarray of shape (n_items,), optional
         Values of the column "new", unless the table has one; by default no item is new.
+    label : str
+        Name of the option in messages.
 
     Raises
     ------
@@ -145,7 +148,7 @@ def rows_where(
     >>> rows_where("year < 2000", Ratings.from_frame(pairs, item_table=films))
     array([False,  True])
     """
-    label = "where" if kind == "item" else "where_user"
+    label = label if kind == "item" else "where_user"
     axis = ratings.axis(kind)
     features, ids = axis.table, axis.ids
     table = ids.values.to_frame() if features is None else features.aligned(ids)

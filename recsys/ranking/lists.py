@@ -6,7 +6,7 @@ command and the service make theirs from the declarations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from recsys.ranking.filters import BlockLike
 
 ColdUser = Literal["error", "popular"]
+Fill = Literal["none", "popular"]
 
 
 def _declared(default: Any, kind: Kind, help: str, **details: Any) -> Any:
@@ -97,6 +98,22 @@ class ListOptions:
         metavar="COLUMN",
         service="per",
         max_length=200,
+    )
+
+    fill: Fill = _declared(
+        "none",
+        "choice",
+        "Items that complete a short list: none, or the most popular ones.",
+        choices=("none", "popular"),
+        service="fill",
+    )
+    slots: str | Sequence[str] = _declared(
+        (),
+        "texts",
+        'Last places of a list for items that meet a condition, such as "2:new"; repeatable.',
+        metavar="N:CONDITION",
+        service="slots",
+        max_length=1000,
     )
 
     def are_defaults(self) -> bool:

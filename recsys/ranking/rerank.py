@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.kernels.topk import Ties
 from recsys.data.frames import listed
-from recsys.data.ids import Ids, IdsLike, query_series
+from recsys.data.ids import Ids, IdsLike, id_hashes, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, check_whole
 from recsys.messages import close_matches
@@ -21,6 +21,7 @@ from recsys.models import abilities
 from recsys.models.base import Model
 from recsys.models.baselines import Popular
 from recsys.models.parts import Floats, Indices, Mask
+from recsys.ranking.completion import FullLists, Search, parsed_slots
 from recsys.ranking.filters import (
     blocked_pairs,
     candidate_mask,
@@ -29,9 +30,6 @@ from recsys.ranking.filters import (
 )
 from recsys.ranking.lists import ListOptions
 from recsys.ranking.topn import CsrPairs, Scorer, TopN, check_n, inverse_lengths, top_n
-
-Search = Callable[[Indices, int], Iterator[TopN]]
-"""Search for the n best items of some users; `rows` of the result are positions of the users."""
 
 _POOL, _LEAST_POOL = 10, 200  # candidates per place of a list, and their minimum number
 _DEEPER = 4  # factor for the number of candidates if groups leave a list short
@@ -51,11 +49,12 @@ def prepare_lists(
 ) -> tuple[pl.Series, Iterator[TopN], Mask | None]:
     """Return the ids of users, blocks of their best items, and which items are new.
 
-    `new` marks the items without ratings, if there are any. Unknown users get the items of
-    `popular`; without it they raise an error. Lists have only `listed_items`, by default all.
+    `new` marks the items without ratings, if there are any. Lists have only `listed_items`, by
+    default all. Unknown users get the items of `popular`, or raise an error; it also completes
+    lists. It may be None if the options need neither.
     """
     indices, labels, unknown = _queried(
-        ratings.users, users, only_known=popular is None
+        ratings.users, users, only_known=options.cold_start == "error"
     )
     if options.where_user is not None:
         meets = rows_where(options.where_user, ratings, "user")
@@ -77,35 +76,81 @@ def prepare_lists(
     allowed = candidate_mask(ratings, options.items, block, options.where, new)
     if listed_items is not None:
         allowed = listed_items if allowed is None else allowed & listed_items
-    if not model.uses_features:
-        new = None
     ties = Ties(ratings.items.hashes)
-
-    def search_by(scorer: Scorer) -> Search:
-        return partial(top_n, scorer, exclude=exclude, allowed=allowed, ties=ties)
-
-    search = search_by(model)
-    if popular is not None and (indices >= model.n_users).any():
+    everyone = None
+    if popular is not None and len(indices):
         everyone = popular._with(n_users=int(indices.max()) + 1)
-        search = with_unknown_users(search, search_by(everyone), model.n_users)
-    blocks = best_items(search, indices, n, ratings, options, model)
-    return labels.alias("user"), blocks, new
+
+    def search_by(scorer: Scorer, among: Mask | None) -> Search:
+        return partial(top_n, scorer, exclude=exclude, allowed=among, ties=ties)
+
+    def search_among(among: Mask | None) -> Search:
+        search = search_by(model, among)
+        if everyone is None or everyone.n_users <= model.n_users:
+            return search
+        return with_unknown_users(search, search_by(everyone, among), model.n_users)
+
+    fill = None
+    if everyone is not None and options.fill == "popular":
+        fill = search_by(everyone, allowed)
+    searches = _Searches(search_among, fill, allowed)
+    blocks = searches.blocks(indices, labels, n, model, ratings, options, new)
+    return labels.alias("user"), blocks, new if model.uses_features else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Searches:
+    """Searches among the `allowed` items, and for the popular items that complete lists."""
+
+    among: Callable[[Mask | None], Search]
+    fill: Search | None
+    allowed: Mask | None
+
+    def blocks(
+        self,
+        queries: Indices,
+        labels: pl.Series,
+        n: int,
+        model: Model,
+        ratings: Ratings,
+        options: ListOptions,
+        new: Mask | None,
+    ) -> Iterator[TopN]:
+        """Return the lists of queries with some ids, with all options."""
+
+        def search(some: Indices, n: int) -> Iterator[TopN]:
+            among = self.among(self.allowed)
+            return best_items(among, some, n, ratings, options, model)
+
+        if not options.slots and self.fill is None:
+            return search(queries, n)
+        check_n(n)
+        reserved = []
+        for slot in parsed_slots(options.slots, n):
+            met = rows_where(slot.condition, ratings, new=new, label="slots")
+            among = met if self.allowed is None else met & self.allowed
+            reserved.append((slot.count, self.among(among)))
+        lists = FullLists(search, reserved, self.fill, ratings.items.hashes)
+        return lists.blocks(queries, id_hashes(labels), int(n))
 
 
 def similar_lists(
     scorer: Scorer,
     queries: Indices,
+    labels: pl.Series,
     n: int,
     model: Model,
     ratings: Ratings,
     options: ListOptions,
     new: Mask | None,
+    popular: Popular | None,
     listed_items: Mask | None,
     exclude: CsrPairs | None = None,
 ) -> Iterator[TopN]:
     """Return blocks of the items that a scorer of similarities finds for each query.
 
-    `new` and `listed_items` are as in `prepare_lists`.
+    `labels` are the queries' ids or texts; `new`, `popular` and `listed_items` are as in
+    `prepare_lists`.
 
     Raises
     ------
@@ -121,8 +166,16 @@ def similar_lists(
     if listed_items is not None:
         allowed = listed_items if allowed is None else allowed & listed_items
     ties = Ties(ratings.items.hashes)
-    search = partial(top_n, scorer, exclude=exclude, allowed=allowed, ties=ties)
-    return best_items(search, queries, n, ratings, options, model)
+
+    def search_by(scorer: Scorer, among: Mask | None) -> Search:
+        return partial(top_n, scorer, exclude=exclude, allowed=among, ties=ties)
+
+    fill = None
+    if popular is not None and options.fill == "popular" and len(queries):
+        everyone = popular._with(n_users=int(queries.max()) + 1)
+        fill = search_by(everyone, allowed)
+    searches = _Searches(partial(search_by, scorer), fill, allowed)
+    return searches.blocks(queries, labels, n, model, ratings, options, new)
 
 
 def _queried(

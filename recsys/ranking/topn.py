@@ -37,6 +37,11 @@ _PAYS_AFTER = 32  # number of small searches after which the items are ordered
 _MANY = 64  # candidates of a user, in addition to n, from which the best are selected one by one
 
 
+SOURCES = ("model", "fill", "slot")
+"""Reasons for which an item is in a list: its score, a short list, or a reserved place."""
+MODEL, FILL, SLOT = range(3)
+
+
 class Scorer(Protocol):
     """Protocol for the scores that top-N search needs; see `recsys.models.base.Model`.
 
@@ -58,13 +63,15 @@ class TopN:
     """The best items of some users: one entry per user and rank, best first.
 
     `rows` are the positions of the users in the query, ascending; `ranks` begin at 1. A user has
-    fewer than n entries, possibly none, if fewer items are allowed.
+    fewer than n entries, possibly none, if fewer items are allowed. `sources` tell why an item is
+    in a list, as positions in `SOURCES`; None if all items are there by their score.
     """
 
     rows: Indices
     items: Indices
     ranks: NDArray[np.int32]
     scores: Floats
+    sources: NDArray[np.int8] | None = None
 
     @classmethod
     def joined(cls, parts: Iterable[TopN]) -> TopN:
@@ -80,6 +87,14 @@ class TopN:
         """Return the entries at other positions in the query."""
         return replace(self, rows=rows)
 
+    def with_ranks(self, ranks: Indices) -> TopN:
+        """Return the entries with other ranks."""
+        return replace(self, ranks=ranks.astype(np.int32))
+
+    def with_source(self, source: int) -> TopN:
+        """Return the entries with one source, a position in `SOURCES`."""
+        return replace(self, sources=np.full(len(self), source, np.int8))
+
     def by_row(self) -> TopN:
         """Return the entries in the order of their rows."""
         return self.take(np.argsort(self.rows, kind="stable"))
@@ -88,7 +103,8 @@ class TopN:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        return iter((self.rows, self.items, self.ranks, self.scores))
+        columns = (self.rows, self.items, self.ranks, self.scores)
+        return iter(columns if self.sources is None else (*columns, self.sources))
 
 
 def top_n(

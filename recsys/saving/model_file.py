@@ -188,6 +188,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
         As in `Ratings`.
     title : str or None
         Column of the item table with titles.
+    is_catalogue : bool
+        Whether the items without a row in the item table are not to be recommended.
     rule : EventRule
         Rule by which the ratings were made of events.
     feedback : FeedbackEntry or None
@@ -217,6 +219,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     parent: str | None = None
     tag: str | None = None
     title: str | None = None
+    is_catalogue: bool = False
     rule: EventRule = EventRule()
     feedback: FeedbackEntry | None = None
     reading: dict[str, Scalar | list[float] | dict[str, float]] = {}

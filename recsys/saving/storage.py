@@ -158,6 +158,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             feature_request=ratings.feature_request,
             untyped=list(ratings.untyped),
             title=None if ratings.item_table is None else ratings.item_table.title,
+            is_catalogue=ratings.axis("item").offered is not None,
             rule=ratings.rule,
             feedback=model_file.FeedbackEntry.from_feedback(ratings.feedback),
             reading=provenance.reading,
@@ -421,7 +422,12 @@ def _saved_features(arrays: Arrays, manifest: Manifest, kind: str) -> Features |
     }
     frame = saved_table(arrays, manifest, name)
     check_features(frame, kind, kinds)
-    return Features(frame, cast("dict[str, FeatureKind]", kinds), read_as=read_as)
+    return Features(
+        frame,
+        cast("dict[str, FeatureKind]", kinds),
+        read_as=read_as,
+        is_catalogue=kind == "item" and manifest.is_catalogue,
+    )
 
 
 def _saved_events(

@@ -26,7 +26,7 @@ from recsys.predictions import clip_to_range, user_contributions
 from recsys.ranking.filters import rows_where
 from recsys.ranking.lists import ListOptions
 from recsys.ranking.rerank import prepare_lists, similar_lists
-from recsys.ranking.topn import CsrPairs, KnownUsers, TopN, top_n
+from recsys.ranking.topn import SOURCES, CsrPairs, KnownUsers, TopN, top_n
 from recsys.recommender import Recommender
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
@@ -283,9 +283,7 @@ class Responses:
         """Return recommendations with all options of `Recommender.recommend`."""
         lists: list[Json] = []
         model, ratings = recommender.model, recommender.ratings
-        popular = None  # unknown users raise an error
-        if options.cold_start != "error":
-            popular = recommender._popular
+        popular = recommender._popular_for(options)
         indices = ratings.users.find(users).tolist()
         for part in pieces(len(users), self._piece):
             check_time()
@@ -316,11 +314,13 @@ class Responses:
         blocks = similar_lists(
             recommender._item_similarity,
             indices,
+            self.ratings.items.take(indices),
             n,
             recommender.model,
             self.ratings,
             options,
             recommender._new,
+            recommender._popular_for(options),
             recommender._listed,
             CsrPairs.diagonal(self.ratings.n_items),
         )
@@ -504,6 +504,9 @@ class Responses:
                 flags = self._is_new[top.items].tolist()
                 for entry, is_new in zip(entries, flags, strict=True):
                     entry["new"] = is_new
+            if top.sources is not None:
+                for entry, source in zip(entries, top.sources, strict=True):
+                    entry["source"] = SOURCES[source]
             rows = top.rows.tolist()
             for row, entry in zip(rows, entries, strict=True):
                 lists[row].append(entry)

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from recsys.data.ids import Ids
+from recsys.ranking.filters import check_modest
 from recsys.ranking.lists import ListOptions
 from recsys.serve import schemas
 from recsys.serve.catalogue import Id, Json
@@ -117,17 +118,34 @@ def sees_users(request: Request) -> None:
         raise ProblemError("forbidden", objection)
 
 
+def _check_condition(request: Request, condition: str) -> None:
+    """Reject a condition that is not from a trusted client, or that would be expensive."""
+    access = _service(request).access
+    level = request.state.level
+    objection = access.objection(level, request.scope, "conditions")
+    if objection is not None:
+        hint = "Name the condition in the settings of the service (--condition)."
+        raise ProblemError("forbidden", f"{objection} {hint}")
+    # Functions of SQL could need much time and memory.
+    check_modest(condition)
+
+
 def _options(
     request: Request, answers: Responses, values: Mapping[str, Any]
 ) -> ListOptions:
     """Return the options of lists in a request, which may need the API key."""
-    if values["where"] is not None:
-        level = request.state.level
-        access = _service(request).access
-        objection = access.objection(level, request.scope, "conditions")
-        if objection is not None:
-            hint = "Name the condition in the settings of the service (--condition)."
-            raise ProblemError("forbidden", f"{objection} {hint}")
+    slots = []
+    untrusted = [values["where"]]
+    for text in values["slots"]:
+        count, mark, condition = text.partition(":")
+        named = answers.conditions.get(condition.strip())
+        slots.append(f"{count}{mark}{named or condition}")
+        if named is None:
+            untrusted.append(condition)
+    for condition in untrusted:
+        if condition is not None:
+            _check_condition(request, condition)
+    values = {**values, "slots": slots}
     condition = answers.condition(values["condition"])
     return schemas.service_options(values, condition)
 

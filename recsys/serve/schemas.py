@@ -19,7 +19,6 @@ from pydantic import (
     model_validator,
 )
 
-from recsys.ranking.filters import check_modest
 from recsys.ranking.lists import DEFAULTS, ListOptions, declarations
 from recsys.serve.settings import LENGTH
 
@@ -94,6 +93,9 @@ class RankedItem(NamedItem):
     rank: Place
     score: Finite
     new: bool | None = Field(None, description="True if the item has no ratings.")
+    source: Literal["model", "fill", "slot"] | None = Field(
+        None, description="Reason for the item in a list with `fill` or `slots`."
+    )
     # Absent, not null, unless the request has `explain`.
     because: list[ReasonBody] | None = Field(
         None, description="Largest contributions to the score."
@@ -372,6 +374,10 @@ def list_fields(*, of_users: bool = True) -> dict[str, tuple[Any, Any, Any]]:
             kind = list[IdBody]
             default = []
             limits["description"] = option.help.replace("File of", "Ids of")
+        elif option.kind == "texts":
+            kind = list[Annotated[str, Field(max_length=option.max_length)]]
+            default = []
+            limits["max_length"] = 10
         elif option.max_length is not None:
             limits["max_length"] = option.max_length
         declared[option.service] = kind, default, limits
@@ -449,12 +455,7 @@ else:
 def service_options(values: Mapping[str, Any], condition: str | None) -> ListOptions:
     """Return the options of lists in the parameters of a request.
 
-    Items have to meet the `condition`, too, whose author is trusted.
-
-    Raises
-    ------
-    DataError
-        If a condition would be expensive.
+    Items have to meet the `condition` of the service, too.
     """
     chosen: dict[str, Any] = {}
     for name, option in declarations().items():
@@ -465,11 +466,10 @@ def service_options(values: Mapping[str, Any], condition: str | None) -> ListOpt
             value = not value
         if option.kind == "ids":
             value = [*value] or None
+        if option.kind == "texts":
+            value = tuple(value)
         chosen[name] = value
     where = chosen.get("where")
-    # Functions of SQL could need much time and memory.
-    if where is not None:
-        check_modest(where)
     if condition is not None:
         chosen["where"] = condition if where is None else f"({where}) AND {condition}"
     return ListOptions(**chosen)

@@ -226,6 +226,26 @@ def test_a_new_model_has_the_table_at_once(saved, tmp_path):
         assert removed not in shop.items("/v1/recommend/105")
 
 
+def test_lists_are_full_and_say_why_an_item_is_there(shop):
+    options = "at_most=1&per=genre&fill=popular&slots=2:available&n=10"
+    for target in ("/v1/recommend/105", "/v1/similar/3"):
+        rows = shop.get(f"{target}?{options}").json["items"]
+        sources = [row["source"] for row in rows]
+        assert sources == ["model"] * 3 + ["fill"] * 5 + ["slot"] * 2
+        assert all(int(row["item"]) % 4 for row in rows[-2:])
+    body = {"users": [105], "n": 4, "slots": ["1:stock = 3"]}
+    (listed,) = shop.post("/v1/recommend", body).json["results"]
+    assert listed["items"][3]["source"] == "slot"
+    assert int(listed["items"][3]["item"]) % 4 == 3
+    python = Recommender.load(shop.service.settings.model).with_item_table(shop.path)
+    expected = python.recommend(105, n=4, slots="1:stock = 3")["item"]
+    assert [int(row["item"]) for row in listed["items"]] == expected.to_list()
+    proxied = {"x-forwarded-for": "203.0.113.7"}
+    reply = shop.get("/v1/recommend/105?slots=2:year>0", proxied)
+    assert (reply.status, "--condition" in reply.json["detail"]) == (403, True)
+    assert shop.get(f"/v1/recommend/105?{options}", proxied).status == 200
+
+
 def test_python_and_the_service_have_the_same_lists(shop):
     shop.change(ITEMS.head(30))
     recommender = Recommender.load(shop.service.settings.model)
