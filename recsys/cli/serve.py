@@ -237,6 +237,9 @@ def _keys(
             keys += _keys_in_file(value[1:], option.opts[0])
         else:
             keys.append(value)
+    is_set = context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP
+    reason = f"{option.opts[0]} in recsys.toml has no key; set it, or leave it out."
+    require(keys or not is_set, reason, CommandError)
     return tuple(keys) or None
 
 

@@ -125,6 +125,8 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
             allow_origins=chosen.cors,
             allow_methods=("GET", "POST"),
             allow_headers=_HEADERS,
+            # `navigator.sendBeacon`, which sends events while a page is left, needs it.
+            allow_credentials="*" not in chosen.cors,
         )
     app.include_router(routes)
     app.include_router(health)

@@ -18,7 +18,8 @@ from recsys.serve.trial import Trial
 
 T = TypeVar("T")
 
-_PATIENCE = 60.0  # seconds until a load that the system has failed is tried again
+_PAUSE = 2.0  # seconds until a load that failed is tried again; doubled for the next
+_LONGEST_PAUSE = 300.0
 _RENAMES = 0.1  # seconds for which a path may be missing between two renames
 _FOLDERS = re.compile(r"(?<![^\s'\"(=])/(?:[^\s'\"/]+/)*(?=[^\s'\"/])")  # absolute path
 
@@ -30,10 +31,11 @@ class Slot(Generic[T]):
 
     `check` loads a directory that was renamed to the path, or that a moved link points to.
     Requests in progress keep the old model. If the new one cannot be loaded, it is rejected
-    and the old one is kept, until anything in the directory changes. The path is resolved
-    at every check; `load` takes the real path and returns the object to serve. After the
-    first check, a model is loaded in another process before, with `trial`: if it crashes,
-    the model is rejected as well.
+    and the old one is kept. It is tried again when anything in the directory changes, and
+    after growing pauses: a full memory or a broken mount may be over, though no file has
+    changed. The path is resolved at every check; `load` takes the real path and returns the
+    object to serve. After the first check, a model is loaded in another process before, with
+    `trial`: if it crashes, the model is rejected as well.
 
     Attributes
     ----------
@@ -54,6 +56,7 @@ class Slot(Generic[T]):
         self.rejected: str | None = None
         self._signature: Signature | None = None  # None before the first check
         self._retry_time = math.inf
+        self._pause = _PAUSE
 
     def loaded(self) -> T:
         """Return the served object.
@@ -71,11 +74,13 @@ class Slot(Generic[T]):
     def check(self) -> bool | None:
         """Load a new model from the path; return whether it is served, None if none is new.
 
+        A model that was rejected before, and is still, is not new.
         Only one thread at a time may call it.
         """
         while True:
             signature = signature_of(self.path)
-            if signature == self._signature and time.monotonic() < self._retry_time:
+            was_tried = signature == self._signature
+            if was_tried and time.monotonic() < self._retry_time:
                 return None
             try:
                 loaded = self._load_tried(Path(os.path.realpath(as_path(self.path))))
@@ -84,7 +89,7 @@ class Slot(Generic[T]):
                     time.sleep(_RENAMES)
                 if signature_of(self.path) == signature:
                     self._reject(error, signature)
-                    return False
+                    return None if was_tried else False
                 continue  # replaced meanwhile
             self._signature = signature
             self._retry_time = math.inf
@@ -110,12 +115,17 @@ class Slot(Generic[T]):
     def _reject(self, error: Exception, signature: Signature) -> None:
         """Keep the served model, and remember what was at the path."""
         reason = without_folders(str(error), self.path)
-        if reason != self.rejected or signature != self._signature:
+        is_new = signature != self._signature
+        if is_new or reason != self.rejected:
             state = "is not served" if self.current is None else "is served as before"
-            _log.error("%s %s %s until it is replaced.", error, self.path, state)
-        # A full memory or a broken mount may be over, though no file has changed.
-        is_of_system = isinstance(error.__cause__ or error, OSError | MemoryError)
-        self._retry_time = time.monotonic() + _PATIENCE if is_of_system else math.inf
+            _log.error(
+                "%s %s %s until it is replaced. Loads are tried again with growing pauses.",
+                error,
+                self.path,
+                state,
+            )
+        self._pause = _PAUSE if is_new else min(2 * self._pause, _LONGEST_PAUSE)
+        self._retry_time = time.monotonic() + self._pause
         self._signature = signature
         self.rejected = reason
 

@@ -203,6 +203,12 @@ def test_named_sites_may_send_lists_and_events_but_get_no_data_of_users(served):
     allowed = service.call("OPTIONS", "/v1/recommend", headers=preflight)
     assert allowed.status == 200
     assert "POST" in allowed.headers["access-control-allow-methods"]
+    headers = {"access-control-request-headers": "content-type,x-api-key,authorization"}
+    allowed = service.call("OPTIONS", "/v1/events", headers=preflight | headers)
+    assert allowed.status == 200
+    # `navigator.sendBeacon` always sends credentials.
+    assert allowed.headers["access-control-allow-credentials"] == "true"
+    assert allowed.headers["access-control-allow-origin"] == "https://shop.example"
 
 
 def test_errors_name_no_other_users(served):
@@ -437,3 +443,13 @@ def test_info_hides_keys(monkeypatch):
     settings = json.loads(result.stdout)["settings"]
     assert settings["serve --api-key"] == "hidden (RECSYS_API_KEY)"
     assert settings["RECSYS_SHOP_KEY"] == "hidden (sets no option)"
+
+
+@pytest.mark.parametrize("name", ["api-key", "list-key"])
+@pytest.mark.parametrize("value", ["[]", '""', '[""]'])
+def test_settings_without_a_key_are_an_error(saved, tmp_path, monkeypatch, name, value):
+    monkeypatch.chdir(tmp_path)
+    Path("recsys.toml").write_text(f"[serve]\n{name} = {value}\n", encoding="utf-8")
+    result = CliRunner().invoke(cli, ["serve", str(saved["als"]), "--port", "0"])
+    assert result.exit_code == 1
+    assert name in result.output.replace("_", "-")

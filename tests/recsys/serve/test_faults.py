@@ -15,7 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -24,6 +26,7 @@ import uvicorn
 from serving import Application, Command
 from uvicorn.server import ServerState
 
+from recsys.errors import ModelFileError
 from recsys.ranking.lists import ListOptions
 from recsys.serve import create_app
 from recsys.serve.connection import BoundedConnection
@@ -207,6 +210,34 @@ def test_a_rejected_model_is_tried_again_when_any_file_changes(saved, model, tmp
     shutil.copy(tmp_path / "array", model / "arrays" / "item_factors.npy")
     assert slot.check()
     assert slot.current.recommender.model.name == "ials"
+
+
+def test_a_rejected_model_is_tried_again_after_growing_pauses(monkeypatch, tmp_path):
+    """No file has changed: a mount was broken, or the memory was full."""
+    clock = [0.0]
+    loads: list[float] = []
+
+    def load(path: Path) -> str:
+        loads.append(clock[0])
+        if clock[0] < 100:
+            raise ModelFileError(f"{path} is damaged.")
+        return "served"
+
+    fake = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None)
+    monkeypatch.setattr("recsys.serve.slots.time", fake)
+    slot = Slot(str(tmp_path), load)
+    outcomes = []
+    for second in range(1000):
+        clock[0] = float(second)
+        outcomes.append(slot.check())
+    # Rejected once and served once; in between, it is not a new model.
+    assert [outcome for outcome in outcomes if outcome is not None] == [False, True]
+    assert slot.current == "served"
+    assert slot.rejected is None
+    pauses = [after - before for before, after in pairwise(loads)]
+    assert pauses[0] <= 5
+    assert all(after >= 1.5 * before for before, after in pairwise(pauses))
+    assert len(loads) < 10
 
 
 def test_a_model_that_arrives_file_by_file_is_served_when_it_is_complete(saved, model):
