@@ -13,7 +13,7 @@ from recsys.changes import check_range, encoded_rows
 from recsys.data.axis import Axis
 from recsys.data.columns import of_roles, usual_column
 from recsys.data.csr import Entries, Values, compact_times, encode, to_csr
-from recsys.data.events import Collected
+from recsys.data.events import Collected, common_kinds
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ids import Ids, as_id_series, query_series
@@ -81,6 +81,8 @@ def folded_users(
             None if known.seconds is None else weighted.seconds,
         )
         new = _with_new(known, weighted.users, entries, user_table)
+        if weighted.rule.kinds:
+            new = _with_kinds(new, weighted, known.rule)
     if user_features is not None and encoder is not None:
         described = encoder.row(user_features, known.user_table)
         if new.n_users != 1:
@@ -149,7 +151,26 @@ def _weighted_like(
     # The weights count from the newest event of the model, as those in the model do.
     later = max(0.0, float(known.seconds.max()) - float(ratings.seconds.max()))
     weights = ratings.values * np.exp2(-later / half_life)
-    return ratings.with_values(weights.astype(np.float32))
+    weighted = ratings.with_values(weights.astype(np.float32))
+    return replace(weighted, events=ratings.events, rule=ratings.rule)
+
+
+def _with_kinds(new: Ratings, weighted: Ratings, known: EventRule) -> Ratings:
+    """Return ratings of new users with the events behind them, which have kinds.
+
+    The kinds that other users have are known, too.
+    """
+    assert weighted.events is not None
+    users = np.arange(weighted.n_users)
+    items = new.items.index(weighted.items.values)
+    events = weighted.events.renumbered(users, weighted.n_users, items)
+    kinds, weights = common_kinds([known, weighted.rule])
+    codes = np.array([kinds.index(kind) for kind in weighted.rule.kinds], np.uint8)
+    return replace(
+        new,
+        events=replace(events, kinds=codes[events.kinds]),
+        rule=replace(weighted.rule, kinds=kinds, weights=weights),
+    )
 
 
 def _history_frame(source: HistoryLike, *, needs_values: bool) -> pl.DataFrame:

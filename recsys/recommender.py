@@ -478,6 +478,8 @@ class Recommender:
         history: HistoryLike | None = None,
         user_features: FeaturesLike | None = None,
         exclude_seen: bool = True,
+        seen: str | Sequence[str] | None = None,
+        repeat_where: str | pl.Expr | None = None,
         items: IdsLike | None = None,
         block: BlockLike | None = None,
         where: str | pl.Expr | None = None,
@@ -502,6 +504,12 @@ class Recommender:
             Features of a new user to recommend to, with or without a history (see `fold_in`).
         exclude_seen : bool
             Leave out the items that the user has rated.
+        seen : str or sequence of str, optional
+            Kinds of events that count as seen, such as ``"purchase,cart"``; items with other events
+            may be recommended. By default, all events count. The kinds are those with a weight in
+            the reading (``event_weights``).
+        repeat_where : str or polars expression, optional
+            Condition, as `where`, on seen items that may be recommended again.
         items : sequence of item ids, optional
             Recommend only these.
         block : sequence of item ids, frame or mapping, optional
@@ -542,6 +550,8 @@ class Recommender:
         """
         options = ListOptions(
             exclude_seen=exclude_seen,
+            seen=seen,
+            repeat_where=repeat_where,
             items=items,
             block=block,
             where=where,

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 import polars.selectors as cs
+from numpy.typing import NDArray
 
+from lowrank.kernels import row_places
 from recsys.data.columns import of_roles
 from recsys.data.features import Features
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models.parts import Mask
+from recsys.messages import close_matches, did_you_mean
+from recsys.models.parts import Indices, Mask
+from recsys.ranking.lists import ListOptions
 from recsys.ranking.topn import CsrPairs
 
 BlockLike: TypeAlias = "IdsLike | FrameLike | Mapping[Any, IdsLike]"
@@ -84,6 +88,77 @@ def blocked_pairs(
         return block, None  # type: ignore[return-value]
     pairs = of_roles(block, ("item",), ("user",))  # type: ignore[arg-type]
     return (None, pairs) if "user" in pairs.columns else (pairs["item"], None)
+
+
+def seen_pairs(
+    ratings: Ratings, users: Indices, options: ListOptions, new: Mask | None
+) -> CsrPairs:
+    """Return the items of each of some users that lists leave out because they are seen.
+
+    Raises
+    ------
+    DataError
+        If the options contradict each other, or a kind of event does not exist.
+    """
+    if not options.exclude_seen:
+        if options.seen is not None or options.repeat_where is not None:
+            raise DataError(
+                "Without exclude_seen (with --include-seen), all seen items are recommended "
+                "again; leave out seen and repeat_where."
+            )
+        return CsrPairs(np.zeros_like(ratings.indptr), ratings.indices[:0])
+    if options.seen is None and options.repeat_where is None:
+        return CsrPairs(ratings.indptr, ratings.indices)
+    known = np.unique(users[users < ratings.n_users])
+    places, ends = row_places(ratings.indptr, known)
+    rows = np.repeat(np.arange(len(known)), np.diff(ends))
+    items = ratings.indices[places]
+    is_seen = np.ones(len(items), np.bool_)
+    if options.seen is not None:
+        pairs = rows * np.int64(ratings.n_items) + items
+        is_seen = np.isin(pairs, _pairs_of_kinds(ratings, known, options.seen))
+    if options.repeat_where is not None:
+        condition = options.repeat_where
+        is_repeated = rows_where(condition, ratings, new=new, label="repeat_where")
+        is_seen &= ~is_repeated[items]
+    counts = np.zeros(ratings.n_users, np.int64)
+    counts[known] = np.bincount(rows[is_seen], minlength=len(known))
+    return CsrPairs(np.append(0, np.cumsum(counts)), items[is_seen])
+
+
+def _pairs_of_kinds(
+    ratings: Ratings, users: Indices, seen: str | Sequence[str]
+) -> NDArray[np.int64]:
+    """Return pairs with events of some kinds: position in `users` * n_items + item.
+
+    Raises
+    ------
+    DataError
+        If there are no kinds, or not all of these.
+    """
+    events = ratings.events
+    kinds = ratings.rule.kinds
+    if events is None or events.kinds is None:
+        raise DataError(
+            "seen: these data have no kinds of events. A model keeps the kinds that have weights, "
+            "as with --event-weight purchase=1,view=1 (event_weights=)."
+        )
+    names = [seen] if isinstance(seen, str) else [*seen]
+    # A kind may have a comma in its name.
+    if isinstance(seen, str) and seen not in kinds:
+        names = [name.strip() for name in seen.split(",")]
+    for name in names:
+        if name not in kinds:
+            hint = did_you_mean(close_matches(name, kinds, 1))
+            raise DataError(
+                f"seen: there is no kind of event {name!r}; the kinds are {', '.join(kinds)}.{hint}"
+            )
+    codes = [kinds.index(name) for name in names]
+    places, ends = row_places(events.indptr, users)
+    places_of_kinds = np.isin(events.kinds[places], codes)
+    rows = np.repeat(np.arange(len(users)), np.diff(ends))[places_of_kinds]
+    items = events.items[places[places_of_kinds]]
+    return rows * np.int64(ratings.n_items) + items
 
 
 def with_blocked(

@@ -54,6 +54,24 @@ class ListOptions:
         service="include_seen",
         of_users=True,
     )
+    seen: str | Sequence[str] | None = _declared(
+        None,
+        "text",
+        "Kinds of events that count as seen, such as purchase,cart; by default all.",
+        metavar="KIND,...",
+        service="seen",
+        max_length=1000,
+        of_users=True,
+    )
+    repeat_where: str | pl.Expr | None = _declared(
+        None,
+        "text",
+        'SQL condition on seen items to recommend again, such as "consumable".',
+        metavar="CONDITION",
+        service="repeat_where",
+        max_length=1000,
+        of_users=True,
+    )
     cold_start: ColdUser = _declared(
         "error",
         "choice",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -26,6 +26,7 @@ from recsys.ranking.filters import (
     blocked_pairs,
     candidate_mask,
     rows_where,
+    seen_pairs,
     with_blocked,
 )
 from recsys.ranking.lists import ListOptions
@@ -62,14 +63,11 @@ def prepare_lists(
         meets = np.append(meets, none_of_unknown)[indices]
         indices = indices[meets]
         labels = labels.filter(pl.Series(meets))
-    indptr = ratings.indptr
+    exclude = seen_pairs(ratings, indices, options, new)
     if len(unknown):
         # Unknown users have rows without ratings, after all others.
-        empty_rows = np.full(len(unknown), ratings.nnz)
-        indptr = np.append(indptr, empty_rows)
-    exclude = CsrPairs(indptr, ratings.indices)
-    if not options.exclude_seen:
-        exclude = CsrPairs(np.zeros_like(indptr), ratings.indices[:0])
+        empty_rows = np.full(len(unknown), len(exclude.indices))
+        exclude = replace(exclude, indptr=np.append(exclude.indptr, empty_rows))
     block, pairs = blocked_pairs(options.block)
     if pairs is not None:
         exclude = with_blocked(exclude, pairs, ratings, unknown)

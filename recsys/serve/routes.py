@@ -142,10 +142,14 @@ def _options(
         slots.append(f"{count}{mark}{named or condition}")
         if named is None:
             untrusted.append(condition)
+    repeat_where = values.get("repeat_where")
+    named = answers.conditions.get(repeat_where)
+    if named is None:
+        untrusted.append(repeat_where)
     for condition in untrusted:
         if condition is not None:
             _check_condition(request, condition)
-    values = {**values, "slots": slots}
+    values = {**values, "slots": slots, "repeat_where": named or repeat_where}
     condition = answers.condition(values["condition"])
     return schemas.service_options(values, condition)
 
@@ -255,9 +259,10 @@ async def recommend(
 ) -> Answer:
     """Recommend items to a known user.
 
-    Reasons (`explain`) and items of the history (`include_seen`) are data of the user.
+    Reasons (`explain`) and items of the history (`include_seen`, `seen`, `repeat_where`) are
+    data of the user.
     """
-    if explain or values["include_seen"]:
+    if explain or _shows_history(values):
         sees_users(request)
     # In an A/B test, the user decides on the model.
     answers = service.answers(variant, user)
@@ -266,6 +271,11 @@ async def recommend(
         answers.recommend, [user], service.check_n(n), options, explain
     )
     return Answer(service.recorded(lists, variant)[0])
+
+
+def _shows_history(values: Mapping[str, Any]) -> bool:
+    """Return whether the options of a request may tell which items a user has seen."""
+    return any(values[name] for name in ("include_seen", "seen", "repeat_where"))
 
 
 def _with_ids(values: Mapping[str, Any], ids: Ids) -> dict[str, Any]:
@@ -307,7 +317,7 @@ async def recommend_to(
     n = service.check_n(body.n)
     values = body.model_dump()
     if body.users is not None:
-        if body.explain or values["include_seen"]:
+        if body.explain or _shows_history(values):
             sees_users(request)
         # Before the work, which is proportional to both numbers.
         service.check_batch(len(body.users), "users", body.n)
