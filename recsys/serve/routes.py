@@ -143,13 +143,15 @@ def _options(
         if named is None:
             untrusted.append(condition)
     repeat_where = values.get("repeat_where")
-    named = answers.conditions.get(repeat_where)
-    if named is None:
-        untrusted.append(repeat_where)
+    if repeat_where is not None:
+        named = answers.conditions.get(repeat_where)
+        if named is None:
+            untrusted.append(repeat_where)
+        values = {**values, "repeat_where": named or repeat_where}
     for condition in untrusted:
         if condition is not None:
             _check_condition(request, condition)
-    values = {**values, "slots": slots, "repeat_where": named or repeat_where}
+    values = {**values, "slots": slots}
     condition = answers.condition(values["condition"])
     return schemas.service_options(values, condition)
 

@@ -101,6 +101,10 @@ def test_the_service_has_both_options(run, shop):
         assert "the kinds are cart, purchase, view" in wrong.json["detail"]
         costly = service.get("/v1/recommend/1?repeat_where=repeat(title,9)='x'", key)
         assert costly.status == 400
+    named = {"again": "consumable = 1"}
+    with Application(create_app(str(shop), conditions=named)) as service:
+        reply = service.ready().get("/v1/recommend/1?repeat_where=again")
+        assert items(reply) == {"rye", "tea", "jam"}
     # What a user has only viewed is known to the owner of the key.
     with Application(create_app(str(shop), list_key="lists", api_key="key")) as service:
         service.ready()
