@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,15 +20,24 @@ from recsys.models.base import Model, Progress, predicted_ratings
 from recsys.models.histories import Histories
 from recsys.models.holdout import TOP, HeldOut, Lists, growing_blends, ndcg_of
 from recsys.models.linear_filter import default_factors
-from recsys.models.parameters import model, random_state_parameter, threads_parameter
+from recsys.models.parameters import (
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
+)
 from recsys.models.parts import Floats
 from recsys.models.registry import model_class, seeded_model
 from recsys.provenance import FitRequest
 
-CANDIDATES = "als", "bayes", "spectral", "ials", "ease", "sparse-ease"
+CANDIDATES = "als", "bayes", "spectral", "ials", "ease", "sparse-ease", "next"
 """Names of the models that may be candidates, of ratings and of interactions."""
 
+Purpose = Literal["later", "next"]
+"""Use of the lists: what comes at any later time, or what comes next."""
+
 _ENOUGH = 2_000  # minimum number of ratings for a comparison
+_ENOUGH_USERS = 100  # minimum number of users with a last item for one
 _FEW_ITEMS = 2_000  # maximum number of items for `ease`, whose fit is cubic in it
 # Maximum numbers of ratings, to bound fit times.
 _MOST_FOR_LINKED = 20_000_000
@@ -65,13 +74,15 @@ class Candidate:
 class Choice:
     """Candidate models for the data, and the reason for them.
 
-    `ratings` are converted to implicit feedback if their values are not grades. `str()` returns
-    the candidates and the reason.
+    `ratings` are converted to implicit feedback if their values are not grades. If `purpose` is
+    "next", lists are judged by the last item of each user. `str()` returns the candidates and the
+    reason.
     """
 
     candidates: tuple[Candidate, ...]
     ratings: Ratings
     reason: str
+    purpose: Purpose = "later"
 
     @property
     def is_open(self) -> bool:
@@ -115,7 +126,7 @@ class _Verdict(NamedTuple):
     verdict: str
 
 
-def choose_model(ratings: Ratings) -> Choice:
+def choose_model(ratings: Ratings, purpose: Purpose = "later") -> Choice:
     """Choose candidate models by the kind and size of the data, without fitting any.
 
     ===========================================  ==================================================
@@ -130,6 +141,9 @@ def choose_model(ratings: Ratings) -> Choice:
                                                  ratings, and `bayes` for up to 2 million
     ===========================================  ==================================================
 
+    If the purpose is what comes "next", ratings are interactions, and `next` is a candidate, too.
+    This needs times.
+
     Fewer than 2,000 ratings are too few for a comparison. The only candidate is then `spectral` or
     `als`, with at most as many factors as there are users and items.
 
@@ -141,6 +155,8 @@ def choose_model(ratings: Ratings) -> Choice:
     >>> str(choice), choice.ratings.implicit
     ('spectral, 1 factor: all ratings are 1, which makes them implicit feedback', True)
     """
+    if purpose == "next":
+        return _choose_for_next(ratings)
     feedback = feedback_of(ratings)
     is_small = ratings.n_ratings < _ENOUGH
     if feedback.kind == "grades" and not ratings.implicit:
@@ -166,9 +182,40 @@ def choose_model(ratings: Ratings) -> Choice:
             ratings,
             reason,
         )
+    return Choice(_list_models(ratings), ratings, reason)
+
+
+def _list_models(ratings: Ratings) -> tuple[Candidate, ...]:
+    """Return the candidates for lists of items from interactions."""
     ease = "ease" if ratings.n_items <= _FEW_ITEMS else "sparse-ease"
-    names = ("spectral", "ials", ease)
-    return Choice(tuple(map(Candidate, names)), ratings, reason)
+    return tuple(map(Candidate, ("spectral", "ials", ease)))
+
+
+def _choose_for_next(ratings: Ratings) -> Choice:
+    """Choose candidates for what comes next, or as for later if there is no order."""
+    seconds = ratings.seconds
+    if seconds is None or not len(seconds) or seconds.min() == seconds.max():
+        choice = choose_model(ratings)
+        times = "no timestamps" if seconds is None else "no different timestamps"
+        reason = f"{choice.reason}; there are {times}, so next is not tried and"
+        return replace(choice, reason=f"{reason} models are compared as for later")
+    feedback = feedback_of(ratings)
+    reason = feedback.reason
+    interactions = as_implicit(ratings)
+    if ratings.implicit and feedback.kind != "counts":
+        reason = "there are no ratings, only interactions"
+        interactions = ratings
+    elif feedback.kind == "grades":
+        low, high = ratings.value_range()
+        reason = f"ratings between {low:g} and {high:g} count as interactions"
+    n_judges = int(np.count_nonzero(interactions.counts("user") > 1))
+    if n_judges < _ENOUGH_USERS:
+        few = counted(n_judges, "user")
+        reason += f"; for what comes next, {few} with two items are too few to compare"
+        return Choice((Candidate("next"),), interactions, reason, "next")
+    reason += "; judged by the last item of each user, for what comes next"
+    candidates = (*_list_models(interactions), Candidate("next"))
+    return Choice(candidates, interactions, reason, "next")
 
 
 @model
@@ -185,6 +232,9 @@ class Auto(Model):
     the NDCG by more than its standard error and by at least 0.5% (1% above three million
     interactions), measured on users that the weights were not chosen on. The winner is fitted to
     all data.
+
+    With ``purpose="next"``, `next` is a candidate, too, and lists are judged by the last new item
+    of each user instead. Without times, `findings` say that this is not possible.
 
     `recsys.Recommender` keeps the winner as its model: it is saved, explained and updated as such.
 
@@ -203,6 +253,11 @@ class Auto(Model):
     name = "auto"
     summary = "The best of several models for the data, compared on held-out ratings."
 
+    purpose: str = parameter(
+        "later",
+        "Use of the lists: items at any later time, or the next one.",
+        choices=get_args(Purpose),
+    )
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
@@ -235,7 +290,8 @@ class Auto(Model):
 
     def choose(self, ratings: Ratings) -> Choice:
         """Return the candidates that suit the ratings, with the requested parameters."""
-        choice = choose_model(ratings).given(self._candidate_params)
+        purpose: Purpose = "next" if self.purpose == "next" else "later"
+        choice = choose_model(ratings, purpose).given(self._candidate_params)
         if self._is_compared:
             return choice
         return replace(choice, candidates=choice.candidates[:1])
@@ -292,7 +348,11 @@ class Auto(Model):
             )
             choice = replace(choice, candidates=candidates)
         self.candidate = choice.candidates[0]
-        folds = HeldOut.folds(ratings, self.random_state) if choice.is_open else []
+        folds = []
+        if choice.is_open and choice.purpose == "next":
+            folds = [HeldOut.last(ratings, self.random_state)]
+        elif choice.is_open:
+            folds = HeldOut.folds(ratings, self.random_state)
         if folds:
             compare = self._by_lists if ratings.implicit else self._by_error
             result = compare(choice, folds)

@@ -30,6 +30,7 @@ from recsys.messages import counted, nothing_at
 if TYPE_CHECKING:
     import polars as pl
 
+    from recsys.auto import Purpose
     from recsys.evaluation import Evaluation, Split
     from recsys.evaluation.results import Gate
     from recsys.evaluation.splits import Repeats
@@ -237,7 +238,8 @@ def _prepared(
         request.reader,
     )
     splits = [loaded] if isinstance(loaded, evaluation.Split) else [*loaded]
-    return _unfitted(_chosen_models(request.model, splits), splits, request)
+    names = _chosen_models(request.model, splits, request.fitting.purpose)
+    return _unfitted(names, splits, request)
 
 
 def _unfitted(
@@ -314,7 +316,9 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
             note(f"{counted(count, 'test rating')} {reason} left out")
     splits = dict(shared.splits)
     first_splits = [next(iter(splits.values()))]
-    names = _chosen_models(request.model, first_splits) if request.model else []
+    names = []
+    if request.model:
+        names = _chosen_models(request.model, first_splits, request.fitting.purpose)
     unfitted, first_splits = _unfitted(names, first_splits, request)
     return saved | unfitted, splits | dict.fromkeys(unfitted, first_splits[0])
 
@@ -331,13 +335,19 @@ def _labels(
     return [*places]
 
 
-def _chosen_models(names: Sequence[str], splits: list[Split]) -> list[str]:
+def _chosen_models(
+    names: Sequence[str], splits: list[Split], purpose: Purpose | None
+) -> list[str]:
     """Return the models to evaluate; without names, convert splits as `recsys fit` does."""
     from recsys.auto import as_implicit, choose_model
 
-    if names and "auto" not in names:
-        return [*dict.fromkeys(names)]
-    choice = choose_model(splits[0].train)
+    if "auto" not in names:
+        require(purpose is None, "--for needs --model auto.")
+        if names:
+            return [*dict.fromkeys(names)]
+    choice = choose_model(splits[0].train, purpose or "later")
+    if purpose == "next":
+        note(f"auto: {choice}")
     if choice.ratings.implicit != splits[0].train.implicit:
         note(f"{choice.reason}; use --model to treat them as ratings")
         for number, split in enumerate(splits):

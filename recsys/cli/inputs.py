@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from recsys.ranking.lists import ListOptions
     from recsys.recommender import Recommender
 
-_SHARED = {"random_state": "--seed", "threads": "--threads"}
+_SHARED = {"random_state": "--seed", "threads": "--threads", "purpose": "--for"}
 _TYPES = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
 _NAMED = 3
 _VISIBLE = (
@@ -261,19 +261,27 @@ def plan_fit(
     from recsys.recommender import Recommender
 
     if (name := fitting.model) is not None:
+        if fitting.purpose is not None:
+            raise click.UsageError(f"--for is for --model auto, not for {name}.")
         recommender = Recommender(name, **parameters_for([name], fitting)[name])
         note_weights([recommender.model], ratings)
         used = featured(ratings, reader, [recommender.model], unrated=True)
         return recommender, used, None
+    purpose = fitting.purpose or "later"
     names = dict.fromkeys(
-        candidate.model for candidate in choose_model(ratings).candidates
+        candidate.model for candidate in choose_model(ratings, purpose).candidates
     )
     parameters_for(names, fitting, shared=False)  # raises if they do not apply
-    auto = Auto(random_state=fitting.seed, threads=fitting.threads)
+    auto = Auto(purpose=purpose, random_state=fitting.seed, threads=fitting.threads)
     auto.requested(
         parameters_for(CANDIDATES, fitting, shared=False), is_compared=compare
     )
     choice = auto.choose(ratings)
+    if fitting.purpose == "later":
+        reason = (
+            f"{choice.reason}; judged by random held-out items, for what comes later"
+        )
+        choice = replace(choice, reason=reason)
     models = [
         candidate.unfitted(fitting.seed, fitting.threads)
         for candidate in choice.candidates
@@ -353,7 +361,11 @@ def parameters_for(
     declared = {
         model: {entry.name: entry for entry in parameters(model)} for model in models
     }
-    everywhere = {"random_state": fitting.seed, "threads": fitting.threads}
+    everywhere = {
+        "random_state": fitting.seed,
+        "threads": fitting.threads,
+        "purpose": fitting.purpose or "later",
+    }
     values_by_model: dict[str, dict[str, Any]] = {
         model: {name: everywhere[name] for name in everywhere.keys() & names}
         if shared

@@ -466,6 +466,13 @@ class FitOptions:
         show_default="chosen from the data",
         type=MODEL_NAME,
     )
+    purpose: Literal["next", "later"] | None = declared(
+        "",
+        "Use of the lists, by which auto compares models: the next item, or all later ones.",
+        "--for",
+        type=click.Choice(["next", "later"]),
+        show_default="later",
+    )
     factors: int | None = declared("N", "Number of latent factors.", type=COUNT)
     regularization: float | None = declared(
         "X",

@@ -173,9 +173,10 @@ def _chosen(
     """Choose a model; return its name, its parameters, and the ratings in its form."""
     from recsys.auto import Auto, choose_model
 
-    choice = choose_model(data)
+    purpose = fitting.purpose or "later"
+    choice = choose_model(data, purpose)
     names = dict.fromkeys(option.model for option in choice.candidates)
-    auto = Auto(random_state=fitting.seed, threads=fitting.threads)
+    auto = Auto(purpose=purpose, random_state=fitting.seed, threads=fitting.threads)
     auto.among(
         choice.given(inputs.parameters_for(names, fitting, shared=False)), blends=False
     )

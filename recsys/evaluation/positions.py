@@ -13,8 +13,9 @@ from recsys.data.events import aggregate, event_weights, repeated
 from recsys.data.kinds import EventRule
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.splits import Repeats, Split, event_order
+from recsys.evaluation.splits import Repeats, Split
 from recsys.models.histories import Histories
+from recsys.models.holdout import event_order
 
 _BLOCK = 2**20  # events of the histories that are folded in together
 _TICK = (

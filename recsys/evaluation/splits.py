@@ -16,6 +16,7 @@ from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.data.times import Moment, moment, shown_time
 from recsys.errors import DataError, check_choice, check_whole
 from recsys.messages import counted
+from recsys.models.holdout import last_events
 from recsys.readers import as_ratings
 
 NOTHING_KNOWN = (
@@ -278,45 +279,14 @@ def leave_last_split(
     models", which shows that the choice of the split changes the ranking of models.
     """
     check_whole("k", k, 1)
+    check_whole("random_state", random_state, 0)
     data = as_ratings(ratings)
     _timestamps(data, "leave_last_split")
-    log = data.log
-    n = len(log)
-    order = event_order(data, random_state)
-    is_counted = np.ones(n, np.bool_)
-    if repeats == "drop":
-        # Only the first event of each pair of user and item is new.
-        pairs = log.users[order] * np.int64(data.n_items) + log.items[order]
-        is_counted = _mask(n, np.unique(pairs, return_index=True)[1])
-    # Number of counted events of the same user up to each event, in the order of time.
-    running = np.cumsum(is_counted)
-    at_ends = np.append(0, running)[log.indptr]
-    sizes = np.diff(log.indptr)
-    position = running - np.repeat(at_ends[:-1], sizes)
-    # The first counted event of each user is for training, whatever k is.
-    remaining = np.repeat(np.maximum(np.diff(at_ends) - k, 1), sizes)
-    held_out = np.zeros(n, np.bool_)
-    held_out[order] = position > remaining
+    held_out = last_events(data, k, random_state, only_new=repeats == "drop")
     if not held_out.any():
         raise DataError("No user has two ratings, so none can be held out.")
     parameters = {"k": k, "random_state": random_state}
     return _split_events(data, held_out, "leave-last", parameters, repeats)
-
-
-def event_order(ratings: Ratings, random_state: int) -> NDArray[np.int64]:
-    """Return the order of time of the events of each user.
-
-    Events at the same time are in the order of the rows if the rows are in the order of time,
-    and otherwise in a random order.
-    """
-    log = ratings.log
-    n = len(log)
-    seconds = np.asarray(log.seconds)
-    in_order = ratings.in_time_order
-    if in_order is not None and in_order.all() and (np.diff(seconds) > 0).any():
-        return np.arange(n)
-    draws = _rng(random_state).random(n)
-    return np.lexsort((draws, seconds, log.users))
 
 
 def time_split(

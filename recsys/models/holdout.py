@@ -87,6 +87,21 @@ class HeldOut:
                 folds.append(fold)
         return folds
 
+    @classmethod
+    def last(cls, ratings: Ratings, random_state: int) -> HeldOut:
+        """Hold out the last new item of each user, sampling users of large data."""
+        generator = np.random.default_rng(random_state)
+        counts = np.diff(ratings.log.indptr)
+        is_sampled = np.zeros(ratings.n_users, np.bool_)
+        is_sampled[sampled_rows(counts, _MOST_INTERACTIONS, generator)] = True
+        is_used = is_sampled[ratings.log.users]
+        is_test = last_events(ratings, 1, random_state, only_new=True)
+        train = ratings.of_events(is_used & ~is_test)
+        test = ratings.of_events(is_used & is_test, aged=False)
+        # What the user had before is not recommended.
+        is_new = ~np.isin(_pairs(test), _pairs(train), assume_unique=True)
+        return cls(train, test.take(is_new))
+
     def __iter__(self) -> Iterator[Ratings]:
         return iter((self.train, self.test))
 
@@ -157,6 +172,55 @@ class HeldOut:
         relevant[rows, columns] = np.isin(rows * n_items + items, good_pairs)
         n_relevant = np.bincount(good_rows, minlength=len(users))
         return Lists(scores, relevant, n_relevant, top)
+
+
+def event_order(ratings: Ratings, random_state: int) -> Longs:
+    """Return the order of time of the events of each user.
+
+    Events at the same time are in the order of the rows if the rows are in the order of time,
+    and otherwise in a random order.
+    """
+    log = ratings.log
+    n = len(log)
+    seconds = np.asarray(log.seconds)
+    in_order = ratings.in_time_order
+    if in_order is not None and in_order.all() and (np.diff(seconds) > 0).any():
+        return np.arange(n)
+    draws = np.random.default_rng(random_state).random(n)
+    return np.lexsort((draws, seconds, log.users))
+
+
+def last_events(ratings: Ratings, k: int, random_state: int, *, only_new: bool) -> Mask:
+    """Mark the events from the k-th last one of each user on, but never the first.
+
+    With `only_new`, only events whose item is new to the user are counted.
+    """
+    log = ratings.log
+    n = len(log)
+    order = event_order(ratings, random_state)
+    is_counted = np.ones(n, np.bool_)
+    if only_new:
+        # Only the first event of each pair of user and item is new.
+        pairs = log.users[order] * np.int64(ratings.n_items) + log.items[order]
+        is_counted[:] = False
+        is_counted[np.unique(pairs, return_index=True)[1]] = True
+    # Number of counted events of the same user up to each event, in the order of time.
+    running = np.cumsum(is_counted)
+    at_ends = np.append(0, running)[log.indptr]
+    sizes = np.diff(log.indptr)
+    position = running - np.repeat(at_ends[:-1], sizes)
+    # The first counted event of each user is for training, whatever k is.
+    remaining = np.repeat(np.maximum(np.diff(at_ends) - k, 1), sizes)
+    is_last = np.zeros(n, np.bool_)
+    is_last[order] = position > remaining
+    return is_last
+
+
+def _pairs(ratings: Ratings) -> Longs:
+    """Return a number for each pair of user and item."""
+    users = ratings.user_index_of_nonzeros().astype(np.int64)
+    pairs: Longs = users * ratings.n_items + ratings.indices
+    return pairs
 
 
 @dataclass(frozen=True, slots=True)
