@@ -197,8 +197,10 @@ def _choose_for_next(ratings: Ratings) -> Choice:
     if seconds is None or not len(seconds) or seconds.min() == seconds.max():
         choice = choose_model(ratings)
         times = "no timestamps" if seconds is None else "no different timestamps"
-        reason = f"{choice.reason}; there are {times}, so next is not tried and"
-        return replace(choice, reason=f"{reason} models are compared as for later")
+        reason = (
+            f"{choice.reason}, and {times}, so next is not tried: judged as for later"
+        )
+        return replace(choice, reason=reason)
     feedback = feedback_of(ratings)
     reason = feedback.reason
     interactions = as_implicit(ratings)
@@ -211,9 +213,11 @@ def _choose_for_next(ratings: Ratings) -> Choice:
     n_judges = int(np.count_nonzero(interactions.counts("user") > 1))
     if n_judges < _ENOUGH_USERS:
         few = counted(n_judges, "user")
-        reason += f"; for what comes next, {few} with two items are too few to compare"
+        reason += (
+            f", and {few} with two items are too few to compare models (--for next)"
+        )
         return Choice((Candidate("next"),), interactions, reason, "next")
-    reason += "; judged by the last item of each user, for what comes next"
+    reason += "; for what comes next, judged by the last item of each user"
     candidates = (*_list_models(interactions), Candidate("next"))
     return Choice(candidates, interactions, reason, "next")
 
@@ -363,7 +367,7 @@ class Auto(Model):
             if len(folds) > 1:
                 size += f" of {len(folds)} splits"
             self.findings = [
-                f"compared {choice}",
+                f"compared {choice}".replace("; ", ", "),
                 f"{result.metric} on {size}: {', '.join(result.results)}",
                 f"chose {result.verdict}",
             ]

@@ -278,9 +278,7 @@ def plan_fit(
     )
     choice = auto.choose(ratings)
     if fitting.purpose == "later":
-        reason = (
-            f"{choice.reason}; judged by random held-out items, for what comes later"
-        )
+        reason = f"{choice.reason}; for what comes later, judged by random items"
         choice = replace(choice, reason=reason)
     models = [
         candidate.unfitted(fitting.seed, fitting.threads)

@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from click.testing import CliRunner
 
 from recsys.auto import Auto, Candidate, Choice, as_implicit, choose_model
+from recsys.cli.main import cli
 from recsys.data.feedback import judge_values
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
-from recsys.errors import NotFittedError
+from recsys.errors import DataError, NotFittedError
 from recsys.models.item_item import weight_unit
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
@@ -200,3 +202,111 @@ def test_as_implicit_leaves_who_has_what():
     assert implicit.implicit
     np.testing.assert_array_equal(implicit.values, 1)
     np.testing.assert_array_equal(implicit.indices, ratings.indices)
+
+
+def walks(n_users=300, n_items=60, seed=0):
+    """Users who go from item to item in one order: what comes next is planted."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for user in range(n_users):
+        item = int(rng.integers(n_items))
+        for step in range(10):
+            rows.append((user, item, 100 * user + step))
+            item = (
+                item + (1 if rng.random() < 0.8 else int(rng.integers(n_items)))
+            ) % n_items
+    return pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+
+
+def test_next_is_chosen_for_planted_transitions_and_only_when_requested():
+    ratings = Ratings.from_frame(walks())
+    assert "next" not in names_of(choose_model(ratings))
+    choice = choose_model(ratings, "next")
+    assert names_of(choice) == ["spectral", "ials", "ease", "next"]
+    assert "for what comes next, judged by the last item of each user" in choice.reason
+    auto = Auto(purpose="next")
+    recommender = Recommender(auto).fit(ratings)
+    fitted = recommender.model
+    assert fitted.name == "next" or "next" in fitted.members
+    # What followed item 7 most often is first after it.
+    assert recommender.recommend(history=[5, 6, 7], n=1)["item"][0] == 8
+    assert recommender.provenance.request.parameters == {"purpose": "next"}
+
+
+def test_the_winner_has_the_highest_ndcg_on_the_last_items():
+    frame = walks().with_columns(
+        # Without an order, next has nothing to win by.
+        timestamp=pl.Series(np.random.default_rng(1).permutation(3000))
+    )
+    auto = Auto(purpose="next")
+    Recommender(auto).fit(Ratings.from_frame(frame))
+    figures = dict(
+        pair.rsplit(" ", 1)
+        for pair in auto.findings[1].partition(": ")[2].split(", ")
+        if " + " not in pair
+    )
+    best = max(figures, key=lambda name: float(figures[name]))
+    assert best in auto.findings[2]
+
+
+@pytest.mark.parametrize("times", [None, 7])
+def test_without_times_it_says_why_next_is_not_tried(times):
+    frame = walks().with_columns(timestamp=pl.lit(times))
+    if times is None:
+        frame = frame.drop("timestamp")
+    choice = choose_model(Ratings.from_frame(frame), "next")
+    assert "next" not in names_of(choice)
+    assert "timestamps, so next is not tried: judged as for later" in choice.reason
+
+
+def test_grades_and_weights_of_what_comes_next():
+    grades = walks().with_columns(rating=pl.Series(1.0 + np.arange(3000) % 5))
+    choice = choose_model(Ratings.from_frame(grades), "next")
+    assert choice.ratings.implicit
+    assert not choice.ratings.weighted
+    assert choice.reason.startswith("ratings between 1 and 5 count as interactions")
+    weighted = Ratings.from_frame(
+        grades.rename({"rating": "amount"}), implicit=True, weight="amount"
+    )
+    assert choose_model(weighted, "next").ratings is weighted
+
+
+def test_few_users_cannot_compare_what_comes_next():
+    choice = choose_model(Ratings.from_frame(walks(n_users=20)), "next")
+    assert names_of(choice) == ["next"]
+    assert "20 users with two items are too few to compare" in choice.reason
+
+
+def test_the_default_is_for_later_and_unchanged():
+    ratings = Ratings.from_frame(walks())
+    assert Auto().purpose == "later"
+    assert str(choose_model(ratings, "later")) == str(choose_model(ratings))
+    with pytest.raises(DataError, match="purpose must be one of later, next"):
+        Auto(purpose="tomorrow")
+
+
+def test_the_command_says_what_the_lists_are_for(tmp_path):
+    def run(*arguments):
+        return CliRunner().invoke(cli, [*arguments])
+
+    clicks = tmp_path / "clicks.csv"
+    walks().write_csv(clicks)
+    model = str(tmp_path / "model")
+    fitted = run("fit", str(clicks), "--for", "next", "--out", model)
+    assert fitted.exit_code == 0
+    lines = fitted.stderr.splitlines()
+    assert lines[1].startswith("comparing spectral, ials, ease, next: ")
+    assert "for what comes next" in lines[1]
+    later = run("fit", str(clicks), "--for", "later", "--out", model, "--force")
+    assert "for what comes later, judged by random items" in later.stderr
+    for_next = ("--model", "auto", "--for", "next", "--method", "leave-last")
+    evaluated = run("evaluate", str(clicks), *for_next)
+    assert "auto: spectral, ials, ease, next: " in evaluated.stderr
+    assert evaluated.exit_code == 0, evaluated.output
+    wrong = run("fit", str(clicks), "--for", "next", "--model", "ease", "--out", "x")
+    assert wrong.exit_code == 2
+    assert "--for is for --model auto, not for ease" in wrong.stderr
+    wrong = run("evaluate", str(clicks), "--model", "ease", "--for", "next")
+    assert "--for needs --model auto" in wrong.stderr
+    wrong = run("fit", str(clicks), "-p", "auto.purpose=next", "--out", "x")
+    assert wrong.exit_code == 2
