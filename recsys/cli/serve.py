@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,7 @@ from recsys.addresses import whole
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
+from recsys.cli.group import Place
 from recsys.cli.group import variables as setting_variables
 from recsys.cli.output import atomic_file, check_file, note
 from recsys.cli.recommend import Source, source_options
@@ -34,19 +35,33 @@ _limit = functools.partial(cli.declared, section="Limits")
 _key = functools.partial(_access, "KEY,...", multiple=True, commas=True, secret=True)
 
 
+class _Sources(Place):
+    """Places, of which an environment variable has one per line: a path may have spaces."""
+
+    envvar_list_splitter = "\n"
+
+
 @cli.command(
     "serve",
     examples=[
         "recsys serve model",
         "recsys serve models/latest --host 0.0.0.0 --workers 2",
         "recsys serve model --item-table shop.db::products --condition 'available=stock > 0'",
+        "recsys serve --model films=models/films --model books=models/books",
         "recsys serve model --model-b other --share 0.1 --log requests.jsonl",
         "recsys serve model --host 0.0.0.0 --api-key @/run/secrets/recsys-key",
     ],
 )
-@click.argument("model", metavar="MODEL|INDEX", type=cli.PLACE)
+@click.argument("model", metavar="MODEL|INDEX", required=False, type=cli.PLACE)
 def serve(
-    model: str,
+    model: str | None,
+    models: tuple[str, ...] = cli.declared(
+        "NAME=PATH",
+        "Model to serve below /v1/models/NAME/; repeatable, in place of MODEL.",
+        "--model",
+        setting="models",
+        multiple=True,
+    ),
     host: str = cli.declared("", "Address to listen on.", default="127.0.0.1"),
     port: int = cli.declared(
         "",
@@ -67,10 +82,12 @@ def serve(
     index: str | None = cli.declared(
         "INDEX", "Index of `recsys lsi index`, served at /v1/search."
     ),
-    item_table: str | None = cli.declared(
+    item_table: tuple[str, ...] = cli.declared(
         "FILE|TABLE",
-        "Items that may be recommended, with stock, prices and titles as they are now.",
-        type=cli.PLACE,
+        "Items that may be recommended, with stock, prices and titles as they are now; with "
+        "--model, NAME=FILE for each.",
+        type=_Sources(),
+        multiple=True,
     ),
     refresh: str = cli.declared(
         "TIME", "Time between two readings of --item-table.", default="60s"
@@ -133,10 +150,9 @@ def serve(
     The page is at /, the description of the API at /docs. Data of users, such as their histories,
     are answered on a loopback address, or with a key; so are conditions of a request, unless
     --condition names them. Lists have the items of --item-table only, which is read again while the
-    model stays. When the model is replaced, as by `recsys fit
-    --force` or by moving a link, the new one is loaded without interruption; if it is damaged, the
-    service keeps the old one. SIGTERM and Ctrl-C end the service after requests in progress are
-    answered.
+    model stays. When the model is replaced, as by `recsys fit --force` or by moving a link, the new
+    one is loaded without interruption; if it is damaged, the service keeps the old one. SIGTERM and
+    Ctrl-C end the service after requests in progress are answered.
     """
     # Named here, because an import would take a second first.
     for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
@@ -151,45 +167,58 @@ def serve(
         model_b or not is_given,
         "--share is the share of users of --model-b; give both.",
     )
-    for path in (model, model_b, index):
+    paths = _models(model, models)
+    for option, value in (
+        ("--model-b", model_b),
+        ("--together", together),
+        ("--events", events),
+        ("--log", log),
+    ):
+        fits = model is not None or value is None
+        require(fits, f"{option} is for one MODEL; leave it out.")
+    for path in (*paths.values(), model_b, index):
         if path is not None and not (Path(path) / MANIFEST).is_file():
             # Only to explain what is wrong with the directory.
             from recsys.saving.model_file import read_manifest
 
             read_manifest(path)  # raises
-    place = Path(model).absolute()  # of a link itself, whose target may change
-    stored = events or str(place.with_name(f"{place.name}{_EVENTS}"))
+    tables = _tables(item_table, paths)
     # The number of connections has no option: see `serve/connection.py`.
     limits = Limits(body=max_body, items=max_items, batch=max_batch, seconds=timeout)
-    settings = Settings(
-        model,
-        model_b=model_b,
-        share=share,
-        index=index,
-        item_table=None if item_table is None else whole(item_table),
-        refresh=_seconds(refresh),
-        conditions=_conditions(condition),
-        together=None if together is None else whole(together),
-        events=stored,
-        log=log,
-        api_key=api_keys,
-        list_key=list_keys,
-        allowed_hosts=allowed_host,
-        cors=cors,
-        limits=limits,
-    )
+    settings = {}
+    for name, path in paths.items():
+        place = Path(path).absolute()  # of a link itself, whose target may change
+        settings[name] = Settings(
+            path,
+            model_b=model_b,
+            share=share,
+            index=index,
+            item_table=tables.get(name),
+            refresh=_seconds(refresh),
+            conditions=_named("--condition", condition),
+            together=None if together is None else whole(together),
+            events=events or str(place.with_name(f"{place.name}{_EVENTS}")),
+            log=log,
+            api_key=api_keys,
+            list_key=list_keys,
+            allowed_hosts=allowed_host,
+            cors=cors,
+            limits=limits,
+        )
     if together is not None:
         from recsys.serve.loading import load_pairs
 
         load_pairs(together)  # raises
     # Before the model is loaded, so that a port in use is an error at once.
     listener = listening(host, port)
-    settings = replace(settings, host=str(listener.getsockname()[0]))
+    address = str(listener.getsockname()[0])
+    settings = {name: replace(part, host=address) for name, part in settings.items()}
     shown = f"[{host}]" if ":" in host else host
     number = listener.getsockname()[1]
-    note(f"serving {model} at http://{shown}:{number}/ (the API is at /docs)")
+    served = model or ", ".join(f"{name} ({path})" for name, path in paths.items())
+    note(f"serving {served} at http://{shown}:{number}/ (the API is at /docs)")
     # Such a service is open to a network.
-    if api_keys is None and not is_loopback(str(settings.host)):
+    if api_keys is None and not is_loopback(address):
         note(
             "without --api-key (RECSYS_API_KEY), nobody gets data of users: histories, reasons, ids"
         )
@@ -203,16 +232,40 @@ def _seconds(refresh: str) -> float:
     return duration(refresh, "--refresh")
 
 
-def _conditions(texts: Sequence[str]) -> dict[str, str]:
-    """Return the SQL of conditions by their names, from texts such as "cheap=price < 9"."""
-    conditions: dict[str, str] = {}
+def _models(model: str | None, models: Sequence[str]) -> dict[str, str]:
+    """Return the paths of models by their names; the name of a single MODEL is empty."""
+    require(
+        bool(models) == (model is None), "Give MODEL, or --model NAME=PATH for several."
+    )
+    if model is not None:
+        return {"": model}
+    return _named("--model", models)
+
+
+def _tables(sources: Sequence[str], paths: Mapping[str, str]) -> dict[str, str]:
+    """Return the sources of tables of items by the names of models."""
+    texts = [whole(source) for source in sources]
+    if "" not in paths:
+        tables = _named("--item-table", texts)
+        for name in tables.keys() - paths.keys():
+            raise click.UsageError(f"--item-table {name}=...: no --model is {name!r}.")
+        return tables
+    require(len(texts) <= 1, "--item-table is given once for one MODEL.")
+    return dict.fromkeys(paths, texts[0]) if texts else {}
+
+
+def _named(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of texts such as "cheap=price < 9" by their names."""
+    values: dict[str, str] = {}
     for text in texts:
-        name, mark, sql = text.partition("=")
-        fits = mark and name.strip() and sql.strip()
-        reason = f"--condition is NAME=SQL, such as cheap=price < 9; got {text!r}."
-        require(fits, reason)
-        conditions[name.strip()] = sql.strip()
-    return conditions
+        name, mark, value = (part.strip() for part in text.partition("="))
+        example = "cheap=price < 9" if option == "--condition" else "shop=PATH"
+        fits = mark and name and value and name not in values
+        # A source may have a password.
+        given = name if option == "--item-table" else text
+        require(fits, f"{option} is NAME=VALUE, such as {example}; got {given!r}.")
+        values[name] = value
+    return values
 
 
 def _keys(

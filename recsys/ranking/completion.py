@@ -138,6 +138,7 @@ def _positions(rows: Indices) -> Indices:
 
 def _ranked(lists: TopN) -> TopN:
     """Return lists by row: items of the model, then those that complete it, then reserved ones."""
+    assert lists.sources is not None
     order = np.lexsort((np.arange(len(lists)), lists.sources, lists.rows))
     ordered = lists.take(order)
     return ordered.with_ranks(_positions(ordered.rows) + 1)

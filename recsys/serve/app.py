@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -22,7 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lowrank.errors import LowRankError
 from recsys import __version__
-from recsys.errors import RecsysError
+from recsys.errors import DataError, RecsysError
+from recsys.serve.metrics import Metrics
 from recsys.serve.middleware import Middleware
 from recsys.serve.problems import (
     KINDS,
@@ -37,10 +40,12 @@ from recsys.serve.routes import (
     depends_on,
     health,
     metrics,
+    models,
     routes,
+    with_a_key,
     with_the_api_key,
 )
-from recsys.serve.schemas import ProblemBody
+from recsys.serve.schemas import ModelsBody, ProblemBody
 from recsys.serve.service import Service
 from recsys.serve.settings import Settings
 
@@ -54,6 +59,8 @@ _PAGE_HEADERS = {
     "cache-control": "no-cache",
 }
 
+_NAME = re.compile(r"[\w-]+", re.ASCII)
+_OF_MODEL = re.compile(rb"/v1/models/(?P<name>[\w-]+)/(?P<path>.*)")
 _HEADERS = ("authorization", "content-type", "x-api-key")
 _STATUS = {404: "not-found", 405: "wrong-method"}
 
@@ -67,20 +74,25 @@ class _Application(FastAPI):
         await self.entry(scope, receive, send)
 
 
-def create_app(model: str | Settings, **settings: Any) -> FastAPI:
-    """Return the ASGI application that serves a saved model.
+def create_app(
+    model: str | Settings | Mapping[str, str | Settings], **settings: Any
+) -> FastAPI:
+    """Return the ASGI application that serves a saved model, or several.
 
     Parameters
     ----------
-    model : str or Settings
-        Path of a saved model, of a link to one, or of a saved index.
+    model : str, Settings or mapping
+        Path of a saved model, of a link to one, or of a saved index; or a mapping of names to
+        models, which answer below ``/v1/models/NAME/``.
     **settings
-        Fields of `Settings`, such as ``model_b``.
+        Fields of `Settings`, such as ``model_b``. Of a mapping, they are for models given by
+        path, and for what all models share: keys, limits and the index.
 
     Raises
     ------
     DataError
-        If a setting is invalid.
+        If a setting is invalid, or the name of a model has other characters than letters, digits,
+        underscores and hyphens.
 
     Examples
     --------
@@ -91,8 +103,64 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         def app():
             return create_app("models/latest", index="documents")
     """
-    chosen = model if isinstance(model, Settings) else Settings(str(model), **settings)
-    service = Service(chosen)
+    if not isinstance(model, Mapping):
+        return _application(Service(_settings(model, settings)))
+    shared_metrics = Metrics(has_names=True)
+    group: dict[str, Service] = {}
+    for name, part in model.items():
+        if not _NAME.fullmatch(name):
+            raise DataError(
+                "The name of a model must be of letters, digits, underscores and hyphens; got "
+                f"{name!r}."
+            )
+        own = _settings(part, {**settings, "index": None})
+        group[name] = Service(own, shared_metrics, name)
+    if not group:
+        raise DataError("There is no model to serve; name one.")
+    shared = next(iter(group.values())).settings
+    index = settings.get("index")
+    shared = replace(shared, index=index, model_b=None, events=None, log=None)
+    front = _application(Service(shared, shared_metrics, group=group))
+    entries = {name: _application(service).entry for name, service in group.items()}
+    front.add_api_route(
+        "/v1/models",
+        models,
+        response_model=ModelsBody,
+        tags=["model"],
+        dependencies=[depends_on(with_a_key)],
+    )
+    front.entry = _ByName(front.entry, entries)
+    return front
+
+
+class _ByName:
+    """ASGI application of several models, by their names in the path."""
+
+    def __init__(self, front: ASGIApp, entries: Mapping[str, ASGIApp]) -> None:
+        self._front = front
+        self._entries = entries
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        entry = self._front
+        if scope["type"] == "http":
+            match = _OF_MODEL.fullmatch(scope["raw_path"])
+            name = "" if match is None else match["name"].decode()
+            if match is not None and name in self._entries:
+                entry = self._entries[name]
+                raw_path = b"/v1/" + match["path"]
+                path = unquote(raw_path.decode("latin-1"))
+                scope = {**scope, "raw_path": raw_path, "path": path}
+        await entry(scope, receive, send)
+
+
+def _settings(model: str | Settings, settings: Mapping[str, Any]) -> Settings:
+    """Return settings as they are, or those of a path with other fields."""
+    return model if isinstance(model, Settings) else Settings(str(model), **settings)
+
+
+def _application(service: Service) -> _Application:
+    """Return the application of one service."""
+    chosen = service.settings
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -176,6 +244,9 @@ def _described(app: FastAPI) -> dict[str, Any]:
         ):  # schemas of FastAPI's answers
             schemas.pop(name, None)
         schemas["ProblemBody"] = ProblemBody.model_json_schema()
+        group = app.state.service.group
+        if group:
+            document["paths"] = _of_models(document["paths"], [*group])
         document["info"]["x-problems"] = {
             name: asdict(kind) for name, kind in KINDS.items()
         }
@@ -189,6 +260,25 @@ def _described(app: FastAPI) -> dict[str, Any]:
             document["security"] = [{"key": []}]
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _of_models(paths: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return the paths of a document, in which routes of models have a name."""
+    parameter = {
+        "name": "name",
+        "in": "path",
+        "required": True,
+        "schema": {"enum": names},
+    }
+    named = {}
+    for path, methods in paths.items():
+        if not path.startswith("/v1/") or path in ("/v1/models", "/v1/search"):
+            named[path] = methods
+            continue
+        for operation in methods.values():
+            operation.setdefault("parameters", []).insert(0, parameter)
+        named[f"/v1/models/{{name}}{path.removeprefix('/v1')}"] = methods
+    return named
 
 
 async def _problem(request: Request, error: Exception) -> Answer:

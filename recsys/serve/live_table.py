@@ -138,8 +138,10 @@ class LiveTable:
         if not isinstance(error, RecsysError | OSError):
             reason = f"The table cannot be read ({type(error).__name__})."
         if reason != self.rejected:
-            state = "none is" if self._table is None else "the one before is"
-            _log.error("%s For items, %s used until it can be read.", error, state)
+            table = (
+                "The table of the model" if self._table is None else "The one before"
+            )
+            _log.error("%s %s is used until it can be read.", error, table)
         self.rejected = reason
         self._on_failure()
         self._n_failures += 1

@@ -95,7 +95,7 @@ def _only_known(request: Request) -> None:
             )
 
 
-def _with_a_key(request: Request) -> None:
+def with_a_key(request: Request) -> None:
     """Reject a request without a key, if the service has keys."""
     # The middleware has compared the keys, before it has read the body.
     if request.state.level is None:
@@ -104,7 +104,7 @@ def _with_a_key(request: Request) -> None:
 
 def with_the_api_key(request: Request) -> None:
     """Reject a key for lists, because the route answers something else."""
-    _with_a_key(request)
+    with_a_key(request)
     if request.state.level == "lists":
         reason = "This key is for lists of items only; this request needs the API key."
         raise ProblemError("forbidden", reason)
@@ -112,7 +112,7 @@ def with_the_api_key(request: Request) -> None:
 
 def sees_users(request: Request) -> None:
     """Reject a request that may not have data of users."""
-    _with_a_key(request)
+    with_a_key(request)
     objection = _service(request).access.objection(request.state.level, request.scope)
     if objection is not None:
         raise ProblemError("forbidden", objection)
@@ -198,7 +198,7 @@ health = APIRouter(prefix="/health", tags=["health"])
 routes = APIRouter(
     prefix="/v1",
     responses=_problems(),
-    dependencies=[depends_on(_with_a_key), depends_on(_only_known)],
+    dependencies=[depends_on(with_a_key), depends_on(_only_known)],
 )
 
 
@@ -246,7 +246,7 @@ async def ready(service: Served) -> Answer:
     schemas.ListBody,
     "recommendations",
     "unknown-id",
-    check=_with_a_key,
+    check=with_a_key,
     response_model_exclude_unset=True,
 )
 @_with_list_options(of_users=True)
@@ -303,7 +303,7 @@ def _listed_ids(texts: list[str], ids: Ids) -> list[str]:
     "recommendations",
     "unknown-id",
     "too-large",
-    check=_with_a_key,
+    check=with_a_key,
 )
 async def recommend_to(
     request: Request,
@@ -363,7 +363,7 @@ async def recommend_to(
     schemas.SimilarBody,
     "items",
     "unknown-id",
-    check=_with_a_key,
+    check=with_a_key,
 )
 @_with_list_options(of_users=False)
 async def similar(
@@ -388,7 +388,7 @@ async def similar(
     "items",
     "unknown-id",
     "not-available",
-    check=_with_a_key,
+    check=with_a_key,
 )
 async def together(service: Served, item: PathId, n: N = LENGTH) -> Answer:
     """List the items that are bought together with an item, the surest pairs first."""
@@ -435,7 +435,7 @@ async def predict(
     )
 
 
-@_route("GET", "/items", schemas.ItemsBody, "items", check=_with_a_key)
+@_route("GET", "/items", schemas.ItemsBody, "items", check=with_a_key)
 async def items(
     service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = LENGTH
 ) -> Answer:
@@ -499,7 +499,7 @@ async def model(service: Served, variant: OfVariant = None) -> Answer:
 
 
 @_route(
-    "GET", "/search", schemas.SearchBody, "search", "not-available", check=_with_a_key
+    "GET", "/search", schemas.SearchBody, "search", "not-available", check=with_a_key
 )
 async def search(
     service: Served,
@@ -538,6 +538,12 @@ async def store(service: Served, body: schemas.EventsBody) -> Answer:
     return Answer({"stored": len(events)}, 201)
 
 
+async def models(service: Served) -> Answer:
+    """List the models, each of which answers below /v1/models/NAME/."""
+    names = {name: part.answers().name for name, part in service.group.items()}
+    return Answer({"models": names})
+
+
 async def metrics(service: Served) -> Response:
     """Return counts of requests, models and events, for Prometheus."""
-    return Response(service.counters.page(), media_type=MEDIA_TYPE_OF_METRICS)
+    return Response(service.metrics.page(), media_type=MEDIA_TYPE_OF_METRICS)

@@ -521,6 +521,20 @@ class StoredBody(_Body):
     stored: Count
 
 
+class ModelsBody(_Body):
+    """Models of a service of several, by their names in paths."""
+
+    models: dict[str, str] = Field(examples=[{"films": "als@3f2a9c1b"}])
+
+
+class TableBody(_Body):
+    """State of a table of items: rows, seconds since it was read, and what is wrong with it."""
+
+    rows: Count | None
+    age: Finite | None
+    rejected: str | None
+
+
 class ReadyBody(_Body):
     """Readiness, with the names of the models."""
 
@@ -528,4 +542,7 @@ class ReadyBody(_Body):
     models: dict[str, str | None]
     rejected: dict[str, str] = Field(
         {}, description="Reasons for which newer models are not served."
+    )
+    tables: dict[str, TableBody] | None = Field(
+        None, description="Tables of items that are read again and again."
     )

@@ -16,6 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -63,10 +64,13 @@ def listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None:
+def serve(
+    settings: Mapping[str, Settings], listener: socket.socket, workers: int = 1
+) -> None:
     """Serve until SIGTERM, SIGHUP or SIGINT; requests in progress are answered first.
 
-    `workers` is the number of processes. One that ends is replaced.
+    The settings are of one model, whose name is empty, or of several. `workers` is the number of
+    processes. One that ends is replaced.
     """
     os.environ.setdefault(
         "OPENBLAS_NUM_THREADS", "1"
@@ -74,7 +78,9 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
     logging.basicConfig(format=_LOG_FORMAT, level=logging.WARNING, stream=sys.stderr)
     if workers > 1:
         # Workers accept connections only after loading, since others may be ready.
-        settings = replace(settings, load_first=True)
+        settings = {
+            name: replace(part, load_first=True) for name, part in settings.items()
+        }
         os.environ[SHARED] = tempfile.mkdtemp(prefix="recsys-")
         atexit.register(shutil.rmtree, os.environ[SHARED], ignore_errors=True)
         logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # workers that end
@@ -94,7 +100,7 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
         # uvicorn would start all workers again when a terminal is closed.
         on_hang_up = _stay if is_ignored else Multiprocess.handle_term
         Multiprocess.handle_hup = on_hang_up  # type: ignore[assignment,method-assign]
-    options = _options(settings)
+    options = _options(next(iter(settings.values())))
     if workers == 1:
         uvicorn.Server(uvicorn.Config(**options)).run([listener])
     elif sys.platform == "win32":  # where processes inherit no descriptors
@@ -140,7 +146,8 @@ def application() -> Any:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     from recsys.serve.app import create_app
 
-    return create_app(msgspec.json.decode(os.environ[_SETTINGS], type=Settings))
+    settings = msgspec.json.decode(os.environ[_SETTINGS], type=dict[str, Settings])
+    return create_app(settings.get("") or settings)
 
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -30,7 +31,7 @@ from recsys.serve.loading import (
     load_responses,
     load_search,
 )
-from recsys.serve.metrics import Counters
+from recsys.serve.metrics import Counters, Metrics
 from recsys.serve.problems import ProblemError
 from recsys.serve.responses import Responses
 from recsys.serve.settings import Settings
@@ -47,13 +48,28 @@ _log = logging.getLogger("recsys.serve")
 
 
 class Service:
-    """Models, index and settings of one process; an index can be served without models."""
+    """Models, index and settings of one process; an index can be served without models.
 
-    def __init__(self, settings: Settings) -> None:
+    Attributes
+    ----------
+    group : mapping of str to Service
+        Services of several models by their names; this one then has no model.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics | None = None,
+        name: str = "",
+        group: Mapping[str, Service] = MappingProxyType({}),
+    ) -> None:
         self.settings = settings
+        self.group = group
+        self.metrics = metrics or Metrics()
+        self._prefix = f"{name}/" if name else ""  # of slots in the log
         self.limits = settings.limits
         self.access = Access(settings)
-        has_model = _check_formats(settings)
+        has_model = not group and _check_formats(settings)
         self.models: dict[Variant, Slot[Responses]] = {}
         self.tables: dict[str, LiveTable] = {}
         if has_model:
@@ -61,7 +77,7 @@ class Service:
         if settings.model_b is not None:
             self.models["b"] = self._slot("b", settings.model_b)
         self.index: Slot[IndexResponses] | None = None
-        index = settings.index if has_model else settings.model
+        index = settings.index if has_model or group else settings.model
         if index is not None:
             self.index = Slot(index, load_search, Trial())
         self.pairs: Slot[Pairs] | None = None
@@ -74,7 +90,7 @@ class Service:
             self.slots["index"] = self.index
         if self.pairs is not None:
             self.slots["together"] = self.pairs
-        self.counters = Counters(self.slots, self.tables)
+        self.counters = Counters(self.metrics, self.slots, self.tables, name)
         self.events: LineLog | None = None
         # Acknowledged events must survive a loss of power, lists need not.
         if settings.events is not None:
@@ -105,7 +121,7 @@ class Service:
                 self.settings.item_table,
                 self.settings.refresh,
                 conditions,
-                lambda: self.counters.table_failures.labels(name).inc(),
+                lambda: self.counters.table_failed(name),
             )
             self.tables[name] = table
             load = table.load
@@ -114,16 +130,21 @@ class Service:
     @property
     def is_ready(self) -> bool:
         """Return whether everything is loaded."""
-        return all(slot.current is not None for slot in self.slots.values())
+        is_loaded = all(slot.current is not None for slot in self.slots.values())
+        return is_loaded and all(part.is_ready for part in self.group.values())
 
     async def start(self) -> None:
         """Start loading, and watching for replacements."""
+        for part in self.group.values():
+            await part.start()
         if self.settings.load_first:
             await asyncio.get_running_loop().run_in_executor(self._loader, self.check)
         self._watch = asyncio.create_task(self._check_regularly())
 
     async def stop(self) -> None:
         """Stop all work, and write the remaining lines of the logs."""
+        for part in self.group.values():
+            await part.stop()
         # A trial load in progress would delay the end by minutes.
         for slot in self.slots.values():
             slot.stop()
@@ -150,12 +171,15 @@ class Service:
                 is_new = slot.check()
                 # None means that nothing has changed at the path.
                 if is_new:
-                    self.counters.reloads.labels(name).inc()
+                    self.counters.loaded(name, is_served=True)
                     _log.info(
-                        "%s: serving %s from %s", name, slot.loaded().name, slot.path
+                        "%s: serving %s from %s",
+                        f"{self._prefix}{name}",
+                        slot.loaded().name,
+                        slot.path,
                     )
                 elif is_new is not None:
-                    self.counters.rejected.labels(name).inc()
+                    self.counters.loaded(name, is_served=False)
                 if name in self.tables:
                     self._refresh(name, slot)
             except Exception:  # a defect must not stop the watch
@@ -178,6 +202,9 @@ class Service:
         ProblemError
             If there is no such model, or it is not loaded yet.
         """
+        if self.group:
+            sentence = "There are several models: ask below /v1/models/NAME/ (see GET /v1/models)."
+            raise ProblemError("not-available", sentence)
         if not self.models:
             raise ProblemError(
                 "not-available", "This service serves only a document index."
@@ -325,18 +352,25 @@ class Service:
 
     def readiness(self) -> Json:
         """Return whether requests are answered, and why newer models were rejected."""
-        names: dict[str, str | None] = {}
-        rejected: dict[str, str] = {}
+        facts: Json = {
+            "status": "ready" if self.is_ready else "loading",
+            "models": {},
+            "rejected": {},
+        }
         for slot_name, slot in self.slots.items():
-            names[slot_name] = None if slot.current is None else slot.current.name
+            current = slot.current
+            facts["models"][slot_name] = None if current is None else current.name
             if slot.rejected:
-                rejected[slot_name] = slot.rejected
-        status = "ready" if self.is_ready else "loading"
-        facts: Json = {"status": status, "models": names, "rejected": rejected}
+                facts["rejected"][slot_name] = slot.rejected
         if self.tables:
             facts["tables"] = {
                 name: table.described() for name, table in self.tables.items()
             }
+        for name, part in self.group.items():
+            for kind, of_slots in part.readiness().items():
+                if kind != "status":
+                    named = {f"{name}/{slot}": of_slots[slot] for slot in of_slots}
+                    facts.setdefault(kind, {}).update(named)
         return facts
 
 

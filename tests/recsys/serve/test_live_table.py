@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from recsys import Recommender
-from tests.serving import Application, Command
+from tests.serving import Application
 
 pytest.importorskip("fastapi")
 from recsys.serve import create_app
@@ -256,19 +256,3 @@ def test_python_and_the_service_have_the_same_lists(shop):
     similar = renewed.similar_items(3, n=50, where="stock > 0", block=[5])
     expected = similar["similar"].cast(pl.String).to_list()
     assert shop.items("/v1/similar/3?where=stock>0&exclude=5") == expected
-
-
-def test_the_command_serves_a_table_that_changes(saved, tmp_path):
-    table = tmp_path / "items.csv"
-    ITEMS.write_csv(table)
-    with Command(
-        *(saved["als"], "--item-table", table, "--refresh", "1s"),
-        *("--condition", "available=stock > 0"),
-    ) as service:
-        target = "/v1/recommend/105?n=50&condition=available"
-        assert service.get(target).json["items"]
-        ITEMS.with_columns(stock=0).write_csv(table)
-        deadline = time.monotonic() + 20
-        while service.get(target).json["items"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
