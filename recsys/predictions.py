@@ -370,6 +370,24 @@ def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
     return Cosine(vectors, confidence=confidence.astype(np.float32))
 
 
+def followers(model: Model) -> Scorer:
+    """Return a scorer of what comes next after each item alone.
+
+    Raises
+    ------
+    DataError
+        If the order of a history does not count in the model.
+    """
+    if not (model.uses_order and isinstance(model, abilities.FoldsInUsers)):
+        raise DataError(
+            f"The {model.name} model does not know what comes next after an item; fit next, or a "
+            "blend with it (--model next)."
+        )
+    items = np.arange(model.n_items, dtype=np.int32)
+    indptr = np.arange(model.n_items + 1)
+    return model.with_users(Histories(indptr, items, np.ones(len(items), np.float32)))
+
+
 def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     """Return a scorer of similarities of items to texts.
 

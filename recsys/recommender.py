@@ -630,9 +630,10 @@ class Recommender:
         n: int = 10,
         *,
         text: str | Sequence[str] | None = None,
+        next: bool = False,
         **options: Any,
     ) -> pl.DataFrame:
-        """Find the n items most similar to each item, or to each text.
+        """Find the n items most similar to each item, or to each text, or next after each item.
 
         Similarity is the cosine of the model's item vectors (for `implicit-knn`, its own
         similarity). It is multiplied by n_j / (n_j + 10) for a result with n_j ratings, since few
@@ -640,6 +641,9 @@ class Recommender:
 
         Similarity with a text, such as "space opera with robots", is the cosine in the space of
         latent semantic indexing of the item texts.
+
+        With `next`, the items are those that a model such as `next` recommends after each item
+        alone, with its scores.
 
         The columns are item (or text), similar, rank (from 1), score, the title of `similar`, and
         new if `similar` may have no ratings. An item whose vector is zero has no rows.
@@ -650,6 +654,8 @@ class Recommender:
             Items; `similar_batches` without any takes all.
         n : int
         text : str or sequence of str, optional
+        next : bool
+            Whether to find what comes next after the items.
         **options
             Options of lists, as in `recommend`: items (to choose from), block, where, diversity,
             at_most, per, fill and slots.
@@ -658,8 +664,8 @@ class Recommender:
         ------
         DataError
             If not exactly one of items and texts is given; if the model has no texts, or they
-            contain none of the words; if the recommender has a single, folded-in item; if an
-            option cannot be used.
+            contain none of the words; if the order of items does not count in the model; if the
+            recommender has a single, folded-in item; if an option cannot be used.
         TypeError
             If an option does not exist.
 
@@ -672,7 +678,10 @@ class Recommender:
         if (queries is None) == (text is None):
             raise DataError("similar_items needs either items or a text.")
         if text is None:
-            return pl.concat(self.similar_batches(queries, n, list_options))
+            blocks = self.similar_batches(queries, n, list_options, next=next)
+            return pl.concat(blocks)
+        if next:
+            raise DataError("next needs items; got a text.")
         texts = [text] if isinstance(text, str) else list(text)
         return pl.concat(self.similar_to_texts(texts, n, list_options))
 
@@ -685,7 +694,12 @@ class Recommender:
         return self._similar_lists(scorer, labels, n, options)
 
     def similar_batches(
-        self, queries: IdsLike | None, n: int, options: ListOptions
+        self,
+        queries: IdsLike | None,
+        n: int,
+        options: ListOptions,
+        *,
+        next: bool = False,
     ) -> Iterator[pl.DataFrame]:
         """Find items as `similar_items`, by default for all items, in frames of a million rows.
 
@@ -699,9 +713,8 @@ class Recommender:
         indices = np.arange(len(ids))
         if queries is not None:
             indices = ids.index(listed(queries))
-        return self._similar_lists(
-            self._item_similarity, ids.take(indices), n, options, indices
-        )
+        scorer = self._followers if next else self._item_similarity
+        return self._similar_lists(scorer, ids.take(indices), n, options, indices)
 
     def _similar_lists(
         self,
@@ -826,6 +839,10 @@ class Recommender:
     def _item_similarity(self) -> Scorer:
         counts = self._training_ratings("item").counts("item")
         return predictions.similarity(self.model, "item", counts)
+
+    @cached_property
+    def _followers(self) -> Scorer:
+        return predictions.followers(self.model)
 
     @cached_property
     def _user_similarity(self) -> Scorer:

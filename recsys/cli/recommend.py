@@ -264,6 +264,7 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
     examples=[
         "recsys similar model --item 318",
         'recsys similar model --title "shawshank" -n 5',
+        "recsys similar model --item 318 --next",
         'recsys similar model --text "space opera with robots"',
         "recsys similar model --user 42",
         'recsys similar model --item 318 --where "stock > 0" --at-most 2 --per brand',
@@ -303,9 +304,14 @@ def similar(
         setting="all",
         is_flag=True,
     ),
+    next: bool = cli.declared(
+        "",
+        "List what comes next after the items, by a model such as next.",
+        is_flag=True,
+    ),
     n: int = cli.length("similar items or users for each one"),
 ) -> None:
-    """List similar items or similar users.
+    """List similar items or similar users, or what comes next after an item.
 
     The input is a saved model, or ratings to fit a model to. The score is the cosine similarity of
     the two vectors, damped for items and users with few ratings. Models with features also cover
@@ -317,6 +323,7 @@ def similar(
     inputs.check_groups(options)
     is_default = options.are_defaults()
     require(is_default or not user, "Options of lists are for items; leave out --user.")
+    require(not (next and (user or text)), "--next is for --item, --title or --all.")
     recommender = source.open(() if options.block is None else ("item",))
     ratings = recommender.ratings
     options = inputs.with_ids(
@@ -334,7 +341,7 @@ def similar(
         frames = recommender.similar_to_texts(text, n, options)
     else:
         try:
-            frames = recommender.similar_batches(queries, n, options)
+            frames = recommender.similar_batches(queries, n, options, next=next)
         except UnknownIdError as error:
             if ratings.titles is not None:
                 error.add_note(

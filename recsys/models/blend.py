@@ -112,6 +112,11 @@ class Blend(Model):
         return any(member.uses_features for member in self._unfitted())
 
     @property
+    def uses_order(self) -> bool:  # type: ignore[override]
+        """True if the order of a history counts in any of the models."""
+        return any(member.uses_order for member in self._unfitted())
+
+    @property
     def _needs_values(self) -> bool:  # type: ignore[override]
         return any(member._needs_values for member in self._unfitted())
 

@@ -307,12 +307,12 @@ class Responses:
                 lists.append(self._list(str(label), rows, kind))
         return lists
 
-    def similar(self, item: Id, n: int, options: ListOptions) -> Json:
-        """Return the n items most similar to an item."""
+    def similar(self, item: Id, n: int, options: ListOptions, next: bool) -> Json:
+        """Return the n items most similar to an item, or `next` after it."""
         indices = np.array([self.catalogue.place(item)])
         recommender = self.recommender
         blocks = similar_lists(
-            recommender._item_similarity,
+            recommender._followers if next else recommender._item_similarity,
             indices,
             self.ratings.items.take(indices),
             n,

@@ -371,13 +371,19 @@ async def similar(
     service: Served,
     item: PathId,
     n: N = LENGTH,
+    next: Annotated[
+        bool,
+        Query(description="What comes next after the item, by a model such as next."),
+    ] = False,
     variant: OfVariant = None,
     **values: Any,
 ) -> Answer:
-    """List the items most similar to an item."""
+    """List the items most similar to an item, or what comes next after it."""
     answers = service.answers(variant)
     options = _options(request, answers, _with_ids(values, answers.ratings.items))
-    neighbours = await service.run(answers.similar, item, service.check_n(n), options)
+    neighbours = await service.run(
+        answers.similar, item, service.check_n(n), options, next
+    )
     return Answer(neighbours)
 
 

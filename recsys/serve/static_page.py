@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from math import isqrt
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -19,7 +19,6 @@ from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
-from recsys.models.histories import Histories
 from recsys.ranking.topn import CsrPairs, Scorer, top_n
 from recsys.serve.browser_model import Form, browser_model, is_linear, scores_new
 from recsys.serve.catalogue import Catalogue, id_texts
@@ -237,14 +236,9 @@ def _neighbours(recommender: Recommender, items: Indices) -> Form:
 
 def _next(recommender: Recommender, items: Indices) -> Form:
     """Return what comes next after each item alone."""
-    model = cast(FoldsInUsers, recommender.model)
-    indptr = np.arange(len(items) + 1)
-    values = np.ones(len(items), np.float32)
-    histories = Histories(indptr, items.astype(np.int32), values)
-    seen = CsrPairs(indptr, histories.indices)
-    folded = model.with_users(histories)
-    rows = np.arange(len(items))
-    return _ranked(recommender, folded, rows, items, _N_NEIGHBOURS, seen)
+    itself = CsrPairs.diagonal(recommender.ratings.n_items)
+    scorer = recommender._followers
+    return _ranked(recommender, scorer, items, items, _N_NEIGHBOURS, itself)
 
 
 def _ranked(
