@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from prometheus_client import (
@@ -97,14 +98,21 @@ class Counters:
 
     def __init__(
         self,
-        metrics: Metrics,
         slots: Mapping[str, Slot[Any]],
-        tables: Mapping[str, LiveTable],
+        tables: Mapping[str, LiveTable] = MappingProxyType({}),
+        metrics: Metrics | None = None,
         name: str = "",
     ) -> None:
-        self._metrics = metrics
+        metrics = metrics or Metrics()
         self._slots = slots
         self._tables = tables
+        self._requests = metrics.requests
+        self._table_failures = metrics.table_failures
+        self._age = metrics.age
+        self._table_age = metrics.table_age
+        self.reloads = metrics.reloads
+        self.rejected = metrics.rejected
+        self.page = metrics.page
         self._name = (name,) if metrics.has_names else ()
         metrics.views.append(self)
         # Finding a child by its labels would take as long as counting.
@@ -120,19 +128,18 @@ class Counters:
         """Count a request; the route is empty if none matches."""
         child = self._children.get((route, status))
         if child is None:
-            child = self._metrics.requests.labels(route, str(status), *self._name)
+            child = self._requests.labels(route, str(status), *self._name)
             self._children[route, status] = child
         child.observe(seconds)
 
     def loaded(self, slot: str, *, is_served: bool) -> None:
         """Count a new model, which is served or rejected."""
-        metrics = self._metrics
-        counter = metrics.reloads if is_served else metrics.rejected
+        counter = self.reloads if is_served else self.rejected
         counter.labels(slot, *self._name).inc()
 
     def table_failed(self, slot: str) -> None:
         """Count a table that could not be read."""
-        self._metrics.table_failures.labels(slot, *self._name).inc()
+        self._table_failures.labels(slot, *self._name).inc()
 
     def set_ages(self) -> None:
         """Set the ages of models and tables."""
@@ -141,8 +148,8 @@ class Counters:
             created = getattr(slot.current, "manifest", {}).get("created")
             if created is not None:
                 age = now - datetime.fromisoformat(created).timestamp()
-                self._metrics.age.labels(name, *self._name).set(age)
+                self._age.labels(name, *self._name).set(age)
         for name, table in self._tables.items():
             if table.read_time is not None:
                 age = now - table.read_time
-                self._metrics.table_age.labels(name, *self._name).set(age)
+                self._table_age.labels(name, *self._name).set(age)

@@ -552,4 +552,4 @@ async def models(service: Served) -> Answer:
 
 async def metrics(service: Served) -> Response:
     """Return counts of requests, models and events, for Prometheus."""
-    return Response(service.metrics.page(), media_type=MEDIA_TYPE_OF_METRICS)
+    return Response(service.counters.page(), media_type=MEDIA_TYPE_OF_METRICS)

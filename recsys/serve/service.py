@@ -65,7 +65,6 @@ class Service:
     ) -> None:
         self.settings = settings
         self.group = group
-        self.metrics = metrics or Metrics()
         self._prefix = f"{name}/" if name else ""  # of slots in the log
         self.limits = settings.limits
         self.access = Access(settings)
@@ -90,7 +89,7 @@ class Service:
             self.slots["index"] = self.index
         if self.pairs is not None:
             self.slots["together"] = self.pairs
-        self.counters = Counters(self.metrics, self.slots, self.tables, name)
+        self.counters = Counters(self.slots, self.tables, metrics, name)
         self.events: LineLog | None = None
         # Acknowledged events must survive a loss of power, lists need not.
         if settings.events is not None:
