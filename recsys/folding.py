@@ -13,7 +13,7 @@ from recsys.changes import check_range, encoded_rows
 from recsys.data.axis import Axis
 from recsys.data.columns import of_roles, usual_column
 from recsys.data.csr import Entries, Values, compact_times, encode, to_csr
-from recsys.data.events import Collected, common_kinds
+from recsys.data.events import Collected, collect, common_kinds
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ids import Ids, as_id_series, query_series
@@ -263,7 +263,11 @@ def _with_new(
         axis = replace(axis, features=fitted.encoder.transform(axis.table, ids))
     n_users, n_items = known.shape
     shape = (len(ids), n_items) if ids.kind == "user" else (n_users, len(ids))
-    collected = Collected(to_csr(entries, shape), None, EventRule())
+    if entries.seconds is None:
+        collected = Collected(to_csr(entries, shape), None, EventRule())
+    else:
+        # Repetitions are events of their own.
+        collected = collect(entries, shape, EventRule(), implicit=False)
     return with_collected(known, collected, axis)
 
 

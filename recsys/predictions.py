@@ -295,7 +295,10 @@ def user_contributions(
     rated, values = ratings.indices[positions], ratings.values_at(positions)
     starts = np.array([0, len(rated)], dtype=np.int64)
     times = None if ratings.seconds is None else ratings.seconds[positions]
-    history = Histories(starts, rated, values, times)
+    events = None
+    if ratings.events is not None:
+        events = ratings.events.of_users(np.array([user]))
+    history = Histories(starts, rated, values, times, None, events, ratings.rule)
     of_user, of_items = ratings.user_features, ratings.item_features
     if not model.uses_features or (of_user is None and of_items is None):
         return history, model.contributions(history, items, None)

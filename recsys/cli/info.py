@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -250,6 +251,8 @@ def _values(parameter: Parameter) -> str:
         return "true|false"
     # A parameter without a minimum must be positive.
     bound = "> 0" if parameter.minimum is None else f">= {parameter.minimum:g}"
+    if parameter.below < math.inf:
+        bound += f", < {parameter.below:g}"
     return (
         f"{parameter.type.__name__} {bound}"
         if parameter.type in (int, float)

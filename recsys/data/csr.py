@@ -9,7 +9,13 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import polars as pl
 
-from lowrank.kernels import N_CODES, backends, default_threads, level_counts
+from lowrank.kernels import (
+    N_CODES,
+    backends,
+    default_threads,
+    level_counts,
+    row_places,
+)
 from recsys.data.arrays import (
     Array,
     Codes,
@@ -423,6 +429,11 @@ class Events:
         before = np.append(0, np.cumsum(selected))
         part = self.reordered(selected)
         return replace(part, indptr=before[self.indptr]).compact()
+
+    def of_users(self, users: Longs) -> Events:
+        """Return the events of some users, who get the indices 0, 1, ..."""
+        places, indptr = row_places(self.indptr, users)
+        return replace(self.reordered(places), indptr=indptr)
 
     def reordered(self, order: Array) -> Events:
         """Return the events in another order that keeps them with their users."""

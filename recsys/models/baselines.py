@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 import lowrank
 from lowrank import kernels
 from lowrank.kernels.topk import mixed
+from recsys.errors import DataError
 from recsys.models.base import (
     FactorModel,
     FoldingModel,
@@ -22,9 +23,11 @@ from recsys.models.base import (
     validation_rmse,
 )
 from recsys.models.factor_form import FactorForm
+from recsys.models.habits import habit_parameter, habits, own_items
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import fitted, model, parameter, random_state_parameter
-from recsys.models.parts import OTHER, Array, Doubles, Floats, Indices, Longs
+from recsys.models.parts import OTHER, Array, Doubles, Floats, Indices, Ints, Longs
+from recsys.saving.arrays import DamageError, check_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -182,6 +185,10 @@ class Popular(Model):
     A predicted rating is the mean rating of the item, shrunk towards the global mean:
     ``(sum of ratings + damping * mu) / (number of ratings + damping)``. For implicit feedback,
     predictions are the number or total weight of interactions.
+
+    With `habit`, the score of an item is ``habit * own + (1 - habit) * mean``: `own` is the
+    share of the user's baskets that have the item, late ones counting more (see
+    `recsys.models.habits`), and `mean` the mean of these shares over all users.
     """
 
     name = "popular"
@@ -197,11 +204,22 @@ class Popular(Model):
         log=True,
         minimum=0,
     )
+    habit: float = habit_parameter()
     n_users: int = fitted()
     counts_only: bool = fitted()
     global_mean: float = fitted()
     item_counts: Floats = fitted("n_items")
     item_means: Floats = fitted("n_items")
+    item_habits: Floats = fitted("n_items", when="habit")
+    habit_indptr: Longs = fitted("n_users + 1", when="habit")
+    habit_items: Ints = fitted("n_habits", when="habit")
+    habit_values: Floats = fitted("n_habits", when="habit")
+
+    def _check_arrays(self) -> None:
+        if self.habit:
+            check_rows("habit", self.habit_indptr, self.habit_items, self.n_items)
+            if len(self.habit_indptr) != self.n_users + 1:
+                raise DamageError("habit_indptr is not of the users")
 
     @property
     def n_items(self) -> int:
@@ -219,13 +237,37 @@ class Popular(Model):
             ratings.n_items,
         )
         vars(self).update(self._counted(counts, sums))
+        if self.habit:
+            of_users = self._habits(Histories.of(ratings))
+            vars(self).update(of_users)
+            totals = np.bincount(
+                self.habit_items, self.habit_values, minlength=ratings.n_items
+            )
+            self.item_habits = (totals / max(1, self.n_users)).astype(np.float32)
+
+    def _habits(self, histories: Histories) -> dict[str, Any]:
+        """Return the arrays of the habits of users."""
+        return {
+            "habit_indptr": histories.indptr,
+            "habit_items": histories.indices,
+            "habit_values": habits(histories, weighted=self.counts_only),
+        }
 
     def with_users(self, histories: Histories) -> Self:
-        """Return the model with these users, who get the same scores as all others."""
-        return self._with(n_users=histories.n_rows)
+        """Return the model with these users, whose scores differ by their habits only."""
+        of_users = self._habits(histories) if self.habit else {}
+        return self._with(n_users=histories.n_rows, **of_users)
 
     def with_items(self, histories: Histories) -> Self:
-        """Return the model with these items, their counts and damped means."""
+        """Return the model with these items, their counts and damped means.
+
+        Raises
+        ------
+        DataError
+            If habits are a part of the scores.
+        """
+        if self.habit:
+            raise DataError("New items have no habits; fit the model again.")
         sums = _sums(
             histories.rows,
             histories.values,
@@ -236,10 +278,21 @@ class Popular(Model):
     def contributions(
         self, history: Histories, items: ArrayLike, raters: Histories | None = None
     ) -> Explanation:
-        """Return the number of ratings of each item as base; the history contributes nothing."""
+        """Return the popularity of each item as base; the history contributes habits only."""
         columns = check_indices(items, self.n_items, "item")
-        nothing = np.zeros((len(columns), len(history.indices)), dtype=np.float32)
-        return Explanation(self.item_counts[columns], nothing)
+        if not self.habit:
+            nothing = np.zeros((len(columns), len(history.indices)), dtype=np.float32)
+            return Explanation(self.item_counts[columns], nothing)
+        own = np.float32(self.habit) * habits(history, weighted=self.counts_only)
+        is_own = columns[:, None] == history.indices
+        return Explanation(self._shared[columns], np.where(is_own, own, np.float32(0)))
+
+    @property
+    def _shared(self) -> Floats:
+        """The part of the scores that all users have."""
+        if not self.habit:
+            return self.item_counts
+        return np.float32(1 - self.habit) * self.item_habits
 
     def _counted(self, n_ratings: Longs, sums: Doubles) -> dict[str, Floats]:
         """Return counts and means; for implicit feedback, both are sums of weights (or ones)."""
@@ -263,10 +316,16 @@ class Popular(Model):
         return self.item_means[self._checked_pairs(users, items)[1]]
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
-        """Return the number of ratings of each item."""
-        # All users get the same scores.
-        n_rows = len(check_indices(users, self.n_users, "user"))
-        return FactorForm.of_biases(self.item_counts, np.zeros(n_rows, np.float32))
+        """Return the number of ratings of each item, or its mean habit with the user's own."""
+        u = check_indices(users, self.n_users, "user")
+        form = FactorForm.of_biases(self._shared, np.zeros(len(u), np.float32))
+        if not self.habit:
+            return form
+        places, indptr = kernels.row_places(self.habit_indptr, u)
+        own = np.float32(self.habit) * self.habit_values[places]
+        history = kernels.CsrArrays(indptr, self.habit_items[places], own)
+        sparse = kernels.SparsePart(history, own_items(self.n_items))
+        return form._replace(sparse=sparse)
 
 
 @model

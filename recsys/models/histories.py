@@ -10,6 +10,8 @@ import numpy as np
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, row_places
 from recsys.data.arrays import Floats, Ints, Longs, Times
+from recsys.data.csr import Events
+from recsys.data.kinds import EventRule
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
@@ -23,7 +25,7 @@ class Histories:
     In histories of users, `indices` are items; in histories of items, they are users. They
     increase within a row. `values` are ratings, or ones for implicit feedback, and `times` are
     seconds since 1970-01-01 UTC, if known. `features` describe the users (or items), if there are
-    any.
+    any. `events` are those behind the ratings of users by a `rule`, if some pairs have several.
     """
 
     indptr: Longs
@@ -31,6 +33,8 @@ class Histories:
     values: Floats
     times: Times | None = None
     features: CsrArrays | None = None
+    events: Events | None = None
+    rule: EventRule | None = None
 
     @classmethod
     def of(cls, ratings: Ratings, features: GroupedFeatures | None = None) -> Histories:
@@ -41,6 +45,8 @@ class Histories:
             ratings.values,
             ratings.seconds,
             csr_rows(features),
+            ratings.events,
+            ratings.rule,
         )
 
     @classmethod
@@ -90,7 +96,15 @@ class Histories:
             features = CsrArrays(
                 starts, features.indices[of_rows], features.data[of_rows]
             )
-        return Histories(indptr, self.indices[at], self.values[at], times, features)
+        return Histories(
+            indptr,
+            self.indices[at],
+            self.values[at],
+            times,
+            features,
+            None if self.events is None else self.events.of_users(rows),
+            self.rule,
+        )
 
     def row(self, number: int) -> Histories:
         """Return a single row."""

@@ -17,6 +17,7 @@ from recsys.errors import DataError
 from recsys.models.base import Model, Progress, check_indices
 from recsys.models.ease import default_penalty, invert
 from recsys.models.factor_form import FactorForm
+from recsys.models.habits import habit_parameter, habits
 from recsys.models.histories import Explanation, Histories
 from recsys.models.linear_filter import power, power_parameter
 from recsys.models.parameters import fitted, model, parameter
@@ -44,6 +45,7 @@ _DENSE = 4096  # items with an exact Gram matrix; of the others, only its diagon
 _MOST_SOLVED = 2**28  # entries of the solution of a regression: 1 GB
 _MOST_WEIGHTS = 2**26  # stored weights of all regressions: 512 MB
 _NEIGHBOR_GAMMA = math.exp(-1)  # neighbours share the latest items, not any
+_LEAST_SIZE = 1e-9  # of scores that are scaled to a mean maximum of 1
 _ROUNDING = 1e-5  # of sums of weights
 _NEWNESS = 1e-6  # far below the differences between sums of weights
 _SEARCHED = 2048  # users whose neighbours are sought at a time
@@ -83,6 +85,10 @@ class Next(Model):
     out, as they tell nothing new. The shares of all parts in a score are chosen to rank the
     last items of the training users best, after fits without these items.
 
+    With `habit`, the score is ``habit * own + (1 - habit) * others``, on scales fixed at the
+    fit: `own` is the share of the user's baskets that have the item, late ones counting more
+    (see `recsys.models.habits`). It is for lists with seen items.
+
     Attributes
     ----------
     weighted : bool
@@ -104,6 +110,10 @@ class Next(Model):
         Items of each user in the order of their latest times.
     history_ranks : int64 ndarray of shape (n_users,)
         Place of each user in the order of the latest times.
+    habit_share : float
+        Share of the user's own habits in the scores, if `habit` is above 0.
+    history_habits : float32 ndarray of shape (n_interactions,)
+        Share of a user's baskets that have the item, if `habit` is above 0.
 
     Notes
     -----
@@ -139,6 +149,7 @@ class Next(Model):
         "Number of training users with the same latest items in a score; 0 for none.",
         minimum=0,
     )
+    habit: float = habit_parameter()
 
     n_items: int = fitted()
     weighted: bool = fitted()
@@ -154,6 +165,8 @@ class Next(Model):
     history_items: Ints = fitted("n_interactions")
     history_weights: Floats = fitted("n_interactions")
     history_ranks: Indices = fitted("n_users")
+    habit_share: float = fitted(when="habit")
+    history_habits: Floats = fitted("n_interactions", when="habit")
 
     @property
     def n_users(self) -> int:
@@ -195,6 +208,25 @@ class Next(Model):
         self.item_chances = chances.astype(np.float32)
         self._choose_shares(sequences)
         self._set_weights(sequences)
+        if self.habit:
+            self._add_habits()
+
+    def _add_habits(self) -> None:
+        """Give habits their share of scores whose mean maximum is 1, as that of habits."""
+        self.habit_share = 0.0
+        most = min(_JUDGES, _JUDGED_SCORES // self.n_items + 1)
+        judges = np.flatnonzero(np.diff(self.history_indptr))
+        judges = judges[:: -(-len(judges) // most)]
+        best = self._factor_form(judges).scores().max(axis=1)
+        of_others = np.float32((1 - self.habit) / max(float(best.mean()), _LEAST_SIZE))
+        self.shares = self.shares * of_others
+        self.neighbor_share *= float(of_others)
+        self.item_chances = self.item_chances * of_others
+        strongest = np.maximum.reduceat(
+            self.history_habits,
+            self.history_indptr[:-1][np.diff(self.history_indptr) > 0],
+        )
+        self.habit_share = self.habit / max(float(strongest.mean()), _LEAST_SIZE)
 
     def _set_weights(self, sequences: Sequences) -> None:
         """Solve the regression of each decay, and store the largest weights of each item."""
@@ -272,6 +304,8 @@ class Next(Model):
         self._set_histories(
             Sequences(histories.indptr, histories.indices[order], weights)
         )
+        if self.habit:
+            self.history_habits = habits(histories, weighted=self.weighted)[order]
         times: NDArray[Any] = np.arange(len(order))
         if histories.times is not None:
             times = histories.times[order]
@@ -294,14 +328,26 @@ class Next(Model):
         from scipy.sparse import hstack
 
         u = check_indices(users, self.n_users, "user")
-        history = self._latest(u, self.shares)
+        parts = [self._latest(u, self.shares)]
         if self.neighbor_share:
             shares = self._neighborhood(u).shares
-            history = hstack([history, shares * np.float32(self.neighbor_share)], "csr")
+            parts.append(shares * np.float32(self.neighbor_share))
+        if self.habit:
+            parts.append(self._own_habits(u))
+        history = hstack(parts, format="csr")
         weights = self._source._stacked_weights
         sparse = kernels.SparsePart(kernels.csr_arrays(history), weights)
         offset = np.zeros(len(u), np.float32)
         return FactorForm.of_biases(self.item_chances, offset)._replace(sparse=sparse)
+
+    def _own_habits(self, users: Indices) -> Sparse:
+        """Return the habits of some users, times their share."""
+        from scipy.sparse import csr_array
+
+        places, indptr = kernels.row_places(self.history_indptr, users)
+        values = self.history_habits[places] * np.float32(self.habit_share)
+        shape = (len(users), self.n_items)
+        return csr_array((values, self.history_items[places], indptr), shape=shape)
 
     def _latest(self, users: Indices, shares: NDArray[np.floating]) -> Sparse:
         """Return the latest items of some users for each decay, times its share."""
@@ -328,14 +374,21 @@ class Next(Model):
 
     @property
     def _stacked_weights(self) -> CsrArrays:
-        """The weights of all regressions and, for neighbours, the histories; cached."""
-        from scipy.sparse import vstack
+        """The weights of all regressions, neighbours and habits below one another; cached.
 
-        if not self.neighbor_share:
+        The weights of neighbours are their histories. A habit of an item is for this item.
+        """
+        from scipy.sparse import eye_array, vstack
+
+        if not self.neighbor_share and not self.habit:
             return CsrArrays(self.weight_indptr, self.weight_items, self.weight_values)
         if "_cached_weights" not in vars(self):
-            histories = self._training_histories[0]
-            stacked = vstack([self._weights, histories], format="csr")
+            blocks = [self._weights]
+            if self.neighbor_share:
+                blocks.append(self._training_histories[0])
+            if self.habit:
+                blocks.append(eye_array(self.n_items, dtype=np.float32, format="csr"))
+            stacked = vstack(blocks, format="csr")
             vars(self)["_cached_weights"] = kernels.csr_arrays(stacked)
         weights: CsrArrays = vars(self)["_cached_weights"]
         return weights
@@ -421,6 +474,10 @@ class Next(Model):
             terms += np.float32(self.neighbor_share) * neighborhood.terms(
                 rated.items, columns
             )
+        if self.habit:
+            own = user.history_habits * np.float32(self.habit_share)
+            is_own = rated.items[:, None] == columns
+            terms += np.where(is_own, own[:, None], np.float32(0))
         in_given_order = np.empty_like(terms)
         in_given_order[order] = terms
         base = self.item_chances[columns]
@@ -690,7 +747,7 @@ def _best_shares(
 
     # The parts have other scales: the regressions estimate chances, and EASE does not.
     sizes = [float(part.max(axis=1).mean()) for part in parts]
-    best = [1 / max(size, 1e-9) for size in sizes]
+    best = [1 / max(size, _LEAST_SIZE) for size in sizes]
     best_gain = gain(best)
     for _ in range(_ROUNDS):
         for at in range(len(parts)):

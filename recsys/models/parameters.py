@@ -90,6 +90,7 @@ class Parameter:
     A default of None means that the value is chosen from the data (for ``threads``: all cores).
     Tuning searches from `low` to `high`, if given, on a logarithmic scale if `log`. `choices` are
     the valid texts. `minimum` is the smallest valid number; by default numbers must be positive.
+    Valid numbers are smaller than `below`.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Parameter:
     log: bool = False
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    below: float = math.inf
 
     @property
     def range(self) -> Range | None:
@@ -131,7 +133,9 @@ class Parameter:
             expected = "positive" if least is None else f"at least {least}"
             valid = (
                 number > 0 if least is None else least <= number
-            ) and number < math.inf
+            ) and number < self.below
+            if self.below < math.inf:
+                expected += f" and below {self.below:g}"
         if not valid:
             raise DataError(f"{self.name} must be {expected}; got {value!r}.")
 

@@ -57,7 +57,7 @@ def browser_model(
         form = _ridge_of_interactions(model, ratings, items, users)
     elif isinstance(model, Bias):
         form = _ridge_of_biases(model, items)
-    elif isinstance(model, Popular):
+    elif isinstance(model, Popular) and not model.habit:
         form = {"kind": "sums", "base": model.item_counts[items]}
     elif is_linear(model):
         form = _sums(model, items)
