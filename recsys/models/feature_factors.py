@@ -14,7 +14,7 @@ search remain products of factors.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -362,6 +362,37 @@ class AxisFeatures(Part):
         variance = np.maximum(self.spread, 1) * total
         offsets = self.vectors[:, :-1] - centre
         return (vectors - centre).astype(np.float32), reliability(offsets, variance)
+
+
+class FeatureShares(NamedTuple):
+    """The part of the vectors of some rows that is due to their features, for explanations.
+
+    A vector is a compromise of the vector p that features predict and of the ratings. The exact
+    part of p needs the solution of a system for each row. With the second moment of an average
+    rater in place of the row's own raters, all systems have the same eigenvectors, and the part is
+    ``R diag(s) L' p``. It is p itself for a row without ratings, and little with many ratings.
+
+    Attributes
+    ----------
+    left, right : float64 ndarrays of shape (d, d)
+        The eigenvectors, as columns.
+    shares : float64 ndarray of shape (n_rows, d)
+        The shares s of each row, between 0 and 1.
+    """
+
+    left: Doubles
+    right: Doubles
+    shares: Doubles
+
+    def parts(self, predicted: Doubles) -> Doubles:
+        """Return the parts of predicted vectors, shape (n_rows, d)."""
+        parts: Doubles = ((predicted @ self.left) * self.shares) @ self.right.T
+        return parts
+
+    def weights(self, vector: Doubles) -> Doubles:
+        """Return what multiplies a prediction in its product with a vector, (n_rows, d)."""
+        weights: Doubles = ((vector @ self.right) * self.shares) @ self.left.T
+        return weights
 
 
 @record

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -117,6 +119,12 @@ def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
     if features is None or not features.matrix.shape[1]:
         return None
     return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
+
+
+def rows_of(matrix: CsrArrays) -> Iterator[tuple[Ints, Floats]]:
+    """Yield the columns and values of each row of a CSR matrix."""
+    for start, end in pairwise(matrix.indptr):
+        yield matrix.indices[start:end], matrix.data[start:end]
 
 
 def sampled_rows(counts: Longs, most: int, generator: np.random.Generator) -> Longs:

@@ -17,15 +17,25 @@ from lowrank.completion.implicit import (
     in_principal_axes,
     solve_interactions,
 )
-from lowrank.completion.links import Terms
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import Ties, mixed
 from recsys.accuracy import ndcg
 from recsys.models.base import FactorModel, FoldingModel, Progress
-from recsys.models.feature_factors import AxisFeaturePrior, FeaturePriors, widened
-from recsys.models.histories import Explanation, Histories, csr_rows, sampled_rows
+from recsys.models.feature_factors import (
+    AxisFeaturePrior,
+    FeaturePriors,
+    FeatureShares,
+    widened,
+)
+from recsys.models.histories import (
+    Explanation,
+    Histories,
+    csr_rows,
+    rows_of,
+    sampled_rows,
+)
 from recsys.models.item_item import weight_unit, weighted_matrix
-from recsys.models.nonnegative import inverse_on, strongest_first
+from recsys.models.nonnegative import strongest_first
 from recsys.models.parameters import (
     fitted,
     model,
@@ -77,6 +87,62 @@ class Penalties(NamedTuple):
 
     unobserved_weight: float
     regularization: float
+
+
+class UserEquations(NamedTuple):
+    """The normal equations ``(F'WF + S) x = F'w + penalty (mean + predicted)`` of a user.
+
+    Attributes
+    ----------
+    rated, weights : float64 ndarrays of shape (n, k) and (n,)
+        The factors F of the user's items, and the weights w of the interactions.
+    mean, predicted : float64 ndarrays of shape (k,) and (n_features, k)
+        Terms of the mean and of features, times the penalty.
+    system : float64 ndarray of shape (k, k), or (k,) for a diagonal in `axes`
+        The part S that does not depend on the history.
+    support : bool ndarray of shape (k,)
+        Factors that are not zero.
+    axes, along_axes : ndarrays of shape (k, k) and (n, k), optional
+        Eigenvectors of S, as columns, and F times these.
+    """
+
+    rated: Doubles
+    weights: Doubles
+    mean: Doubles
+    predicted: Doubles
+    system: Doubles
+    support: Mask
+    axes: Doubles | None = None
+    along_axes: Floats | None = None
+
+    @property
+    def right(self) -> Doubles:
+        """The right-hand side, whose solution has the factors of the user."""
+        right: Doubles = self.weights @ self.rated + self.mean
+        right += self.predicted.sum(axis=0)
+        return right
+
+    def solved(self, rows: Doubles) -> Doubles:
+        """Return the solutions for the right-hand sides in `rows`."""
+        if not len(self.rated):
+            return rows
+        if self.axes is None or self.along_axes is None:
+            solutions = np.zeros_like(rows)
+            system = self.system + (self.rated.T * self.weights) @ self.rated
+            block = np.ix_(self.support, self.support)
+            right = rows[:, self.support].T
+            solutions[:, self.support] = np.linalg.solve(system[block], right).T
+            return solutions
+        # With a short history, Woodbury's identity has one equation for each interaction.
+        is_used = self.weights > 0
+        rated = self.along_axes[is_used].astype(np.float64)
+        scaled = (rows @ self.axes) / self.system
+        small = (rated / self.system) @ rated.T
+        small[np.diag_indices(len(small))] += 1 / self.weights[is_used]
+        corrections = np.linalg.solve(small, rated @ scaled.T)
+        scaled -= (corrections.T @ rated) / self.system
+        along_factors: Doubles = scaled @ self.axes.T
+        return along_factors
 
 
 @model
@@ -265,58 +331,113 @@ class IALS(FoldingModel, FactorModel):
         history and the features of the user. `raters` are the histories of the items.
         """
         columns, _ = self._checked_history(history, items)
-        user = self._terms("user", history)
         residual = self.item_factors[columns].astype(np.float64)
         item_features = user_features = None
         axis = self._axis_features("item")
-        if axis is not None and raters is not None and raters.features is not None:
+        rows = None if raters is None else raters.features
+        predicted: list[Doubles] = []
+        if axis is not None and raters is not None and rows is not None:
+            predicted = [
+                axis.weights[indices].astype(np.float64) * values[:, None]
+                for indices, values in rows_of(rows)
+            ]
+            feature_shares = self._feature_shares(raters)
+            sums = np.array([of_item.sum(axis=0) for of_item in predicted])
+            residual -= feature_shares.parts(sums)
+        user = self._equations(history)
+        # One system gives the products of the user's terms with all items.
+        solutions = user.solved(np.vstack([residual, user.right]))
+        products = solutions[:-1]
+        if axis is not None and rows is not None and predicted:
             item_features = np.zeros((len(columns), len(axis.weights)), np.float32)
-            for number, shares in enumerate(item_features):
-                row = raters.row(number)
-                assert row.features is not None
-                predicted = self._terms("item", row).features
-                np.add.at(shares, row.features.indices, predicted @ user.total)
-                residual[number] -= predicted.sum(axis=0)
+            weights = feature_shares.weights(solutions[-1])
+            for number, (indices, _) in enumerate(rows_of(rows)):
+                scores = predicted[number] @ weights[number]
+                np.add.at(item_features[number], indices, scores)
         axis = self._axis_features("user")
         if axis is not None and history.features is not None:
             user_features = np.zeros((len(columns), len(axis.weights)), np.float32)
-            user_features[:, history.features.indices] = residual @ user.features.T
+            indices = history.features.indices
+            user_features[:, indices] = products @ user.predicted.T
         return Explanation(
-            (residual @ user.base).astype(np.float32),
-            (residual @ user.entries.T).astype(np.float32),
+            (products @ user.mean).astype(np.float32),
+            (products @ user.rated.T * user.weights).astype(np.float32),
             item_features,
             user_features,
         )
 
-    def _terms(self, side: str, row: Histories) -> Terms:
-        """Return the factors of a user or item as a sum over its entries and features."""
-        factors, gram, n = self._source._pairs(OTHER[side])
+    def _equations(self, history: Histories) -> UserEquations:
+        """Return the normal equations of the factors of a user."""
+        factors, gram, n = self._source._pairs("item")
         k = factors.shape[1]
         mean = np.zeros(k)
-        no_terms = predicted = np.zeros((0, k))
-        axis = self._axis_features(side)
+        predicted = np.zeros((0, k))
+        axis = self._axis_features("user")
         if axis is not None:
             mean = axis.mean.astype(np.float64)
-            if row.features is not None:
-                weights = axis.weights[row.features.indices]
-                predicted = weights * row.features.data[:, None]
-        if not len(row.indices):
-            return Terms(mean, no_terms, predicted)
-        weights = np.maximum(row.values / np.float32(self.unit), 0).astype(np.float64)
-        rated = factors[row.indices].astype(np.float64)
+            if history.features is not None:
+                coefficients = axis.weights[history.features.indices]
+                values = history.features.data[:, None]
+                predicted = coefficients.astype(np.float64) * values
+        rated = factors[history.indices].astype(np.float64)
+        relative = history.values / np.float32(self.unit)
+        weights = np.maximum(relative, 0).astype(np.float64)
+        support = np.ones(k, np.bool_)
+        if not len(rated):
+            # Without a history, the factors are the prediction.
+            ones = np.ones(k)
+            return UserEquations(rated, weights, mean, predicted, ones, support)
         total = weights.sum() + self.pair_weight * n
         penalty = self.penalty * total**self.count_power
-        # (F'WF + w_0 F'F + penalty I) x = F'w + penalty (mean + features)
-        normal = (rated.T * weights) @ rated + self.pair_weight * gram
-        normal += penalty * np.eye(k)
-        inverse = np.linalg.inv(normal)
+        mean = penalty * mean
+        predicted = penalty * predicted
         if self.nonnegative:
-            solution = self._source._solved(side, row)[f"{side}_factors"]
-            inverse = inverse_on(normal, solution[0] > 0)
-        right = rated * weights[:, None]
-        return Terms(
-            penalty * mean @ inverse, right @ inverse, penalty * predicted @ inverse
+            solution = self._source._solved("user", history)["user_factors"]
+            support = solution[0] > 0
+        if self.nonnegative or len(rated) >= k:
+            system = self.pair_weight * gram + penalty * np.eye(k)
+            return UserEquations(rated, weights, mean, predicted, system, support)
+        eigenvalues, axes, along_axes = self._source._axes("item")
+        return UserEquations(
+            rated,
+            weights,
+            mean,
+            predicted,
+            self.pair_weight * eigenvalues + penalty,
+            support,
+            axes,
+            along_axes[history.indices],
         )
+
+    def _feature_shares(self, raters: Histories) -> FeatureShares:
+        """Return the parts of the factors of items that are due to their features."""
+        _, _, n_users = self._source._pairs("user")
+        values, axes, _ = self._source._axes("user")
+        weights = np.maximum(raters.values / np.float32(self.unit), 0)
+        sums = np.bincount(raters.rows, weights, raters.n_rows)[:, None]
+        total = sums + self.pair_weight * n_users
+        penalty = self.penalty * total**self.count_power
+        data = (self.pair_weight + sums / max(n_users, 1)) * values
+        shares = penalty / (penalty + data)
+        # Without interactions, the factors are the prediction.
+        shares[raters.counts == 0] = 1
+        return FeatureShares(axes, axes, shares)
+
+    def _axes(self, side: str) -> tuple[Doubles, Doubles, Floats]:
+        """Return the eigenvalues and eigenvectors of the Gram matrix of `side`; cached.
+
+        The last array has the factors of items along the eigenvectors.
+        """
+        factors, gram, _ = self._pairs(side)
+        cache: dict[str, Any] = vars(self).setdefault("_axes_of", {})
+        if side not in cache or cache[side][0] is not gram:
+            values, axes = np.linalg.eigh(gram)
+            # The eigenvectors of users are used without their factors.
+            rows = factors if side == "item" else factors[:0]
+            along_axes = rows @ axes.astype(np.float32)
+            cache[side] = gram, (np.maximum(values, 0), axes, along_axes)
+        of_side: tuple[Doubles, Doubles, Floats] = cache[side][1]
+        return of_side
 
     def _axis_features(self, side: str) -> AxisFeaturePrior | None:
         axis: AxisFeaturePrior | None = self._features_of(side)

@@ -89,6 +89,23 @@ def test_contributions_add_up_to_the_score_and_a_history_folds_in_as_it_was_fitt
     )
 
 
+@pytest.mark.parametrize("factors", [3, 30])
+def test_contributions_of_short_and_long_histories_are_those_of_the_equations(factors):
+    ratings = two_tastes()
+    penalties = {"unobserved_weight": 0.1, "regularization": 0.01}
+    model = IALS(factors=factors, iterations=4, **penalties).fit(ratings)
+    history = Histories.of(ratings).take(np.array([3]))
+    rated = model.item_factors[history.indices].astype(np.float64)
+    gram = model.item_factors.astype(np.float64).T @ model.item_factors
+    total = len(rated) + model.pair_weight * ratings.n_items
+    penalty = model.penalty * total**model.count_power
+    system = rated.T @ rated + model.pair_weight * gram
+    system += penalty * np.eye(len(gram))
+    expected = model.item_factors @ np.linalg.solve(system, rated.T)
+    found = model.contributions(history, np.arange(ratings.n_items))
+    np.testing.assert_allclose(found.terms, expected, atol=1e-5)
+
+
 def test_a_heavier_interaction_counts_more():
     ratings = two_tastes()
     values = ratings.values.copy()
