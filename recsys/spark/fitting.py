@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 _DEFAULTS = {"als": {"regularization": 0.09}, "ials": {}}
 _ITERATIONS = 15
 _SWEEPS_PER_CHECKPOINT = 5
+# Each sweep has a task for each block: of few ratings, starting them would take most of the time.
+_RATINGS_PER_BLOCK = 100_000
+_MOST_BLOCKS = 10  # Spark's default
 # Ratings of the mean that are added to those of each user and item. Biases that are fitted before
 # the vectors would else take what the vectors explain better.
 _BIAS_PENALTY = 100.0
@@ -248,6 +251,7 @@ def _fit_als(
     residual = (residual - sql.col("user_bias")).cast("float")
     factors = _item_factors(
         pairs.select("user", "item", residual.alias("value")),
+        summary["ratings"],
         settings,
         # The model of one machine has the penalty lambda n s |a|^2, Spark lambda n |a|^2.
         regParam=settings["regularization"] * summary["std"],
@@ -275,6 +279,7 @@ def _fit_ials(
     density = n / (coded.n_users * coded.n_items)
     factors = _item_factors(
         pairs,
+        n,
         settings,
         regParam=penalties.regularization * (alpha + 1 / density),
         alpha=alpha,
@@ -313,12 +318,15 @@ def _penalties(
 
 
 def _item_factors(
-    pairs: DataFrame, settings: dict[str, Any], **options: Any
+    pairs: DataFrame, n_ratings: int, settings: dict[str, Any], **options: Any
 ) -> DataFrame:
     """Return the vectors of items that Spark's ALS fits: index and factors."""
     from pyspark.ml.recommendation import ALS
 
+    n_blocks = min(_MOST_BLOCKS, 1 + n_ratings // _RATINGS_PER_BLOCK)
     als = ALS(
+        numUserBlocks=n_blocks,
+        numItemBlocks=n_blocks,
         rank=settings["factors"],
         maxIter=settings["iterations"],
         seed=settings["random_state"],
@@ -340,13 +348,14 @@ def _items(coded: Encoded, vectors: DataFrame, factors: int) -> DataFrame:
     table = coded.items.join(vectors, "index", "left")
     table = table.join(counts.agg(count), "index", "left")
     zero = sql.lit(0.0).cast("float")
-    return table.select(
+    items = table.select(
         "index",
         "id",
         sql.coalesce("count", sql.lit(0)).alias("count"),
         sql.coalesce("bias", zero).alias("bias"),
         sql.coalesce("factors", sql.array_repeat(zero, factors)).alias("factors"),
     )
+    return _ordered(items)
 
 
 def _users(coded: Encoded, result: SparkModel) -> DataFrame:
@@ -362,7 +371,8 @@ def _users(coded: Encoded, result: SparkModel) -> DataFrame:
     for name, kind in (("others", "int"), ("values", "float")):
         nothing = sql.array().cast(f"array<{kind}>")
         columns.append(sql.coalesce(f"entries.{name}", nothing).alias(name))
-    rows = coded.users.join(histories, "index", "left").select(*columns)
+    # Before the solution, not after it: Spark computes a table twice to divide it by ranges.
+    rows = _ordered(coded.users.join(histories, "index", "left").select(*columns))
     spark = rows.sparkSession
     model = ordinary_model(result, _NOBODY, item_table(result, spark))
     shared: Any = spark.sparkContext.broadcast(model)
@@ -389,10 +399,14 @@ def _users(coded: Encoded, result: SparkModel) -> DataFrame:
     return map_in_arrow(rows, solve, schema)
 
 
-def _write(table: DataFrame, result: SparkModel, side: str, folder: SparkPath) -> None:
-    """Write users or items in the order of their indices, and record their files."""
+def _ordered(table: DataFrame) -> DataFrame:
+    """Return users or items in the order of their indices, in one part for each core."""
     n_parts = table.sparkSession.sparkContext.defaultParallelism
-    ordered = table.repartitionByRange(n_parts, "index").sortWithinPartitions("index")
-    ordered.write.parquet(folder.child(side).uri)
+    return table.repartitionByRange(n_parts, "index").sortWithinPartitions("index")
+
+
+def _write(table: DataFrame, result: SparkModel, side: str, folder: SparkPath) -> None:
+    """Write users or items, and record their files."""
+    table.write.parquet(folder.child(side).uri)
     for file, size in folder.child(side).sizes().items():
         result.files[f"{side}/{file}"] = size

@@ -95,7 +95,7 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
     pairs = spark.createDataFrame(
         toy.drop("rating").to_dicts(), "user string, item smallint"
     )
-    parameters = {"factors": 3, "iterations": 8, **penalties}
+    parameters = {"factors": 3, "iterations": 3, **penalties}
     result = fit(pairs, str(tmp_path / "model"), **parameters)
     assert (result.model, result.implicit) == ("ials", True)
     opened = Recommender.load(tmp_path / "model")
@@ -132,12 +132,13 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
     ],
 )
 def test_what_cannot_be_is_rejected_and_leaves_nothing(
-    spark, case, tmp_path, options, message
+    spark, tmp_path, options, message
 ):
     from recsys.spark import fit
 
+    one = spark.createDataFrame([(1, 2, 3.0)], "user int, item int, rating double")
     with pytest.raises(DataError, match=message):
-        fit(str(case.train_file), str(tmp_path / "model"), **options)
+        fit(one, str(tmp_path / "model"), **options)
     assert list(tmp_path.iterdir()) == []
 
 

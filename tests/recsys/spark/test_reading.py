@@ -127,14 +127,19 @@ def test_ids_are_numbered_in_sorted_order(spark, tmp_path, values, schema):
 REPEATED = [(1, 1, 2.0, 10), (1, 1, 4.0, 30), (1, 1, 3.0, 20), (1, 2, 5.0, 5)]
 
 
+@pytest.fixture(scope="module")
+def repeated(spark):
+    schema = "user int, item int, rating double, time int"
+    return table(spark, REPEATED, schema).frame.cache()
+
+
 @pytest.mark.parametrize(
     ("policy", "value"), [("last", 4.0), ("first", 2.0), ("mean", 3.0), ("sum", 9.0)]
 )
-def test_repeated_pairs_are_merged(spark, policy, value):
+def test_repeated_pairs_are_merged(repeated, policy, value):
     from recsys.spark.reading import merged
 
-    found = table(spark, REPEATED, "user int, item int, rating double, time int")
-    rows = merged(found.frame, policy).sort("item").collect()
+    rows = merged(repeated, policy).sort("item").collect()
     assert rows == [(1, 1, value, False), (1, 2, 5.0, False)]
 
 

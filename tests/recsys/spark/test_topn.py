@@ -191,11 +191,12 @@ def ranking_by_hand(opened, test, relevant_from):
     return values
 
 
-def test_rejects_training_ratings_as_test(spark, case):
+def test_rejects_training_ratings_as_test(spark, case, tmp_path):
     from recsys.spark import evaluate
 
-    with pytest.raises(DataError, match=r"All .* test ratings are also training"):
-        evaluate(str(case.path), str(case.train_file))
+    case.train.to_frame().head(50).write_csv(tmp_path / "known.csv")
+    with pytest.raises(DataError, match=r"All 50 test ratings are also training"):
+        evaluate(str(case.path), str(tmp_path / "known.csv"))
 
 
 def test_leaves_out_test_pairs_that_the_training_part_has(spark, case, tmp_path):
@@ -215,10 +216,12 @@ def test_what_cannot_be_measured(spark, case, tmp_path):
 
     with pytest.raises(DataError, match="n must be at least 1; got 0"):
         evaluate(str(case.path), str(case.test_file), 0)
+    few = tmp_path / "few.csv"
+    case.test.to_frame().head(50).write_csv(few)
     with pytest.raises(
         DataError, match="No test rating is high enough to be relevant; lower rele"
     ):
-        evaluate(str(case.path), str(case.test_file), relevant_from=99)
+        evaluate(str(case.path), str(few), relevant_from=99)
     strangers = tmp_path / "strangers.csv"
     strangers.write_text("user,item,rating\n-5,-6,3\n")
     with pytest.raises(
