@@ -545,8 +545,10 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     interval = f"{found.settings.confidence:.0%} interval"
     cells = {
         "metric": [named(row["metric"], found) for row in rows],
-        "model - other": [f"{row['model']} - {row['other']}" for row in rows],
-        "difference": [f"{row['difference']:+.4f}" for row in rows],
+        "new - old": [f"{row['other']} - {row['model']}" for row in rows],
+        "difference": [
+            f"{row['difference']:+.4f} {row['verdict'] or ''}".rstrip() for row in rows
+        ],
         interval: [f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows],
         "p": [f"{row['p_value']:.4f}" for row in rows],
         "adjusted": [
@@ -653,9 +655,10 @@ def compare(
 
     The input is as for `recsys evaluate`, or several saved models and --test. Saved models may
     have been fitted to different ratings; only test ratings that are new to all of them are used.
-    The output has one row per metric and pair of models: the difference (model minus other), its
-    95% interval by the bootstrap over users, and the p value of a paired sign-flip test over users,
-    also adjusted by Holm's method for the number of pairs. With --fail-if "METRIC worse", the exit
+    The output has one row per metric and pair of models: the difference (the later model
+    minus the earlier one), with "better" or "worse" if it is significant; its 95% interval by
+    the bootstrap over users; and the p value of a paired sign-flip test over users, also
+    adjusted by Holm's method for the number of pairs. With --fail-if "METRIC worse", the exit
     code is 1 if a model is significantly worse than the first one.
 
     With --online, the result is an A/B test: RATINGS are clicks (user, item, timestamp) on

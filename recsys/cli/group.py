@@ -332,6 +332,36 @@ def settings(ctx: click.Context) -> dict[str, str]:
     return resolved
 
 
+def words_of_settings(ctx: click.Context) -> list[str]:
+    """Return the options of a verb that its settings give, as words of the command line."""
+    table = defaults_of(ctx)
+    words: list[str] = []
+    for option in _options(ctx.command):
+        name = str(option.name)
+        source = ctx.get_parameter_source(name)
+        if source is ParameterSource.ENVIRONMENT:
+            texts = filter(None, map(os.environ.get, variables(option, ctx)))
+            text = next(texts)
+            values = option.type.split_envvar_value(text) if option.multiple else [text]
+        elif source is ParameterSource.DEFAULT_MAP:
+            value = table[name]
+            values = value if isinstance(value, list) else [value]
+        else:
+            continue
+        # The command line has chosen another option of its group.
+        is_unset = ctx.params.get(name, True) in (None, ())
+        if is_unset or getattr(option, "secret", False):
+            continue
+        flag = max(option.opts, key=len)
+        if option.is_flag:
+            is_on = click.BOOL.convert(values[0], option, ctx)
+            words += [flag] if is_on else []
+        else:
+            for value in values:
+                words += [flag, str(_shown_value(value))]
+    return words
+
+
 def configured(ctx: click.Context, name: str) -> list[str]:
     """Return the values of a parameter that are set for any verb outside the command line."""
     values: list[str] = []

@@ -14,7 +14,7 @@ from recsys.addresses import shown
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, State
-from recsys.cli.group import Group
+from recsys.cli.group import Group, words_of_settings
 from recsys.cli.output import (
     Activity,
     Output,
@@ -205,10 +205,13 @@ def monitor(
 
 
 def _shown_words() -> list[str]:
-    """Return the words of the command line without users and passwords of addresses."""
-    words = click.get_current_context().ensure_object(State).words
+    """Return words that repeat a command, without users and passwords of addresses.
+
+    Settings in the environment and in recsys.toml are options at the end.
+    """
+    context = click.get_current_context()
     shown_words = []
-    for word in words:
+    for word in (*context.ensure_object(State).words, *words_of_settings(context)):
         name, equals, value = "", "", word
         if word.startswith("-"):
             name, equals, value = word.partition("=")
@@ -342,7 +345,7 @@ def _table(result: OnlineTest) -> tuple[Any, str]:
                 "metric": row["metric"],
                 "a": f"{row['a']:.4f}",
                 "b": f"{row['b']:.4f}",
-                "b - a": f"{row['difference']:+.4f}",
+                "b - a": f"{row['difference']:+.4f} {row['verdict'] or ''}".rstrip(),
                 f"{result.confidence:.0%} interval": (
                     f"[{row['low']:+.4f}, {row['high']:+.4f}]"
                 ),

@@ -19,7 +19,7 @@ from recsys.data.times import unix_seconds
 from recsys.drift import Stability, latest, popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.evaluation.experiment import evaluate
-from recsys.evaluation.results import Evaluation
+from recsys.evaluation.results import Evaluation, verdict
 from recsys.evaluation.split_files import shared_test, unknown_and_known
 from recsys.evaluation.statistics import Ratio, bootstrap, percentiles, shuffled_groups
 from recsys.messages import shortened
@@ -281,8 +281,9 @@ class OnlineTest:
     """Result of `online_test`.
 
     `metrics` has a row for each of `CLICKS`: metric, a, b, difference (b minus a), low, high (its
-    interval by the bootstrap over users), p_value (of a randomization test over users). `counts`
-    has the lists, users and models of both variants, and the lists and clicks that were left out.
+    interval by the bootstrap over users), p_value (of a randomization test over users), verdict
+    ("better" or "worse" if b is so significantly, else null). `counts` has the lists, users and
+    models of both variants, and the lists and clicks that were left out.
     """
 
     metrics: pl.DataFrame
@@ -471,4 +472,7 @@ def _compared(
         pl.Series("low", low),
         pl.Series("high", high),
         pl.Series("p_value", p_values),
+    ).with_columns(
+        # More clicks, and earlier ones, are better.
+        verdict=verdict(pl.col("difference"), pl.col("p_value") < 1 - confidence)
     )

@@ -65,6 +65,7 @@ _COMPARED = {
     **_BOUNDS,
     "p_value": pl.Float64,
     "adjusted": pl.Float64,
+    "verdict": pl.String,
 }
 _BINS = _BOUNDS | {"count": pl.Int64}
 
@@ -190,8 +191,9 @@ class Evaluation:
         value, low, high (the confidence interval), users (number of users with a value).
     comparisons : polars DataFrame
         One row per pair of models and metric, except coverage and gini: metric, kind, n, model,
-        other, difference (model minus other), low, high, p_value, adjusted (by Holm's method, over
-        the pairs of models of the metric).
+        other, difference (other minus model, so new minus old), low, high, p_value, adjusted (by
+        Holm's method, over the pairs of models of the metric), verdict ("better" or "worse" if
+        the other model is so significantly, else null).
     per_user : polars DataFrame
         One row per model and user with test ratings: model, user, relevant and ratings (numbers of
         test items), squared_error and absolute_error (sums), and the metrics, null for users
@@ -373,16 +375,18 @@ def _comparisons(
     """Test the difference of each metric between each pair of models that have it."""
     rows = []
     differences = []
+    directions = []
     for metric, n, name in named_values:
         for one, other in combinations(models, 2):
             if not {(one, name), (other, name)} <= replicates.keys():
                 continue
-            first, second = ratios[one, name], ratios[other, name]
-            both = (first.below > 0) & (second.below > 0)
+            old, new = ratios[one, name], ratios[other, name]
+            both = (old.below > 0) & (new.below > 0)
             # A user whom only one model has says nothing about the difference.
-            differences.append(np.where(both, first.above - second.above, 0.0))
-            difference = first.value - second.value
-            sampled = replicates[one, name] - replicates[other, name]
+            differences.append(np.where(both, new.above - old.above, 0.0))
+            directions.append(metric.direction)
+            difference = new.value - old.value
+            sampled = replicates[other, name] - replicates[one, name]
             ends = percentiles(sampled, settings.confidence)
             rows.append((name, metric.name, n, one, other, difference, *ends))
     if not rows:
@@ -390,13 +394,28 @@ def _comparisons(
     p_values = sign_flip(
         np.column_stack(differences), random_state=settings.random_state
     )
-    columns = [name for name in _COMPARED if name not in ("p_value", "adjusted")]
+    columns = [*_COMPARED][: len(rows[0])]
     schema = {name: _COMPARED[name] for name in columns}
     compared = pl.DataFrame(rows, schema=schema, orient="row")
-    compared = compared.with_columns(p_value=p_values)
-    return pl.concat(
+    compared = compared.with_columns(p_value=p_values, direction=np.array(directions))
+    adjusted = pl.concat(
         part.with_columns(adjusted=holm(part["p_value"].to_numpy()))
         for part in compared.partition_by("metric", maintain_order=True)
+    )
+    gain = pl.col("difference") * pl.col("direction")
+    is_significant = pl.col("adjusted") < 1 - settings.confidence
+    return adjusted.select(
+        *columns, "p_value", "adjusted", verdict=verdict(gain, is_significant)
+    )
+
+
+def verdict(gain: pl.Expr, is_significant: pl.Expr) -> pl.Expr:
+    """Return "better" or "worse" by the sign of a gain, null if it is not significant."""
+    return (
+        pl.when(is_significant & (gain > 0))
+        .then(pl.lit("better"))
+        .when(is_significant & (gain < 0))
+        .then(pl.lit("worse"))
     )
 
 
@@ -558,8 +577,7 @@ class Gate:
         ]
 
     def _compared(self, found: Evaluation, before: str, model: str) -> Verdict:
-        direction = found.measured[self.name.partition("@")[0]].direction
-        if not direction:
+        if not found.measured[self.name.partition("@")[0]].direction:
             raise DataError(f"{self.name} has no direction; give a bound for it.")
         rows = found.comparisons.filter(metric=self.name, model=before, other=model)
         if rows.is_empty():
@@ -568,11 +586,9 @@ class Gate:
                 f"between {before} and {model}."
             )
         row = rows.to_dicts()[0]
-        is_significant = row["adjusted"] < 1 - found.settings.confidence
-        # The row is of the first model minus the other, the sentence the reverse.
+        verdict = f" ({row['verdict']})" if row["verdict"] else ""
         reason = (
-            f"{self.name} of {model} differs from that of {before} by {-row['difference']:+.4f} "
-            f"[{-row['high']:+.4f}, {-row['low']:+.4f}], p = {row['adjusted']:.4f}"
+            f"{self.name} of {model} differs from that of {before} by {row['difference']:+.4f} "
+            f"[{row['low']:+.4f}, {row['high']:+.4f}]{verdict}, p = {row['adjusted']:.4f}"
         )
-        is_worse = row["difference"] * direction > 0
-        return Verdict(str(self), is_worse and is_significant, reason)
+        return Verdict(str(self), row["verdict"] == "worse", reason)

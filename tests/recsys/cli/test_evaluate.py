@@ -471,7 +471,10 @@ def test_compare_lists_differences(run, ratings):
     assert answer["command"] == "compare"
     assert answer["comparisons"][0]["metric"] == "rmse"
     shown = run(*args, "--format", "table").stdout.splitlines()
-    assert shown[2].split()[:4] == ["rmse", "als", "-", "bias"]
+    assert shown[0].split()[1:4] == ["new", "-", "old"]
+    assert shown[2].split()[:4] == ["rmse", "bias", "-", "als"]
+    assert shown[2].split()[4].startswith("+")
+    assert shown[2].split()[5] == "worse"
     assert shown[2].rstrip().endswith("*")
     assert max(map(len, shown)) <= 100
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -103,3 +106,28 @@ def test_the_old_report_stays_if_anything_fails(run, ratings, monkeypatch):
     run("evaluate", ratings, "--report", "r.html", "--model", "popular", code=1)
     assert Path("r.html").read_text() == "old"
     assert [path.name for path in Path().iterdir()] == ["r.html"]
+
+
+def test_the_report_repeats_settings_wherever_they_come_from(run, ratings, monkeypatch):
+    Path("recsys.toml").write_text(
+        'seed = 4\n[evaluate]\nn = [3, 6]\nmodel = ["random"]\nno-features = true\n'
+    )
+    monkeypatch.setenv("RECSYS_EVALUATE_METHOD", "random")
+    monkeypatch.setenv("RECSYS_SEED", "5")
+    monkeypatch.setenv("RECSYS_API_KEY", "s3cret")
+    arguments = ("evaluate", ratings, "--model", "popular", "--json")
+    printed = json.loads(run(*arguments, "--report", "one.html").stdout)
+    page = Path("one.html").read_text()
+    command = re.search("<pre>(.*?)</pre>", page, re.S)
+    assert command is not None
+    words = shlex.split(html.unescape(command[1]))
+    # The command line chooses the model, and the environment the seed.
+    assert sorted(words[8:]) == sorted(
+        ["--method", "random", "--seed", "5", "-n", "3", "-n", "6", "--no-features"]
+    )
+    monkeypatch.delenv("RECSYS_EVALUATE_METHOD")
+    monkeypatch.delenv("RECSYS_SEED")
+    Path("recsys.toml").unlink()
+    repeated = json.loads(run(*words[1:]).stdout)
+    for key in ("data", "settings", "split", "seed", "n"):
+        assert repeated.get(key) == printed.get(key)

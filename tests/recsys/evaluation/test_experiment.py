@@ -355,8 +355,15 @@ def test_pairs_of_models_are_compared(split):
         found.per_user.filter(model=model)["recall@5"].to_numpy()
         for model in ("bias", "popular")
     )
-    assert row["difference"] == pytest.approx((bias - popular).mean())
+    # New minus old: the first model is the one to compare with.
+    assert row["difference"] == pytest.approx((popular - bias).mean())
     assert row["low"] <= row["difference"] <= row["high"]
+    for row in compared.to_dicts():
+        gain = row["difference"] * METRICS[row["kind"]].direction
+        is_significant = row["adjusted"] < 0.05 and gain != 0
+        said = ("better" if gain > 0 else "worse") if is_significant else None
+        assert row["verdict"] == said
+    row = compared.filter(metric="recall@5").row(0, named=True)
     expected = sign_flip((bias - popular)[:, None])[0]
     assert row["p_value"] == pytest.approx(expected, abs=0.02)
     recall = compared.filter(metric="recall@5")
