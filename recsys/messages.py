@@ -26,6 +26,22 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def worded(sentence: str, *, implicit: bool) -> str:
+    """Return a sentence on ratings, with interactions in their place if they are implicit.
+
+    Examples
+    --------
+    >>> worded("5 test ratings; a rating counts once", implicit=True)
+    '5 test interactions; an interaction counts once'
+    """
+    if not implicit:
+        return sentence
+    sentence = re.sub(r"\b([Aa]) rating\b", r"\1n rating", sentence)
+    return re.sub(r"\brating(?=s?\b)", "interaction", sentence).replace(
+        "Rating", "Interaction"
+    )
+
+
 def enumerated(
     names: Sequence[Any], most: int, shown: Callable[[Any], str] = str
 ) -> str:

@@ -20,7 +20,7 @@ from recsys.data.ratings import Ratings
 from recsys.data.times import Moment
 from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
-from recsys.messages import counted
+from recsys.messages import counted, worded
 from recsys.models.abilities import folded_in
 from recsys.models.base import FactorModel, FoldingModel, Model, OnStep
 from recsys.models.blend import Blend
@@ -304,7 +304,8 @@ def reason_to_refit(
         return unable
     share = _n_folded(fitted, change) / change.before.n_ratings
     if share > _SHARE:
-        return f"added and removed ratings are {share:.0%} of those of the last fit"
+        reason = f"added and removed ratings are {share:.0%} of those of the last fit"
+        return worded(reason, implicit=change.before.implicit)
     if aged >= _HALVINGS:
         return f"weights have halved {aged:.3g} times since the last fit"
     if new is None:

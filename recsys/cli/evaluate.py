@@ -25,7 +25,7 @@ from recsys.cli.output import (
     report_verdicts,
 )
 from recsys.cli.split import SplitOptions, load_splits, split_options
-from recsys.messages import counted, nothing_at
+from recsys.messages import counted, nothing_at, worded
 
 if TYPE_CHECKING:
     import polars as pl
@@ -313,7 +313,8 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
         (shared.n_known, "that a model was fitted to"),
     ):
         if count:
-            note(f"{counted(count, 'test rating')} {reason} left out")
+            sentence = f"{counted(count, 'test rating')} {reason} left out"
+            note(worded(sentence, implicit=first.ratings.implicit))
     splits = dict(shared.splits)
     first_splits = [next(iter(splits.values()))]
     names = []
@@ -377,7 +378,7 @@ def _report_counts(found: Evaluation, method: str | None) -> None:
     counts = found.counts
     folds = len(found.splits)
     note(f"held out: {found.held_out}")
-    tested = counted(counts["test_ratings"], "rating")
+    tested = found.worded(counted(counts["test_ratings"], "rating"))
     users = counts["users_evaluated"]
     line = f"trained on {counts['train_ratings']:,} and tested on {tested}"
     if found.settings.positions:
@@ -394,21 +395,25 @@ def _report_counts(found: Evaluation, method: str | None) -> None:
     if found.settings.positions:
         if counts["new_targets"]:
             missed = counted(counts["new_targets"], "position")
-            note(f"{missed} of items without training ratings, which count as misses")
+            sentence = f"{missed} of items without training ratings"
+            note(f"{found.worded(sentence)}, which count as misses")
     elif counts["new_ratings"]:
         done = "left out" if found.settings.new == "drop" else "kept"
         new = f"{counted(counts['new_users'], 'user')} and {counted(counts['new_items'], 'item')}"
         rated = counted(counts["new_ratings"], "test rating")
-        note(f"{rated} of users or items without training ratings {done} (new: {new})")
+        sentence = f"{rated} of users or items without training ratings {done}"
+        note(f"{found.worded(sentence)} (new: {new})")
     n_users = users + counts["users_without_test_items"]
     first = found.splits[0].method
     by_default = first == "time" and method is None and not found.settings.positions
     if by_default and users < n_users / 2:
         few = f"only {users:,} of {n_users:,} users have ratings that new"
-        note(f"{few}; --method per-user or --method leave-last measures all users")
+        note(
+            f"{found.worded(few)}; --method per-user or --method leave-last measures all users"
+        )
     settings = found.settings
     if settings.candidates is not None or settings.positions or first == "items":
-        note(f"ranking is {ranking(found)}")
+        note(f"ranking is {found.worded(ranking(found))}")
 
 
 def _without_empty(frame: pl.DataFrame) -> pl.DataFrame:

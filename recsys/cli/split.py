@@ -13,7 +13,7 @@ from recsys import evaluation  # which imports nothing yet
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.output import note
-from recsys.messages import counted
+from recsys.messages import counted, worded
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -193,10 +193,11 @@ def load_splits(
             newer = int((times > tested.min()).sum())
         if newer:
             are = "is" if newer == 1 else "are"
-            note(
+            sentence = (
                 f"{counted(newer, 'training rating')} {are} newer than the oldest test rating, "
                 "so this is not a split by time"
             )
+            note(worded(sentence, implicit=loaded.test.implicit))
     return loaded
 
 

@@ -19,7 +19,7 @@ from recsys.cli.info import word
 from recsys.cli.output import Activity, Output, note
 from recsys.cli.split import SplitOptions, load_splits, make_splits, split_options
 from recsys.errors import DataError
-from recsys.messages import counted
+from recsys.messages import counted, worded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,7 +162,7 @@ def tune(
     output.write_document(
         _document(tuned, search.sampler, fitting, commands), _frame(tuned)
     )
-    note(_summary(tuned))
+    note(worded(_summary(tuned), implicit=data.implicit))
     for purpose, line in commands.items():
         note(f"{purpose}: {line}", verbatim=True)
 
@@ -244,7 +244,9 @@ def _training_data(
         splitting.check()
         return inputs.load_ratings(str(train), reader), splitting
     split = _single(load_splits(sources, (None, None), splitting, seed, reader))
-    note(f"set aside: {split.description}, {counted(split.test.n_ratings, 'rating')}")
+    n_ratings = counted(split.test.n_ratings, "rating")
+    held_out = worded(n_ratings, implicit=split.test.implicit)
+    note(f"set aside: {split.description}, {held_out}")
     if split.method == "given":  # by an unknown method
         return split.train, SplitOptions()
     if split.method == "leave-last":

@@ -649,7 +649,12 @@ def _info(split: Split, counts: dict[str, int]) -> SplitInfo:
         "known_pairs": split.n_known,
     }
     return SplitInfo(
-        split.method, split.parameters, split.description, counts, split.repeats
+        split.method,
+        split.parameters,
+        split.description,
+        counts,
+        split.repeats,
+        split.train.implicit,
     )
 
 

@@ -22,7 +22,7 @@ from recsys.evaluation.experiment import evaluate
 from recsys.evaluation.results import Evaluation, verdict
 from recsys.evaluation.split_files import shared_test, unknown_and_known
 from recsys.evaluation.statistics import Ratio, bootstrap, percentiles, shuffled_groups
-from recsys.messages import shortened
+from recsys.messages import shortened, worded
 
 if TYPE_CHECKING:
     from recsys.recommender import Recommender
@@ -202,6 +202,8 @@ def monitor(
                 rows.append(
                     metric | {end: row[end] for end in ("value", "low", "high")}
                 )
+    for row in rows:
+        row["description"] = worded(str(row["description"]), implicit=train.implicit)
     return Monitoring(pl.DataFrame(rows, _SCHEMA), drift, result)
 
 

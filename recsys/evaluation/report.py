@@ -76,6 +76,7 @@ def html_report(
         "plain": plain,
         "number": number,
         "cut": _cut,
+        "worded": found.worded,
         "json": partial(json.dumps, ensure_ascii=False),
     }
     environment.globals["axis"] = Axis.of

@@ -25,7 +25,7 @@ from recsys.evaluation.statistics import (
     percentiles,
     sign_flip,
 )
-from recsys.messages import close_matches, counted
+from recsys.messages import close_matches, counted, worded
 from recsys.models.base import Step
 
 INTERVALS = (
@@ -110,6 +110,7 @@ class SplitInfo:
     description: str
     counts: dict[str, int]
     repeats: str = "drop"
+    implicit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +227,15 @@ class Evaluation:
     fingerprint: str
     timed: tuple[str, ...] = ()
 
+    def worded(self, sentence: str) -> str:
+        """Return a sentence on ratings, which are interactions if the data have no values."""
+        return worded(sentence, implicit=self.splits[0].implicit)
+
     def __repr__(self) -> str:
+        tested = self.worded(counted(self.counts["test_ratings"], "test rating"))
         return (
             f"<Evaluation: {', '.join(self.table['model'])}; held out: {self.held_out}; "
-            f"{counted(self.counts['test_ratings'], 'test rating')}, "
+            f"{tested}, "
             f"{counted(self.counts['users_evaluated'], 'user')}>"
         )
 
@@ -249,7 +255,7 @@ class Evaluation:
             text = first.description
         elif first.method == "k-fold":
             seed = first.parameters["random_state"]
-            text = (
+            text = self.worded(
                 f"each of {folds} folds of the ratings in turn, at random (seed {seed})"
             )
         else:
@@ -258,7 +264,7 @@ class Evaluation:
             return text
         later = "" if first.method in _IN_TIME else ", and later ratings"
         models = " and ".join(self.timed)
-        return f"{text}; times of test ratings{later} known to {models}"
+        return text + self.worded(f"; times of test ratings{later} known to ") + models
 
 
 def value_names(

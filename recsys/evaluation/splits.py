@@ -15,7 +15,7 @@ from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.data.times import Moment, moment, shown_time
 from recsys.errors import DataError, check_choice, check_whole
-from recsys.messages import counted
+from recsys.messages import counted, worded
 from recsys.models.holdout import last_events
 from recsys.readers import as_ratings
 
@@ -147,7 +147,8 @@ class Split:
         if self.repeats == "drop":
             events += " whose item is new to the user"
         moment = shown_time(self.parameters.get("cut", 0))
-        return template.format(**self.parameters, moment=moment, events=events)
+        text = template.format(**self.parameters, moment=moment, events=events)
+        return worded(text, implicit=self.train.implicit)
 
     def check(self) -> None:
         """Check that the parts do not overlap.

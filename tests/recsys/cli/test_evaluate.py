@@ -194,7 +194,7 @@ def test_evaluate_implicit_data_has_no_rating_metrics(run, implicit):
     found = table(result)
     assert found["model"].to_list() == ["spectral", "popular", "random"]
     assert not {"rmse", "mae"} & set(found.columns)
-    assert "held out: 10% of the ratings, at random (seed 0)" in result.stderr
+    assert "held out: 10% of the interactions, at random (seed 0)" in result.stderr
     assert (
         "rmse"
         not in document(run("evaluate", implicit, "--json"))["models"][0]["metrics"]
@@ -407,7 +407,8 @@ def test_a_folder_of_lightgcn_files_is_a_split(run):
     Path("gowalla/test.txt").write_text("0 4\n1 1\n2\n")
     result = run("evaluate", "gowalla", "-n", 1, "--model", "popular")
     assert (
-        "trained on 7 and tested on 2 ratings; recommended to 2 users" in result.stderr
+        "trained on 7 and tested on 2 interactions; recommended to 2 users"
+        in result.stderr
     )
     assert table(result)["recall@1"].to_list() == [1.0]
     said = run("evaluate", "gowalla", "--method", "random", code=2).stderr

@@ -265,3 +265,12 @@ def test_without_jinja(found, monkeypatch):
         ImportError, match=r"needs Jinja2; install .*\[report\]' \(in a clone: pip"
     ):
         html_report(found)
+
+
+def test_implicit_data_are_interactions_in_what_people_read(ratings):
+    implicit = replace(ratings.with_values(1), implicit=True)
+    split = random_split(implicit, 0.2)
+    found = evaluate(["popular", "random"], split, n=5)
+    assert "interactions" in found.held_out
+    for text in (repr(found), found.held_out, html_report(found)):
+        assert not re.search(r"\b[Rr]atings?\b", re.sub(r"<[^>]+>", " ", text))

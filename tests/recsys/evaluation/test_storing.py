@@ -303,7 +303,7 @@ def test_a_cut_before_the_year_1_is_read_again(tmp_path):
         split.parameters,
         split.description,
     )
-    assert again.description == f"the ratings since {cut} s after 1970"
+    assert again.description == f"the interactions since {cut} s after 1970"
 
 
 def log_of_events(unit="s"):
