@@ -182,9 +182,9 @@ def _history_frame(source: HistoryLike, *, needs_values: bool) -> pl.DataFrame:
     """
     frame: Any = source
     if isinstance(source, list | tuple) and not needs_values:
-        # Of interactions, a list of items says everything.
-        source = dict.fromkeys(source, 1)
-    if isinstance(source, Mapping):
+        # Of interactions, a list of items says everything; an item may come again.
+        frame = pl.DataFrame(query_series(source, "item"))
+    elif isinstance(source, Mapping):
         items = query_series([*source], "item")
         values = [*source.values()]
         ratings = pl.Series("rating", values, dtype=pl.Float64, strict=False)

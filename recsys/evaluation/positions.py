@@ -182,7 +182,11 @@ class Positions:
         rule = EventRule(self.rule.policy, above=self.rule.above)
         shape = (len(places), self.n_items)
         csr, _ = aggregate(events, shape, rule, implicit=self.implicit)
-        return Histories(csr.indptr, csr.indices, csr.values.at(), csr.seconds)
+        values = csr.values.at()
+        # Habits count repeated events.
+        return Histories(
+            csr.indptr, csr.indices, values, csr.seconds, None, events, rule
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -346,7 +346,11 @@ async def recommend_to(
     answers = service.answers(variant, body.user)
     options = _options(request, answers, values)
     # Kinds and times of events have weights, as in the data that the model was fitted to.
-    rated: Any = {rating.item: rating.value for rating in history}
+    rated: Any = {}
+    for rating in history:
+        # An item that comes again is as late as its last occurrence.
+        rated.pop(rating.item, None)
+        rated[rating.item] = rating.value
     if any(
         rating.event is not None or rating.timestamp is not None for rating in history
     ):

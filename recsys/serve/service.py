@@ -251,7 +251,15 @@ class Service:
         answer: Json = {"item": str(item), "title": catalogue.title(item)}
         if str(item) not in pairs.places:
             catalogue.place(item)  # raises if it is unknown
-        rows = pairs.rows_of(str(item), n)
+        listed = self.answers().recommender._listed
+        rows = pairs.rows_of(str(item), len(pairs.frame) if listed is not None else n)
+        if listed is not None:
+            # A table of items that is read again tells what there is now.
+            place = catalogue.ratings.items.place
+            rows = [
+                row for row in rows if (at := place(row["item"])) >= 0 and listed[at]
+            ]
+            rows = rows[:n]
         for row in rows:
             row["title"] = catalogue.title(row["item"]) or row["title"]
         return {**answer, "items": rows, "model": pairs.name}

@@ -470,6 +470,7 @@ def test_scikit_learn_clones_a_recommender(ratings):
     assert copy.set_params(model="popular").get_params() == {
         "model": "popular",
         "damping": 10.0,
+        "habit": 0.0,
     }
     given = Recommender(Popular(damping=2.0))
     assert clone(given).model.damping == 2.0

@@ -209,3 +209,19 @@ def test_the_page_has_lists_computed_in_advance():
         Ratings.from_frame(purchases(9))
     )
     assert "html" in static_page(recommender).html
+
+
+def test_repeats_in_a_list_of_a_new_user_count():
+    frame = purchases(30)
+    recommender = Recommender("next", habit=0.9).fit(Ratings.from_frame(frame))
+    listed = recommender.recommend(history=[5, 9, 5, 5, 7], n=3, exclude_seen=False)
+    assert listed["item"][0] == 5
+
+
+def test_the_latest_occurrence_in_a_list_gives_the_order():
+    recommender = Recommender("next").fit(Ratings.from_frame(purchases(30)))
+
+    def items(history):
+        return recommender.recommend(history=history, n=9)["item"].to_list()
+
+    assert items([5, 9, 5]) == items([9, 5]) != items([5, 9])

@@ -70,6 +70,16 @@ def test_lists_equal_the_table(saved, table):
         assert "together" in service.get("/v1/model").json["abilities"]
 
 
+def test_a_table_of_items_tells_what_there_is(saved, table, tmp_path):
+    catalogue = tmp_path / "items.csv"
+    ids = [number for number in range(1, 42) if number != RICE]
+    pl.DataFrame({"item": ids, "stock": ids}).write_csv(catalogue)
+    with served(saved, table, item_table=str(catalogue)) as service:
+        rows = service.ready().get(f"/v1/together/{CURRY}?n=3").json["items"]
+    assert len(rows) == 3
+    assert {str(RICE), "50"}.isdisjoint(row["item"] for row in rows)
+
+
 def test_problems_are_documents(saved, table):
     with served(saved, table) as service:
         service.ready()
