@@ -3,11 +3,14 @@
 Requests are for known users, for new users with 10 items, and for similar items, over 1 to 64
 connections of another process, to one worker and to two. The same run measures a nine-line FastAPI
 application around `Recommender.recommend`, and the memory of a second worker. With --soak, minutes
-of load follow while the model is replaced every 10 seconds. Requests per second of processor time
-estimate the rate of a worker with its own core, independent of other load. The ratings of the model
-are random, since Gowalla has none. Therefore no vector is short, and the search cannot prune items.
+of load follow while the model is replaced every 10 seconds. With --live, it compares a service with
+a table of items that changes, and a named condition, with one without. Requests per second of
+processor time estimate the rate of a worker with its own core, independent of other load. The
+ratings of the model are random, since Gowalla has none. Therefore no vector is short, and the
+search cannot prune items.
 
 Usage: python benchmarks/serve_http.py [--model als] [--factors 64] [--seconds 3] [--soak MINUTES]
+       [--live]
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -280,6 +284,84 @@ def throughput(
     print(", ".join(f"{name} {megabytes:.0f}" for name, megabytes in used.items()))
 
 
+def with_condition(request: bytes) -> bytes:
+    """Return a request for items in stock."""
+    _, _, body = request.partition(b"\r\n\r\n")
+    if not body:
+        return request.replace(b" HTTP/1.1", b"?condition=available HTTP/1.1")
+    options = {**json.loads(body), "condition": ["available"]}
+    return post("/v1/recommend", options)
+
+
+def write_table(path: Path, items: int, turn: int) -> None:
+    """Write titles, prices and stock of all items; a third is out of stock, others each turn."""
+    temporary = path.with_suffix(".new")
+    with temporary.open("w") as file:
+        file.write("item,title,price,stock\n")
+        for item in range(items):
+            stock = (item + turn) % 3
+            file.write(f"{item},Product {item},{item % 97}.5,{stock}\n")
+    temporary.replace(path)
+
+
+def live(
+    folder: Path, model: Path, requests: dict[str, list[bytes]], seconds: float
+) -> None:
+    """Compare a service with a table that is read every 5 s with one without a table."""
+    path = folder / "items.csv"
+    recommender = Recommender.load(model)
+    n_items = recommender.ratings.n_items
+    write_table(path, n_items, 0)
+    # Titles in both services, whose answers then have the same length.
+    recommender.with_item_table(path).save(model, overwrite=True)
+    command = serve(model, 1)
+    condition = ["--condition", "available=stock > 0"]
+    options = ["--item-table", str(path), "--refresh", "5s", *condition]
+    is_over = threading.Event()
+
+    def change() -> None:
+        turn = 0
+        while not is_over.wait(1.0):
+            turn += 1
+            write_table(path, n_items, turn)
+
+    rows = []
+    with (
+        running(command, folder) as (plain, plain_port),
+        running([*command, *options], folder) as (living, living_port),
+    ):
+        thread = threading.Thread(target=change)
+        for kind, wanted in requests.items():
+            chosen = [with_condition(request) for request in wanted]
+            loads = {
+                "without a table": (plain, plain_port, wanted),
+                "a live table": (living, living_port, wanted),
+                "and a condition": (living, living_port, chosen),
+            }
+            rates: dict[str, list[float]] = {name: [] for name in loads}
+            for _, port, texts in loads.values():
+                run_load(port, texts, 8, 1.0)  # warm
+            if not thread.is_alive():
+                thread.start()
+            for _ in range(7):
+                for name, (process, port, texts) in loads.items():
+                    before = processor(process.pid)
+                    load = run_load(port, texts, 16, seconds)
+                    assert load.statuses.total() == load.statuses["200"], load.statuses
+                    used = processor(process.pid) - before
+                    rates[name].append(len(load.times) / used)
+            first = statistics.median(rates["without a table"])
+            for name, measured in rates.items():
+                middle = statistics.median(measured)
+                spread = f"{min(measured):.0f} to {max(measured):.0f}"
+                rows.append([kind, name, middle, spread, f"{middle / first:.2f}"])
+        is_over.set()
+        thread.join()
+    head = ["requests", "service", "per second of processor", "spread", "ratio"]
+    print(f"\nA table of {n_items:,} items that changes, and is read every 5 s:")
+    print(table(head, rows))
+
+
 def soak(
     folder: Path, model: Path, requests: dict[str, list[bytes]], minutes: float
 ) -> None:
@@ -312,6 +394,7 @@ def main() -> None:
     parser.add_argument("--factors", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES")
+    parser.add_argument("--live", action="store_true")
     parser.add_argument(
         "--saved", type=Path, help="model fitted before, to save the time of a fit"
     )
@@ -325,8 +408,10 @@ def main() -> None:
             model = Path(shutil.copytree(chosen.saved, folder / "model"))
         ratings = Recommender.load(model).ratings
         requests = kinds(ratings.n_users, ratings.n_items)
-        if chosen.seconds:
+        if chosen.seconds and not chosen.live:
             throughput(folder, model, requests, chosen.seconds)
+        if chosen.live:
+            live(folder, model, requests, chosen.seconds or 3.0)
         if chosen.soak:
             soak(folder, model, requests, chosen.soak)
 

@@ -49,8 +49,10 @@ class Axis:
     @property
     def offered(self) -> Mask | None:
         """Mask of the ids that may be recommended, by a catalogue; None for all."""
-        is_catalogue = self.table is not None and self.table.is_catalogue
-        return self.in_table if is_catalogue else None
+        if self.table is None or not self.table.is_catalogue:
+            return None
+        in_table = self.in_table
+        return None if in_table.all() else in_table
 
     def aligned(self, ids: Ids) -> Axis:
         """Return the axis with other ids; features get empty rows for unknown ids."""

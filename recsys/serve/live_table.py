@@ -58,14 +58,17 @@ class LiveTable:
 
     def load(self, path: Path) -> Responses:
         """Load a model, and return its responses with the newest table."""
-        self._base = load_responses(path, self._conditions)
+        base = load_responses(path)
+        self._base = base
         self._due = 0.0
         self._signature = None
         renewed = self.refreshed()
+        if renewed is not None:
+            return renewed
+        if self._table is not None:
+            return self._renewed(base, self._table)
         # Without any table, the one of the model is better than none.
-        if renewed is None and self._table is not None:
-            return self._renewed(self._base, self._table)
-        return renewed or self._base
+        return Responses(base.recommender, base.name, base.manifest, self._conditions)
 
     def refreshed(self) -> Responses | None:
         """Return the responses with the table as it is now; None if they are as before."""
