@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -398,14 +398,23 @@ def engine_options(details: str = "") -> Decorator:
     return bundle("engine", EngineOptions, *options)
 
 
-def list_options(*names: str) -> Decorator:
-    """Return a decorator that adds the options of lists, or those named, as `options`."""
+def list_options(*names: str, described: Collection[str] = ()) -> Decorator:
+    """Return a decorator that adds the options of lists, or those named, as `options`.
+
+    Those that the help of `similar` has `described` are listed by name only.
+    """
+    elsewhere = {True: "As in `recsys similar --help`", False: ""}
     added = [entry for entry in fields(ListOptions) if entry.name in names or not names]
     return bundle(
         "options",
         ListOptions,
         *[
-            _click_option(entry.name, entry.metadata["declaration"], entry.default)
+            _click_option(
+                entry.name,
+                entry.metadata["declaration"],
+                entry.default,
+                details=elsewhere[entry.name in described],
+            )
             for entry in added
         ],
         names=[entry.name for entry in added],

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _NOTED_TOPICS = 3  # topics that a note on an explanation names
 _ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}
 _OF_ITEMS = [name for name, option in declarations().items() if not option.of_users]
+_RERANKING = ("diversity", "at_most", "per", "fill", "slots")
 _USERS = cli.declared(
     "ID", "User, or several separated by commas.", "--user", "-u", multiple=True
 )
@@ -127,7 +128,7 @@ described_options = cli.bundle(
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @described_options
-@cli.list_options()
+@cli.list_options(described=_RERANKING)
 @cli.engine_options("As in `recsys fit --help`")
 @cli.list_output_options
 @source_options

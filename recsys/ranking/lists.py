@@ -57,7 +57,7 @@ class ListOptions:
     seen: str | Sequence[str] | None = _declared(
         None,
         "text",
-        "Kinds of events that count as seen, such as purchase,cart; by default all.",
+        "Kinds of events that count as seen.",
         metavar="KIND,...",
         service="seen",
         max_length=1000,
@@ -66,7 +66,7 @@ class ListOptions:
     repeat_where: str | pl.Expr | None = _declared(
         None,
         "text",
-        'SQL condition on seen items to recommend again, such as "consumable".',
+        "SQL condition on seen items to list again.",
         metavar="CONDITION",
         service="repeat_where",
         max_length=1000,

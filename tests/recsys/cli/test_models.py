@@ -96,7 +96,7 @@ def test_evaluate_gives_a_parameter_to_the_models_that_have_it(run, ratings):
         "models"
     ]
     assert als["parameters"]["factors"] == 3
-    assert popular["parameters"] == {"damping": 2.0}
+    assert popular["parameters"] == {"damping": 2.0, "habit": 0.0}
     said = run("evaluate", ratings, "--model", "popular", "-p", "tol=1", code=2).stderr
     assert "-p tol does not apply to popular; leave it out. It is for als, " in said
 
