@@ -27,6 +27,7 @@ from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
 from recsys.models.parts import Indices, Mask
 from recsys.models.registry import make_model
+from recsys.placement import Placement, placement
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.ranking.filters import BlockLike
@@ -821,7 +822,7 @@ class Recommender:
         rows = np.arange(len(ids))
         details: list[pl.Series] = []
         if side == "item":
-            rated = self._known_users.allowed
+            rated = self._listed
             if rated is not None:
                 rows = np.flatnonzero(rated)
             names = dict.fromkeys(columns)
@@ -1040,3 +1041,26 @@ class Recommender:
             n,
             self._titles,
         )
+
+    def placement(
+        self, user: IdLike, item: IdLike, n: int = 10, **options: Any
+    ) -> Placement:
+        """Tell why an item is not among the first n in the list of a user.
+
+        Something leaves it out (it is seen, or does not meet one of the options of `recommend`, or
+        has no data), or it has a rank, and the first n have more of some contributions.
+
+        Parameters
+        ----------
+        user, item : id
+        n : int, default 10
+        **options
+            Of `recommend`: items, block, where, where_user, exclude_seen, seen, repeat_where.
+
+        Raises
+        ------
+        TypeError
+            If an option does not exist.
+        UnknownIdError
+        """
+        return placement(self, user, item, n, ListOptions.from_keywords(options))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,9 +23,19 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.data.ids import Ids
+    from recsys.placement import Placement
     from recsys.recommender import ColdPair, Recommender
 
 _NOTED_TOPICS = 3  # topics that a note on an explanation names
+_FIRST = 10  # places of the list in which an item should be
+# Why an item cannot be in a list, by the names of `recsys.placement`.
+_REASONS = {
+    "seen": "the user has seen it (--include-seen)",
+    "items": "--items lacks it",
+    "block": "--block has it",
+    "where": "it does not meet --where",
+    "no data": "it has neither ratings nor features",
+}
 _ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}
 _OF_ITEMS = [name for name, option in declarations().items() if not option.of_users]
 _RERANKING = ("diversity", "at_most", "per", "fill", "slots")
@@ -366,17 +376,20 @@ def similar(
         'recsys explain model --user 42 --title "Toy Story" -n 5 --json',
         'recsys explain model --user-features "age=30, job=student" --item 318',
         "recsys explain model --user 42 --item 318 --by topics",
+        'recsys explain model --user 42 --item 318 --where "stock > 0"',
     ],
     one_of={"--item": ("item",), "--title": ("title",)},
     required="Choose the item",
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @described_options
+@cli.list_options("items", "block", "exclude_seen", "seen", "repeat_where", "where")
 @cli.output_options
 @source_options
 def explain(
     source: Source,
     described: Described,
+    options: ListOptions,
     output: Output,
     user: str | None = cli.declared(
         "ID", "User whose score to explain.", "--user", "-u"
@@ -402,20 +415,27 @@ def explain(
     are part, item, rating and contribution; feature if there are any; and title if titles are
     known. A new user is described as in `recsys recommend`. With --by topics, the score is a sum
     over topics (see `recsys topics`), and the columns are part, topic, contribution and items.
+
+    For an item that is not among the first ten in the list of the user, a note says why: what
+    leaves it out, such as --where, or its rank and what the first ten have more of.
     """
     from recsys.data.ids import as_written
     from recsys.folding import NEW_USER
     from recsys.models.nonnegative import has_topics
+    from recsys.placement import placement
 
     fits = bool(described) == (user is None)
     require(
         fits,
         "Choose the user: --user, or --like, --rate and --user-features for a new one.",
     )
-    recommender = source.open()
+    recommender = source.open(() if options.block is None else ("item",))
     if user is None:
         recommender, user = described.folded_into(recommender), NEW_USER
     ratings = recommender.ratings
+    options = inputs.with_ids(
+        options, source.reader, ratings, recommender.provenance.reading
+    )
     user = as_written(user, ratings.users)
     if title is None:
         chosen = as_written(str(item), ratings.items)
@@ -426,9 +446,36 @@ def explain(
         "user": ratings.users.like([user])[0],
         "item": ratings.items.like([chosen])[0],
     }
-    output.write(frame, command="explain", model=recommender.model.name, **pair)
+    place = placement(recommender, user, chosen, _FIRST, options)
+    document = asdict(place) | {"lacks": place.lacks.to_dicts()}
+    output.write(
+        frame,
+        command="explain",
+        model=recommender.model.name,
+        **pair,
+        placement=document,
+    )
+    note_placement(place, chosen)
     if by == "ratings" and has_topics(recommender.model):
         note_topics(recommender.explain(user, chosen, by="topics"))
+
+
+def note_placement(place: Placement, item: int | str) -> None:
+    """Report why an item is not among the first in a list."""
+    if place.rank is None:
+        causes = " and ".join(_REASONS[reason] for reason in place.reasons)
+        note(f"item {item} is not in the list: {causes}")
+        return
+    if place.rank <= _FIRST:
+        return
+    sentence = f"item {item} is number {place.rank:,} of {place.n_ranked:,} in the list"
+    names = []
+    for row in place.lacks.to_dicts():
+        name = row.get("title") or row.get("feature") or row["item"] or row["part"]
+        names.append(f"{name} (+{row['of_first'] - row['contribution']:.3g})")
+    if names:
+        sentence += f"; the first {_FIRST} have more by {', '.join(names)}"
+    note(sentence)
 
 
 def note_topics(explanation: pl.DataFrame) -> None:
