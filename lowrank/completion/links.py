@@ -190,9 +190,12 @@ def posterior_terms(
     right = design * target[:, None]
     system = design.T @ design
     if columns.covariance.shape[1]:
-        covariance = unpack(columns.covariance[indices].astype(np.float64), d)
-        right[:, :-1] -= covariance[:, :-1, -1]
-        system[:-1, :-1] += covariance[:, :-1, :-1].sum(axis=0)
+        covariance = columns.covariance[indices]
+        # The triangles are summed before they are unpacked, which takes most of the time.
+        is_last = np.triu_indices(d)[1] == d - 1
+        right[:, :-1] -= covariance[:, is_last][:, :-1]
+        total = covariance.sum(axis=0, dtype=np.float64)
+        system[:-1, :-1] += unpack(total[None], d)[0, :-1, :-1]
     weight = float(prior.weights(np.array([n]))[0])
     pull = weight * noise * prior.precision.astype(np.float64)
     if len(prior.link):

@@ -15,17 +15,15 @@ from lowrank.completion.links import (
     RowPrior,
     Terms,
     posterior_terms,
-    unpack,
 )
 from lowrank.kernels import transposed
 from recsys.models.base import FactorModel, FoldingModel, RatingModel
 from recsys.models.feature_factors import (
     AxisFeatures,
     FeatureFactors,
-    FeatureShares,
     widened,
 )
-from recsys.models.histories import Explanation, Histories, csr_rows, rows_of
+from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.parameters import model
 from recsys.models.parts import (
     OTHER,
@@ -33,7 +31,6 @@ from recsys.models.parts import (
     Doubles,
     Floats,
     Indices,
-    Longs,
     Part,
     Sides,
     missing_array,
@@ -287,9 +284,15 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         user = self._row_terms("user", history)
         w = user.total
         vectors = self._means("item", columns).astype(np.float64)
-        if raters is not None and raters.features is not None:
-            vectors -= self._by_features(raters, w, shares["item"])
         for number, z in enumerate(vectors):
+            if raters is not None and raters.features is not None:
+                row = raters.row(number)
+                assert row.features is not None
+                # The features of an item act through its own prior, given the ratings of others.
+                predicted = self._row_terms("item", row).features
+                scores = predicted[:, :-1] @ w[:-1] + predicted[:, -1]
+                np.add.at(shares["item"][number], row.features.indices, scores)
+                z -= predicted.sum(axis=0)
             base[number] += z[-1]
             # The bias of the item is in the base; the user's bias is multiplied by one.
             z[-1] = 1
@@ -312,55 +315,6 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
             f"{side}_features": sums.astype(np.float32) for side, sums in shares.items()
         }
         return self._explanation(base, terms, columns, **by_feature)
-
-    def _by_features(
-        self, raters: Histories, vector: Doubles, shares: Doubles
-    ) -> Doubles:
-        """Return the parts of the vectors of items that are due to features.
-
-        Their products with the vector of a user are added to `shares`.
-        """
-        assert raters.features is not None
-        prior = self._source._prior("item")
-        rows = [*rows_of(raters.features)]
-        predictions = []
-        for number, (indices, values) in enumerate(rows):
-            if raters.counts[number] and prior.features is not None:
-                coefficients = prior.features[indices].astype(np.float64)
-                predictions.append(coefficients * values[:, None])
-            else:
-                terms = self._row_terms("item", raters.row(number))
-                predictions.append(terms.features)
-        of_features = self._feature_shares(prior, raters.counts)
-        # The score has the bias of the item with the factor 1.
-        weights = of_features.weights(np.append(vector[:-1], 1))
-        for number, (indices, _) in enumerate(rows):
-            scores = predictions[number] @ weights[number]
-            np.add.at(shares[number], indices, scores)
-        return of_features.parts(np.array([p.sum(axis=0) for p in predictions]))
-
-    def _feature_shares(self, prior: RowPrior, counts: Longs) -> FeatureShares:
-        """Return the parts of the vectors of items that are due to their features."""
-        source = self._source
-        if "_moments" not in vars(source):  # the same for all items
-            from scipy.linalg import eigh
-
-            users = source._posterior("user")
-            means = users.mean.astype(np.float64)
-            means[:, -1] = 1
-            moment = means.T @ means / max(len(means), 1)
-            if users.covariance.shape[1]:
-                covariance = users.covariance.mean(axis=0, dtype=np.float64)
-                mean_covariance = unpack(covariance[None], len(moment))[0]
-                moment[:-1, :-1] += mean_covariance[:-1, :-1]
-            pull = self._noise * prior.precision.astype(np.float64)
-            values, axes = eigh(moment, pull)
-            vars(source)["_moments"] = np.maximum(values, 0), axes, pull @ axes
-        values, axes, left = vars(source)["_moments"]
-        # (n M + n^g P)^-1 n^g P is the part of the prior with n raters.
-        weight = prior.weights(counts)[:, None].astype(np.float64)
-        shares = weight / (weight + counts[:, None] * values)
-        return FeatureShares(left, axes, shares)
 
     def _no_shares(self, n: int) -> dict[str, Doubles]:
         """Return zeros for each item and each feature of a side, if it has any."""

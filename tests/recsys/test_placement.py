@@ -96,7 +96,8 @@ def test_an_item_without_data_has_no_place():
     plain = Recommender("popular").fit(pairs)
     with pytest.raises(UnknownIdError):
         plain.placement(1, "d")
-    ratings = with_features(Ratings.from_frame(pairs, item_table=items))
+    ratings = Ratings.from_frame(pairs, item_table=items)
+    ratings = with_features(ratings, unrated=True)
     # The most popular items have no features, and an item without ratings no place.
     popular = Recommender("popular").fit(ratings)
     assert popular.placement(1, "d").reasons == ("no data",)
