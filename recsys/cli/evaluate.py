@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from recsys.evaluation import Evaluation, Split
     from recsys.evaluation.results import Gate
     from recsys.evaluation.splits import Repeats
-    from recsys.models.base import Model
     from recsys.recommender import Recommender
 
 _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a report
@@ -58,6 +57,14 @@ class _Request:
     ratings: tuple[str, ...]
     train: str | None = cli.declared("FILE", "Training ratings.")
     test: str | None = cli.declared("FILE", "Test ratings.")
+    fold: tuple[tuple[str, str], ...] = cli.declared(
+        "TRAIN TEST",
+        "Training and test ratings of a fold; repeatable.",
+        multiple=True,
+        nargs=2,
+        type=cli.PLACE,
+        details=_DETAILS,
+    )
     model: tuple[str, ...] = cli.declared(
         "NAME",
         "Models to evaluate, such as als or als:no-features; repeatable.",
@@ -108,6 +115,11 @@ class _Request:
     per_user: str | None = cli.declared(
         "FILE", "File for the metrics of each user (.csv or .parquet)."
     )
+    save: str | None = cli.declared(
+        "DIR",
+        "Directory for the results; `recsys evaluate DIR` shows them again.",
+        details=_DETAILS,
+    )
     report: str | None = cli.declared(
         "FILE.html", "HTML page to write, with tables and charts."
     )
@@ -143,24 +155,67 @@ _evaluation_options = cli.bundle(
 """Decorator that adds RATINGS and the options of an evaluation, as `request`."""
 
 
-def _run(
-    request: _Request, *, at_least: int = 1
-) -> tuple[dict[str, Any], Evaluation, list[Gate]]:
-    """Read, split, fit and measure; return the models, the evaluation and the conditions."""
+def _run(request: _Request, *, at_least: int = 1) -> tuple[Evaluation, list[Gate]]:
+    """Read, split, fit and measure, or load the results; return them and the conditions."""
     from recsys.evaluation.results import only, value_names
+    from recsys.evaluation.saved import check_target
 
     check_file(request.per_user, "--per-user", (".csv", ".parquet"))
     check_file(request.report, "--report", (".html",))
-    names = [
-        name for *_, name in value_names(list(evaluation.METRICS.values()), request.n)
-    ]
+    if request.save is not None:
+        check_target(request.save)
+    stored = _loaded(request)
+    ns = request.n
+    if stored is not None:
+        ns = tuple(n for n in ns if n in stored.settings.ns) or stored.settings.ns
+    names = [name for *_, name in value_names(list(evaluation.METRICS.values()), ns)]
     gates = parsed_gates(request.fail_if, names, comparing=at_least > 1)
+    result = stored or _measured(request, at_least)
+    _report_counts(result, request.splitting.method)
+    if request.save is not None:
+        result.save(request.save)
+        note(f"the results are in {request.save}")
+    if request.per_user is not None:
+        Output(Path(request.per_user)).write(_without_empty(only(result, ns).per_user))
+        note(f"the values of each user are in {request.per_user}")
+    if request.report is not None:
+        from recsys.cli.versions import write_report
+
+        write_report(result, request.report)
+    return only(result, ns), gates
+
+
+def _loaded(request: _Request) -> Evaluation | None:
+    """Return saved results, or None if the request is for a measurement.
+
+    Raises
+    ------
+    UsageError
+        If an option would need a measurement.
+    """
+    from recsys.evaluation.saved import is_evaluation
+
+    if len(request.ratings) != 1 or not is_evaluation(request.ratings[0]):
+        return None
+    fitting = cli.given_in(request.fitting)
+    fitting.pop("--model", None)  # the models are those of the request
+    splitting = cli.given_in(request.splitting)
+    for option in {**cli.given_in(request), **splitting, **fitting}:
+        if option not in ("-n", "--report", "--per-user", "--fail-if"):
+            raise click.UsageError(
+                f"{request.ratings[0]} has saved results; leave out {option}."
+            )
+    return evaluation.Evaluation.load(request.ratings[0])
+
+
+def _measured(request: _Request, at_least: int) -> Evaluation:
+    """Read, split, fit and measure."""
     models, splits = _prepared(request, at_least)
     ns = request.n
     if request.report is not None:  # its curves also show shorter lists
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
     with Activity("Evaluating") as activity:
-        result = evaluation.evaluate(
+        return evaluation.evaluate(
             models,
             splits,
             ns,
@@ -174,18 +229,6 @@ def _run(
             random_state=request.fitting.seed,
             on_step=lambda label, step: activity.step(step, f"Fitting {label}"),
         )
-    models = {name: getattr(model, "model", model) for name, model in models.items()}
-    _report_counts(result, request.splitting.method)
-    if request.per_user is not None:
-        Output(Path(request.per_user)).write(
-            _without_empty(only(result, request.n).per_user)
-        )
-        note(f"the values of each user are in {request.per_user}")
-    if request.report is not None:
-        from recsys.cli.versions import write_report
-
-        write_report(result, models, request.report)
-    return models, only(result, request.n), gates
 
 
 def _repeats(request: _Request) -> Repeats | None:
@@ -236,6 +279,7 @@ def _prepared(
         splitting,
         request.fitting.seed,
         request.reader,
+        request.fold,
     )
     splits = [loaded] if isinstance(loaded, evaluation.Split) else [*loaded]
     names = _chosen_models(request.model, splits, request.fitting.purpose)
@@ -287,6 +331,8 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     unusable = [*request.splitting.given]
     if request.new == "keep":
         unusable.append("--new keep")
+    if request.positions:
+        unusable.append("--positions")
     for option in unusable:
         raise click.UsageError(f"{option} does not apply to a saved model.")
     require(
@@ -421,22 +467,26 @@ def _without_empty(frame: pl.DataFrame) -> pl.DataFrame:
     return frame[[column.name for column in frame if column.null_count() < len(column)]]
 
 
-def _document(
-    command: str, models: dict[str, Model], found: Evaluation
-) -> dict[str, Any]:
+def _document(command: str, found: Evaluation) -> dict[str, Any]:
     """Return the results as JSON values."""
     from recsys import __version__
     from recsys.evaluation.results import INTERVALS, TESTS, ranking
 
     kinds, first = set(found.metrics["kind"]), found.splits[0]
-    values: dict[str, dict[str, Any]] = {label: {} for label in models}
-    for row in found.metrics.to_dicts():
+    values: dict[str, dict[str, Any]] = {label: {} for label in found.parameters}
+    for row in found.to_frame().to_dicts():
         values[row["model"]][row["metric"]] = {
             "value": row["value"],
             "interval": None if row["low"] is None else [row["low"], row["high"]],
             "users": row["users"],
             **({"ratings": found.counts["test_ratings"]} if row["n"] is None else {}),
         }
+        if "fold_mean" in row:
+            values[row["model"]][row["metric"]]["folds"] = {
+                "mean": row["fold_mean"],
+                "deviation": row["fold_deviation"],
+                "interval": [row["fold_low"], row["fold_high"]],
+            }
     return {
         "command": command,
         "version": __version__,
@@ -461,8 +511,9 @@ def _document(
         "models": [
             {
                 "model": row["model"],
-                "parameters": models[row["model"]].get_params(),
+                "parameters": found.parameters[row["model"]],
                 "metrics": values[row["model"]],
+                "folds": _folds_of(found, row["model"]),
                 "fit_seconds": row["fit_seconds"],
                 "recommend_seconds": row["recommend_seconds"],
             }
@@ -470,6 +521,35 @@ def _document(
         ],
         "comparisons": found.comparisons.to_dicts(),
     }
+
+
+def _folds_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
+    """Return the values of a model on each fold as JSON values."""
+    of_folds: dict[int, dict[str, float]] = {}
+    for row in found.folds.filter(model=model).to_dicts():
+        of_folds.setdefault(row["fold"], {})[row["metric"]] = row["value"]
+    return [{"fold": fold, "metrics": metrics} for fold, metrics in of_folds.items()]
+
+
+def _fold_table(found: Evaluation) -> list[pl.DataFrame]:
+    """Return a table of the values on each fold, if there are several."""
+    import polars as pl
+
+    if len(found.splits) == 1:
+        return []
+    rows = []
+    for row in found.to_frame().to_dicts():
+        # Properties of lists, such as coverage, have no better direction to compare.
+        if not found.measured[row["kind"]].direction:
+            continue
+        values = found.folds.filter(model=row["model"], metric=row["metric"])
+        cells = {"metric": row["metric"], "model": row["model"]}
+        for fold, value in values.select("fold", "value").iter_rows():
+            cells[f"fold {fold}"] = f"{value:.4f}"
+        cells["mean"] = f"{row['fold_mean']:.4f}"
+        cells["deviation"] = f"{row['fold_deviation']:.4f}"
+        rows.append(cells)
+    return [pl.DataFrame(rows)]
 
 
 def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], str]:
@@ -583,6 +663,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
         "recsys evaluate ratings.csv --model als,popular -n 5,20 --json",
         "recsys evaluate ratings.csv --model als,bayes --factors 64 -p als.linked=true",
         "recsys evaluate --train train.csv --test test.csv",
+        "recsys evaluate --folds ml-100k --model als,bayes --output table.tex",
         "recsys evaluate model --test test.csv --fail-if 'ndcg@10 < 0.1'",
         "recsys evaluate s3a://lake/model --test s3a://lake/test --engine spark",
     ],
@@ -590,13 +671,14 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
 )
 @_evaluation_options
 @cli.engine_options(_DETAILS)
-@cli.output_options
+@cli.paper_output_options
 def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> None:
     """Evaluate models on held-out ratings.
 
     The input is RATINGS, of which some are held out (the newest, if there are timestamps); or a
-    directory of `recsys split`; or both --train and --test; or a saved MODEL, which is not fitted
-    again, and --test. RMSE and MAE are computed over the held-out ratings. Ranking metrics are
+    directory of `recsys split`; or both --train and --test; or folds, by --fold TRAIN TEST for each
+    or --folds FOLDER; or a saved MODEL, which is not fitted again, and --test; or saved results
+    (--save). RMSE and MAE are computed over the held-out ratings. Ranking metrics are
     means over users with held-out ratings: each user gets N recommendations out of all items not
     rated in training, and the held-out items are relevant. JSON output has definitions, 95%
     intervals over users, tests of differences, and a fingerprint of the data.
@@ -620,9 +702,8 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         source, test, reader = request.ratings[0], str(request.test), request.reader
         evaluate_on_spark(source, test, request.n[0], engine, reader, output)
         return
-    models, result, gates = _run(request)
-    document = _document("evaluate", models, result)
-    output.write_document(document, _without_empty(result.table), *tables(result))
+    result, gates = _run(request)
+    _write(result, output, "evaluate")
     labels = result.table["model"].to_list()
     saved = list(dict.fromkeys(request.ratings)) if _are_models(request) else []
     if request.candidates is None and not request.diversity:
@@ -637,6 +718,20 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     )
 
 
+def _write(result: Evaluation, output: Output, command: str) -> None:
+    """Write the results of `evaluate` or `compare`."""
+    if output.resolved_format == "latex":
+        output.write_text(result.to_latex())
+        return
+    document = _document(command, result)
+    if command == "compare":
+        output.write_document(document, result.comparisons, *_differences(result))
+        return
+    shown, legend = tables(result)
+    shown += _fold_table(result)
+    output.write_document(document, _without_empty(result.table), shown, legend)
+
+
 @cli.command(
     "compare",
     examples=[
@@ -648,7 +743,7 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     hints=_HINTS,
 )
 @_evaluation_options
-@cli.output_options
+@cli.paper_output_options
 def compare(
     request: _Request,
     output: Output,
@@ -678,13 +773,12 @@ def compare(
             online, request.ratings, request.reader, output, request.fitting.seed
         )
         return
-    models, result, gates = _run(request, at_least=2)
+    result, gates = _run(request, at_least=2)
     sentence = (
         "A test needs a metric that two models have, and at least two users with it."
     )
     require(not result.comparisons.is_empty(), sentence)
-    document = _document("compare", models, result)
-    output.write_document(document, result.comparisons, *_differences(result))
+    _write(result, output, "compare")
     # The first model is the one that the others must not be worse than.
     challengers = result.table["model"].to_list()[1:]
     report_verdicts(

@@ -645,8 +645,18 @@ def list_output_options(function: Verb) -> Verb:
     return _output_options(function, of_lists=True)
 
 
-def _output_options(function: Verb, *, of_lists: bool) -> Verb:
+def paper_output_options(function: Verb) -> Verb:
+    """Add the options of an output that may also be a table in LaTeX, as `output`."""
+    return _output_options(function, of_lists=False, forms=(*FORMATS, "latex"))
+
+
+def _output_options(
+    function: Verb, *, of_lists: bool, forms: Sequence[str] = FORMATS
+) -> Verb:
     add = functools.partial(option, section="Output")
+    latex = ""
+    if "latex" in forms:
+        latex = "latex, "
 
     @functools.wraps(function)
     def verb(*args: Any, output: Output, **rest: Any) -> Any:
@@ -655,6 +665,9 @@ def _output_options(function: Verb, *, of_lists: bool) -> Verb:
             address = replace(output.address, table=rest.get("table"))
             output = replace(output, address=address)
             rest |= {"table": None} if "table" in rest else {}
+        path = output.path
+        if "latex" in forms and path is not None and path.suffix.lower() == ".tex":
+            output = replace(output, format=output.format or "latex")
         # With Spark, the output may be a folder, even one on the cluster.
         if not getattr(rest.get("engine"), "on_spark", False):
             output.check()
@@ -672,9 +685,9 @@ def _output_options(function: Verb, *, of_lists: bool) -> Verb:
         add(
             "--format",
             metavar="FORMAT",
-            type=click.Choice(FORMATS),
-            help="Format: table, csv, tsv, json (or --json), jsonl or parquet; by default from "
-            "the suffix.",
+            type=click.Choice(forms),
+            help=f"Format: table, csv, tsv, {latex}json (or --json), jsonl or parquet; by default "
+            "from the suffix.",
         ),
         add("--json", is_flag=True, hidden=True),
         add(

@@ -207,6 +207,11 @@ class Output:
                 table if form == "table" and table is not None else frame, remark=remark
             )
 
+    def write_text(self, text: str) -> None:
+        """Write a text, such as a table in LaTeX."""
+        with self._stream() as stream:
+            stream.write(text.encode())
+
     @contextmanager
     def _stream(self) -> Iterator[IO[bytes]]:
         if self.path is not None:

@@ -37,6 +37,20 @@ SPLITS = {
 _DEFAULTS = {"test_fraction": 0.1, "last": 1, "folds": 5}
 
 
+class _NumberOrFolder(click.ParamType[int | str]):
+    """Number of folds, or a folder of them."""
+
+    name = "folds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Return a number from 2, or the path of a folder."""
+        if Path(str(value)).is_dir():
+            return str(value)
+        return click.IntRange(min=2).convert(value, param, ctx)
+
+
 @dataclass(frozen=True)
 class SplitOptions:
     """Options for splitting ratings; None selects a default."""
@@ -61,10 +75,10 @@ class SplitOptions:
         type=click.IntRange(min=1),
         show_default=str(_DEFAULTS["last"]),
     )
-    folds: int | None = cli.declared(
+    folds: int | str | None = cli.declared(
         "K",
-        "Number of folds for k-fold.",
-        type=click.IntRange(min=2),
+        "Number of folds for k-fold; or for `evaluate`, a folder of pairs of files.",
+        type=_NumberOrFolder(),
         show_default=str(_DEFAULTS["folds"]),
     )
 
@@ -89,6 +103,10 @@ class SplitOptions:
         UsageError
             If one does not.
         """
+        if isinstance(self.folds, str):
+            raise click.UsageError(
+                f"--folds {self.folds} is for `recsys evaluate`; k-fold takes a number."
+            )
         for name in _DEFAULTS:
             methods = [
                 method for method, (_, option, _) in SPLITS.items() if option == name
@@ -140,24 +158,38 @@ def load_splits(
     splitting: SplitOptions,
     seed: int,
     reader: cli.ReaderOptions,
+    folds: Sequence[tuple[str, str]] = (),
 ) -> Split | Sequence[Split]:
-    """Read the splits to evaluate on: ratings to split, the folder of a split, or a pair of files.
+    """Read the splits to evaluate on: ratings to split, the folder of a split, or pairs of files.
 
     Raises
     ------
     UsageError
         If the sources contradict each other, or the options of a split do not apply.
     """
-    from recsys.evaluation.split_files import read_pair, read_split
+    from recsys.evaluation.split_files import fold_pairs, read_pair, read_split
     from recsys.saving.splits import is_split, split_files
 
     def read(path: str | Path, *, defaults: Mapping[str, Any] | None = None) -> Ratings:
         return inputs.load_ratings(str(path), reader, defaults)
 
     train, test = pair
+    repeats = splitting.repeats or "drop"
+    in_folder = isinstance(splitting.folds, str)
+    if folds or in_folder:
+        others = [*sources, *(name for name in pair if name is not None)]
+        others += [name for name in splitting.given if name != "--folds" or folds]
+        if others:
+            raise click.UsageError(f"{others[0]} does not apply to folds of files.")
+        pairs = [(Path(a), Path(b)) for a, b in folds]
+        if in_folder:
+            pairs = fold_pairs(str(splitting.folds))
+            for number, (of_fold, held_out) in enumerate(pairs, 1):
+                note(f"fold {number}: {of_fold.name} and {held_out.name}")
+        return [read_pair(a, b, read, repeats=repeats) for a, b in pairs]
     if bool(sources) == (train is not None) or (train is None) != (test is None):
         raise click.UsageError(
-            "Give either RATINGS, or both --train FILE and --test FILE."
+            "Give either RATINGS, or both --train FILE and --test FILE, or folds (--fold)."
         )
     if not sources:
         if splitting.given:
@@ -165,7 +197,7 @@ def load_splits(
                 f"{splitting.given[0]} applies to RATINGS, not to --train."
             )
         loaded: Split | list[Split] = read_pair(
-            str(train), str(test), read, repeats=splitting.repeats or "drop"
+            str(train), str(test), read, repeats=repeats
         )
     elif len(sources) > 1 or sources[0] == "-" or not is_split(sources[0]):
         return make_splits(inputs.load_ratings(sources, reader), splitting, seed)

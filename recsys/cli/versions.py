@@ -29,7 +29,6 @@ from recsys.messages import counted
 if TYPE_CHECKING:
     from recsys.evaluation import Evaluation
     from recsys.evaluation.monitoring import Monitoring, OnlineTest
-    from recsys.models.base import Model
 
 _SHOWN = ("version", "model", "created", "ratings")
 _METRICS = ("rmse", "ndcg")  # metrics in the table on a terminal
@@ -190,8 +189,7 @@ def monitor(
         if result.evaluation is None:
             sentence = "No report: no new rating has a known user and a known item."
             raise CommandError(sentence)
-        models = {loaded.model.name: loaded.model}
-        write_report(result.evaluation, models, report, monitoring=result)
+        write_report(result.evaluation, report, monitoring=result)
     rows = result.table.to_dicts()
     document: dict[str, Any] = {
         "command": "monitor",
@@ -221,7 +219,6 @@ def _shown_words() -> list[str]:
 
 def write_report(
     result: Evaluation,
-    models: dict[str, Model],
     path: str,
     monitoring: Monitoring | None = None,
 ) -> None:
@@ -234,7 +231,6 @@ def write_report(
 
     page = evaluation.html_report(
         result,
-        parameters={label: model.get_params() for label, model in models.items()},
         monitoring=monitoring,
         command=shlex.join(["recsys", *_shown_words()]),
         versions={

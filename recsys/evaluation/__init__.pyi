@@ -20,6 +20,7 @@ from .results import Settings as Settings
 from .results import SplitInfo as SplitInfo
 from .split_files import SharedTest as SharedTest
 from .split_files import fingerprint as fingerprint
+from .split_files import fold_pairs as fold_pairs
 from .split_files import read_split as read_split
 from .split_files import save_split as save_split
 from .split_files import shared_test as shared_test

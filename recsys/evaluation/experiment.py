@@ -34,6 +34,7 @@ from recsys.evaluation.results import (
     Measurement,
     Settings,
     SplitInfo,
+    fold_values,
     joined,
     summarize,
 )
@@ -248,6 +249,7 @@ def evaluate(
     }
     return Evaluation(
         **summarize(of_folds, measured, settings),
+        folds=fold_values(runs, measured, settings),
         steps={label: run.steps for label, run in of_folds.items()},
         measured={metric.name: metric for metric in measured},
         settings=settings,
@@ -256,6 +258,7 @@ def evaluate(
             name: sum(info.counts[name] for info in infos) for name in infos[0].counts
         },
         fingerprint=mark,
+        parameters={label: run.parameters for label, run in of_folds.items()},
         timed=tuple(label for label, run in of_folds.items() if run.timed),
     )
 
@@ -806,6 +809,7 @@ def _measure(
         steps,
         fit_seconds,
         recommend_seconds,
+        recommender.model.get_params(),
         timed,
     )
 

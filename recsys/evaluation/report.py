@@ -116,7 +116,7 @@ def html_report(
         monitoring=None if monitoring is None else monitoring.table.to_dicts(),
         shares=shares,
         versions=versions or {},
-        parameters=parameters or {},
+        parameters=parameters or found.parameters,
     )
 
 

@@ -7,9 +7,10 @@ import operator
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import chain, combinations, product
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -68,6 +69,13 @@ _COMPARED = {
     "verdict": pl.String,
 }
 _BINS = _BOUNDS | {"count": pl.Int64}
+_FOLD_COLUMNS = ("fold_mean", "fold_deviation", "fold_low", "fold_high")
+_OF_FOLDS = {
+    "model": pl.String,
+    **_KEY,
+    "fold": pl.Int64,
+    "value": pl.Float64,
+}
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _FORM = re.compile(
@@ -127,6 +135,7 @@ class Measurement:
     steps: tuple[Step, ...]
     fit_seconds: float
     recommend_seconds: float
+    parameters: dict[str, Any] = field(default_factory=dict)
     timed: bool = False  # whether predictions used the times of the test ratings
 
 
@@ -201,6 +210,8 @@ class Evaluation:
         without a value. Over several folds, numbers and sums are added, and metrics are averaged.
     residuals : polars DataFrame
         Histogram of predicted minus actual ratings: model, low, high, count.
+    folds : polars DataFrame
+        One row per model, metric and fold (or split): model, metric, kind, n, fold (from 1), value.
     steps : dict of str to tuple of Step
         Iterations of each model on the first fold.
     measured : dict of str to Metric
@@ -209,6 +220,8 @@ class Evaluation:
         users_without_test_items (not in ranking metrics); new_users, new_items, new_ratings.
     fingerprint : str
         SHA-256 of the training and test ratings of the first split.
+    parameters : dict of str to dict
+        Parameters of each model.
     timed : tuple of str
         Models whose predictions used the times of the test ratings. Unless the test ratings are
         the newest ones, these models also knew later ratings.
@@ -219,12 +232,14 @@ class Evaluation:
     comparisons: pl.DataFrame
     per_user: pl.DataFrame
     residuals: pl.DataFrame
+    folds: pl.DataFrame
     steps: dict[str, tuple[Step, ...]]
     measured: dict[str, Metric]
     settings: Settings
     splits: tuple[SplitInfo, ...]
     counts: dict[str, int]
     fingerprint: str
+    parameters: dict[str, dict[str, Any]]
     timed: tuple[str, ...] = ()
 
     def worded(self, sentence: str) -> str:
@@ -246,6 +261,71 @@ class Evaluation:
         with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_hide_dataframe_shape=True):
             return f"<p>{escape(repr(self)[1:-1])}</p>{rows._repr_html_()}"
 
+    def to_frame(self) -> pl.DataFrame:
+        """Return `metrics` with the mean over folds, if there are several.
+
+        The further columns are fold_mean, fold_deviation (the standard deviation), fold_low and
+        fold_high: the interval of the mean by the t distribution. Folds share training ratings, so
+        that this interval is too short; the one over users (low and high) is not affected.
+        """
+        if len(self.splits) == 1:
+            return self.metrics
+        from scipy.stats import t
+
+        value = pl.col("value")
+        of_folds = self.folds.group_by("model", "metric").agg(
+            fold_mean=value.mean(), fold_deviation=value.std(), fold_high=pl.len()
+        )
+        n_folds = of_folds["fold_high"].to_numpy()
+        quantiles = t.ppf((1 + self.settings.confidence) / 2, n_folds - 1)
+        half = pl.col("fold_deviation") * pl.Series(quantiles / np.sqrt(n_folds))
+        of_folds = of_folds.with_columns(
+            fold_low=pl.col("fold_mean") - half, fold_high=pl.col("fold_mean") + half
+        ).select("model", "metric", *_FOLD_COLUMNS)
+        return self.metrics.join(
+            of_folds, on=["model", "metric"], how="left", maintain_order="left"
+        )
+
+    def to_latex(self, metrics: Sequence[str] | None = None) -> str:
+        """Return a table of the models for a paper, in LaTeX with booktabs.
+
+        The best value of each metric is bold, and stars mark values that are significantly worse.
+        With several folds, values are means over folds, with their standard deviations.
+
+        Parameters
+        ----------
+        metrics : sequence of str, optional
+            Names such as "rmse" and "ndcg@10"; by default those that have a direction.
+        """
+        from recsys.evaluation.latex import latex_table  # which imports this module
+
+        return latex_table(self, metrics)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Save the results in a new directory, for `load` and `recsys evaluate PATH`.
+
+        Raises
+        ------
+        DataError
+            If the directory exists, and is not a saved evaluation to `overwrite`.
+        """
+        from recsys.evaluation.saved import save_evaluation  # which imports this module
+
+        save_evaluation(self, path, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Evaluation:
+        """Load saved results; custom metrics have their values, but not their functions.
+
+        Raises
+        ------
+        DataError
+            If the directory is not a saved evaluation, or is damaged.
+        """
+        from recsys.evaluation.saved import load_evaluation  # which imports this module
+
+        return load_evaluation(path)
+
     @property
     def held_out(self) -> str:
         """Description of the test part, and of the models that knew the times of its ratings."""
@@ -258,6 +338,8 @@ class Evaluation:
             text = self.worded(
                 f"each of {folds} folds of the ratings in turn, at random (seed {seed})"
             )
+        elif all(split.method == "given" for split in self.splits):
+            text = f"each of {folds} given pairs of data sets in turn"
         else:
             text = f"each of {folds} splits in turn, the first one {first.description}"
         if not self.timed:
@@ -265,6 +347,41 @@ class Evaluation:
         later = "" if first.method in _IN_TIME else ", and later ratings"
         models = " and ".join(self.timed)
         return text + self.worded(f"; times of test ratings{later} known to ") + models
+
+
+def empty_frames() -> dict[str, pl.DataFrame]:
+    """Return the frames of an `Evaluation` without rows, with the columns that all have."""
+    label = {"model": pl.String}
+    schemas: dict[str, Any] = {
+        "table": label | {"users": pl.Int64},
+        "metrics": _MEASURED,
+        "comparisons": _COMPARED,
+        "per_user": label,
+        "residuals": label | _BINS,
+        "folds": _OF_FOLDS,
+    }
+    return {name: pl.DataFrame(schema=schema) for name, schema in schemas.items()}
+
+
+def fold_values(
+    runs: Mapping[str, Sequence[Measurement]],
+    metrics: Sequence[Metric],
+    settings: Settings,
+) -> pl.DataFrame:
+    """Return the value of each metric of each model on each fold; see `Evaluation.folds`."""
+    named_values = value_names(metrics, settings.ns)
+    rows = []
+    for model, of_folds in runs.items():
+        for (fold, run), (metric, n, name) in product(
+            enumerate(of_folds, 1), named_values
+        ):
+            ratio = None
+            if name not in run.overall:
+                ratio = _ratio(run.values, metric, name, by_position=settings.positions)
+            value = run.overall.get(name) if ratio is None else ratio.value
+            if value is not None:
+                rows.append((model, name, metric.name, n, fold, value))
+    return pl.DataFrame(rows, schema=_OF_FOLDS, orient="row")
 
 
 def value_names(
@@ -487,6 +604,7 @@ def only(found: Evaluation, ns: Sequence[int]) -> Evaluation:
         metrics=found.metrics.filter(has_length),
         comparisons=found.comparisons.filter(has_length),
         per_user=without(found.per_user),
+        folds=found.folds.filter(has_length),
         settings=replace(found.settings, ns=ns),
     )
 

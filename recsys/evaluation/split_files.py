@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,8 @@ from recsys.evaluation.splits import (
 from recsys.readers import as_ratings, read_ratings
 from recsys.saving.splits import read_split_manifest, read_undisturbed, split_files
 from recsys.saving.splits import save_split as save_split
+
+_OF_TRAINING = re.compile("base|training|train")
 
 
 def split_from_pair(
@@ -192,7 +195,9 @@ def read_split(
 ) -> Split | list[Split]:
     """Read the split in a folder, or its folds; `read` reads a file as `read_ratings` does.
 
-    If another split takes its place meanwhile, that one is read.
+    A folder of pairs of files is read as folds: u1.base and u1.test, or fold-1/train.csv and
+    fold-1/test.csv (see `fold_pairs`). If another split takes its place meanwhile, that one is
+    read.
 
     Raises
     ------
@@ -210,11 +215,48 @@ def _split_in(folder: Path, read: Callable[..., Ratings] | None) -> Split | list
         return [split for split in splits if isinstance(split, Split)]
     files = split_files(folder)
     if files is None:
-        raise DataError(
-            f"{folder} is not a split: it needs a train and a test file, such as train.csv and "
-            "test.csv."
-        )
+        return [_pair(train, test, read, None) for train, test in fold_pairs(folder)]
     return _pair(files["train"], files["test"], read, files.get("history"))
+
+
+def fold_pairs(folder: str | Path) -> list[tuple[Path, Path]]:
+    """Return the pairs of training and test files in a folder and its subfolders, in order.
+
+    The names of a pair differ by "base" or "train" and "test". If some pairs have numbers, they are
+    the folds: of ml-100k, u1 to u5, but not ua and ub.
+
+    Raises
+    ------
+    DataError
+        If there are none.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise DataError(f"There is no folder {folder}.")
+    files = {
+        path.relative_to(root).as_posix(): path
+        for pattern in ("*", "*/*")
+        for path in root.glob(pattern)
+        if path.is_file()
+    }
+    pairs = {}
+    for name, path in files.items():
+        for word in _OF_TRAINING.finditer(name):
+            other = f"{name[: word.start()]}test{name[word.end() :]}"
+            if other in files:
+                numbers = tuple(map(int, re.findall(r"\d+", name)))
+                pairs[numbers, name] = path, files[other]
+    if not pairs:
+        raise DataError(
+            f"{folder} is not a split, and has no pairs of training and test files: train.csv and "
+            "test.csv, u1.base and u1.test, or fold-1/train.csv and fold-1/test.csv."
+        )
+    are_numbered = any(numbers for numbers, _ in pairs)
+    return [
+        pairs[numbers, name]
+        for numbers, name in sorted(pairs)
+        if numbers or not are_numbered
+    ]
 
 
 def read_pair(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
 
 FLIPS = 9999
 """Number of random sign flips; the smallest possible p value is 1 / 10,000."""
@@ -34,7 +35,7 @@ class Ratio:
     transform: Callable[[Doubles], Doubles] | None = None
 
     @classmethod
-    def mean(cls, values: Doubles, weights: ArrayLike | None = None) -> Ratio:
+    def mean(cls, values: Doubles, weights: Longs | None = None) -> Ratio:
         """Return the (weighted) mean over the users whose value is not NaN."""
         below = (~np.isnan(values)).astype(np.float64)
         if weights is not None:

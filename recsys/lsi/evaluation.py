@@ -18,6 +18,7 @@ from recsys.evaluation.results import (
     Measurement,
     Settings,
     SplitInfo,
+    fold_values,
     summarize,
 )
 from recsys.lsi.search import METHODS
@@ -140,6 +141,10 @@ def evaluate_search(
     frames: dict[str, Any] = {**summarize(runs, measured, settings)}
     evaluation = Evaluation(
         **frames,
+        folds=fold_values(
+            {method: [run] for method, run in runs.items()}, measured, settings
+        ),
+        parameters={method: {} for method in runs},
         steps=dict.fromkeys(runs, ()),
         measured={metric.name: metric for metric in measured},
         settings=settings,
