@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from recsys.errors import DataError
 from recsys.ranking.lists import ListOptions
-
-if TYPE_CHECKING:
-    from recsys.recommender import IdLike, Recommender
 
 _OPTIONS = ("items", "block", "where", "where_user")
 _SEEN = ("exclude_seen", "seen", "repeat_where")
@@ -44,49 +41,50 @@ class Placement:
 
 
 def placement(
-    recommender: Recommender, user: IdLike, item: IdLike, n: int, options: ListOptions
+    item: int | str,
+    n: int,
+    options: ListOptions,
+    listed: Callable[[ListOptions], pl.Series],
+    explained: Callable[[int | str], pl.DataFrame],
 ) -> Placement:
-    """Return the place of an item; see `Recommender.placement`."""
-    ratings = recommender.ratings
-    (column,) = ratings.items.index([item]).tolist()
+    """Return the place of an item in the list of a user.
+
+    `listed` gives all items of the user's list with some options, the best first; `explained`
+    gives the explanation of the score of an item.
+    """
 
     def ranked(names: tuple[str, ...]) -> pl.Series:
-        """Return all items of the user's list with some of the options, the best first."""
         values = {name: getattr(options, name) for name in names}
-        chosen = ListOptions(**{"exclude_seen": False} | values)
-        batches = recommender.list_batches([user], ratings.n_items, chosen)
-        return pl.concat(batch["item"] for batch in batches)
+        return listed(ListOptions(**{"exclude_seen": False} | values))
 
-    label = ratings.items.values[column]
     items = ranked((*_OPTIONS, *_SEEN))
-    position = items.index_of(label)
+    position = items.index_of(item)
     if position is not None:
         lacks = pl.DataFrame()
         if position >= n:
-            lacks = _lacks(recommender, user, label, items.head(n))
+            lacks = _lacks(item, items.head(n), explained)
         return Placement(position + 1, len(items), (), lacks)
     reasons = []
-    if ranked(()).index_of(label) is None:
+    if ranked(()).index_of(item) is None:
         reasons.append("no data")
     else:
-        if ranked(_SEEN).index_of(label) is None:
-            reasons.append("seen")
-        reasons += [
-            name for name in _OPTIONS if ranked((name,)).index_of(label) is None
-        ]
+        alone = {"seen": _SEEN} | {name: (name,) for name in _OPTIONS}
+        for reason, names in alone.items():
+            if ranked(names).index_of(item) is None:
+                reasons.append(reason)
     return Placement(None, len(items), tuple(reasons), pl.DataFrame())
 
 
 def _lacks(
-    recommender: Recommender, user: IdLike, item: IdLike, first: pl.Series
+    item: int | str, first: pl.Series, explained: Callable[[int | str], pl.DataFrame]
 ) -> pl.DataFrame:
     """Return what contributes more to the scores of the first items than to that of an item."""
     try:
-        of_item = recommender.explain(user, item)
+        of_item = explained(item)
     except DataError:  # a model that cannot explain its scores still ranks
         return pl.DataFrame()
     of_first = pl.concat(
-        [recommender.explain(user, other) for other in first],
+        [explained(other) for other in first],
         how="diagonal_relaxed",
     )
     keys = [name for name in ("part", "item", "feature") if name in of_first.columns]
@@ -94,11 +92,11 @@ def _lacks(
         of_first=pl.col("contribution").sum() / len(first)
     )
     both = means.join(of_item, on=keys, how="left", nulls_equal=True)
-    names = [name for name in ("feature", "title") if name in both.columns]
-    difference = pl.col("of_first") - pl.col("contribution")
     both = both.with_columns(pl.col("contribution").fill_null(0))
-    more = both.filter(difference > 0).sort(
-        difference, descending=True, maintain_order=True
-    )
-    columns = dict.fromkeys([*keys, "contribution", "of_first", *names])
-    return more.select([*columns]).head(_NAMED)
+    difference = pl.col("of_first") - pl.col("contribution")
+    more = both.filter(difference > 0)
+    more = more.sort(difference, descending=True, maintain_order=True)
+    columns = [*keys, "contribution", "of_first"]
+    if "title" in both.columns:
+        columns.append("title")
+    return more.select(columns).head(_NAMED)

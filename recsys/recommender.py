@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast, overload
 
@@ -1063,4 +1063,16 @@ class Recommender:
             If an option does not exist.
         UnknownIdError
         """
-        return placement(self, user, item, n, ListOptions.from_keywords(options))
+
+        def listed(chosen: ListOptions) -> pl.Series:
+            batches = self.list_batches([user], self.ratings.n_items, chosen)
+            return pl.concat(batch["item"] for batch in batches)
+
+        label = self.ratings.items.take(self.ratings.items.index([item]))[0]
+        return placement(
+            label,
+            n,
+            ListOptions.from_keywords(options),
+            listed,
+            partial(self.explain, user),
+        )

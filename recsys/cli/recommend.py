@@ -422,7 +422,6 @@ def explain(
     from recsys.data.ids import as_written
     from recsys.folding import NEW_USER
     from recsys.models.nonnegative import has_topics
-    from recsys.placement import placement
 
     fits = bool(described) == (user is None)
     require(
@@ -446,7 +445,7 @@ def explain(
         "user": ratings.users.like([user])[0],
         "item": ratings.items.like([chosen])[0],
     }
-    place = placement(recommender, user, chosen, _FIRST, options)
+    place = recommender.placement(user, chosen, _FIRST, **asdict(options))
     document = asdict(place) | {"lacks": place.lacks.to_dicts()}
     output.write(
         frame,

@@ -182,7 +182,7 @@ def test_cosines_are_damped_similarities(name, side, features):
     np.testing.assert_allclose(similar["score"], expected, atol=1e-5)
 
 
-def test_a_similarity_of_neighbours_is_no_cosine():
+def test_similarities_of_neighbours_have_no_vectors():
     recommender = fitted("implicit-knn", {})
     with pytest.raises(DataError, match="implicit-knn model are not cosines"):
         recommender.item_vectors(metric="cosine")

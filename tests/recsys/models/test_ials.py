@@ -90,7 +90,7 @@ def test_contributions_add_up_to_the_score_and_a_history_folds_in_as_it_was_fitt
 
 
 @pytest.mark.parametrize("factors", [3, 30])
-def test_contributions_of_short_and_long_histories_are_those_of_the_equations(factors):
+def test_contributions_of_short_and_long_histories_solve_the_equations(factors):
     ratings = two_tastes()
     penalties = {"unobserved_weight": 0.1, "regularization": 0.01}
     model = IALS(factors=factors, iterations=4, **penalties).fit(ratings)
