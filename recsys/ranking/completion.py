@@ -41,15 +41,18 @@ def parsed_slots(texts: str | Sequence[str], n: int) -> list[Slot]:
     DataError
         If a text is not of this form, or more than n places are reserved.
     """
+    if isinstance(texts, str):
+        texts = [texts]
     slots = []
-    for text in [texts] if isinstance(texts, str) else texts:
+    for text in texts:
         parts = _SLOT.fullmatch(str(text))
         if parts is None:
             raise DataError(
                 "slots are a number of places and a condition on items, such as '2:new'; got "
                 f"{text!r}."
             )
-        slots.append(Slot(int(parts[1]), parts[2]))
+        count = int(parts[1])
+        slots.append(Slot(count, parts[2]))
     n_reserved = sum(slot.count for slot in slots)
     if n_reserved > n:
         raise DataError(f"slots reserve {n_reserved:,} places of lists of {n:,} items.")
@@ -82,63 +85,88 @@ class FullLists:
 
     def blocks(self, users: Indices, labels: Hashes, n: int) -> Iterator[TopN]:
         """Yield the lists of users, whose ids have the hashes `labels`."""
-        n_drawn = n + _CHOICE * sum(count for count, _ in self.slots)
-        size = max(1, _ENTRIES // n_drawn)
+        n_candidates = n + _CHOICE * self._n_reserved
+        size = max(1, _ENTRIES // n_candidates)
         for part in kernels.pieces(len(users), size):
             lists = self._lists(users[part], labels[part], n)
-            yield lists.with_rows(lists.rows + part.start)
+            # Rows are positions among all users.
+            rows = lists.rows + part.start
+            yield lists.with_rows(rows)
+
+    @property
+    def _n_reserved(self) -> int:
+        return sum(count for count, _ in self.slots)
 
     def _lists(self, users: Indices, labels: Hashes, n: int) -> TopN:
-        best = TopN.joined(self.search(users, n)).with_source(MODEL)
-        n_reserved = sum(count for count, _ in self.slots)
-        lists = best.take(best.ranks <= n - n_reserved)
+        n_users = len(users)
+        best = TopN.joined(self.search(users, n))
+        best = best.with_source(MODEL)
+        lists = best.take(best.ranks <= n - self._n_reserved)
+        # One seed for each user and day, so that a page shows the same items all day.
         day = np.array([present() // _DAY], np.uint64)
         seeds = mixed(labels ^ mixed(day))
         for count, search in self.slots:
-            candidates = TopN.joined(search(users, n + _CHOICE * count))
-            candidates = _without(candidates, lists)
             n_best = _CHOICE * count
-            candidates = candidates.take(_positions(candidates.rows) < n_best)
-            hashes = self.hashes[candidates.items]
-            order = np.lexsort(
-                (mixed(seeds[candidates.rows] ^ hashes), candidates.rows)
-            )
-            drawn = candidates.take(order)
-            drawn = drawn.take(_positions(drawn.rows) < count)
-            lists = TopN.joined([lists, drawn.with_source(SLOT)])
-        lists = _appended(lists, best, n, len(users))
+            # Up to n of the best ones may be in the list already.
+            candidates = TopN.joined(search(users, n + n_best))
+            candidates = _without(candidates, lists)
+            is_best = _positions(candidates.rows) < n_best
+            drawn = self._drawn(candidates.take(is_best), seeds, count)
+            lists = TopN.joined([lists, drawn])
+        # Reserved places for which there was no item.
+        lists = _appended(lists, best, n, n_users)
         if self.fill is not None:
-            candidates = TopN.joined(self.fill(users, 2 * n)).with_source(FILL)
-            lists = _appended(lists, candidates, n, len(users))
+            popular = TopN.joined(self.fill(users, 2 * n))
+            popular = popular.with_source(FILL)
+            lists = _appended(lists, popular, n, n_users)
         return _ranked(lists)
+
+    def _drawn(self, candidates: TopN, seeds: Hashes, count: int) -> TopN:
+        """Return some of the candidates of each user, drawn by the user's seed."""
+        hashes = self.hashes[candidates.items]
+        draws = mixed(seeds[candidates.rows] ^ hashes)
+        # The last key is the first to count.
+        order = np.lexsort((draws, candidates.rows))
+        ordered = candidates.take(order)
+        is_drawn = _positions(ordered.rows) < count
+        drawn = ordered.take(is_drawn)
+        return drawn.with_source(SLOT)
 
 
 def _without(candidates: TopN, lists: TopN) -> TopN:
     """Return the candidates that are not in the lists."""
-    n_items = 1 + max(candidates.items.max(initial=0), lists.items.max(initial=0))
+    items = np.append(candidates.items, lists.items)
+    n_items = 1 + items.max(initial=0)
+    # One number for each pair of a user and an item.
     pairs = candidates.rows * n_items + candidates.items
-    is_listed = np.isin(pairs, lists.rows * n_items + lists.items)
+    listed_pairs = lists.rows * n_items + lists.items
+    is_listed = np.isin(pairs, listed_pairs)
     return candidates.take(~is_listed)
 
 
 def _appended(lists: TopN, candidates: TopN, n: int, n_users: int) -> TopN:
     """Return the lists with as many candidates as they lack to n items."""
     candidates = _without(candidates, lists)
-    room = n - np.bincount(lists.rows, minlength=n_users)
+    lengths = np.bincount(lists.rows, minlength=n_users)
+    room = n - lengths
     fits = _positions(candidates.rows) < room[candidates.rows]
-    return TopN.joined([lists, candidates.take(fits)])
+    added = candidates.take(fits)
+    return TopN.joined([lists, added])
 
 
 def _positions(rows: Indices) -> Indices:
     """Return the position of each entry among the entries of its row; `rows` are ascending."""
     counts = np.bincount(rows)
     starts = np.cumsum(counts) - counts
-    return np.arange(len(rows)) - np.repeat(starts, counts)
+    first = np.repeat(starts, counts)
+    return np.arange(len(rows)) - first
 
 
 def _ranked(lists: TopN) -> TopN:
-    """Return lists by row: items of the model, then those that complete it, then reserved ones."""
+    """Return lists by row: items of the model, then popular ones, then reserved places."""
     assert lists.sources is not None
-    order = np.lexsort((np.arange(len(lists)), lists.sources, lists.rows))
+    # The numbers of the sources are in this order, and the sort is stable.
+    order = np.lexsort((lists.sources, lists.rows))
     ordered = lists.take(order)
-    return ordered.with_ranks(_positions(ordered.rows) + 1)
+    ranks = 1 + _positions(ordered.rows)
+    return ordered.with_ranks(ranks)
