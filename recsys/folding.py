@@ -67,7 +67,7 @@ def folded_users(
         )
     # A user may be described by features alone.
     rated = {} if histories is None else histories
-    weighted = None if reading is None else _weighted_like(rated, known, reading)
+    weighted = None if reading is None else _weighted_like(rated, known, reading, model)
     # Weighted interactions have the kinds and the ages of events, which a frame of ratings lacks.
     if weighted is None:
         frame = _history_frame(rated, needs_values=model._needs_values)
@@ -114,7 +114,7 @@ def folded_items(
 
 
 def _weighted_like(
-    source: Any, known: Ratings, reading: Mapping[str, Any]
+    source: Any, known: Ratings, reading: Mapping[str, Any], model: Model
 ) -> Ratings | None:
     """Return a frame of interactions with weights like the known ratings.
 
@@ -142,6 +142,12 @@ def _weighted_like(
     columns = to_polars(frame, names)
     if "user" not in names and usual_column(names, "user") is None:
         columns = columns.with_columns(pl.lit(NEW_USER).alias("user"))
+    is_timed = usual_column(names, "timestamp") is not None
+    if model.uses_order and known.seconds is not None and not is_timed:
+        # Rows without times came one after the other, as if up to the newest event.
+        newest = float(known.seconds.max(initial=0))
+        times = newest - np.arange(len(columns))[::-1]
+        columns = columns.with_columns(timestamp=pl.Series(times))
     ratings = ratings_of_frame(columns, {"implicit": True}, like)
     half_life = ratings.rule.half_life
     if half_life is None or ratings.seconds is None or known.seconds is None:

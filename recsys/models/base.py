@@ -212,7 +212,7 @@ class Model:
     uses_weights: ClassVar[bool] = True
     uses_features: ClassVar[bool] = False
     uses_times = False
-    uses_order: ClassVar[bool] = False
+    uses_order = False
     remarks: ClassVar[tuple[str, ...]] = ()
     _parameters: ClassVar[tuple[Parameter, ...]] = ()
     _needs_values: ClassVar[bool] = False  # whether `fit` rejects implicit feedback

@@ -254,6 +254,46 @@ def _regression(positions: Floats, is_rated: Mask) -> Floats:
     return np.ascontiguousarray(np.linalg.solve(system, T.T).T, np.float32)
 
 
+def fitted_axis(
+    features: GroupedFeatures, counts: Longs, vectors: Floats | None
+) -> AxisProfiles | None:
+    """Return the regression on the features of items (or users), with Z as `loadings`.
+
+    `vectors` are compared for similarity, if there are any. None without features that vary.
+    """
+    rows = csr_rows(features)
+    if rows is None:
+        return None
+    # Ridge regression on the main directions costs the same for 20 and 20,000
+    # features.
+    centre, directions = _directions(features, counts)
+    none = np.zeros((0, directions.shape[1] + 1), np.float32)
+    axis = AxisProfiles(
+        centre=centre,
+        directions=directions,
+        loadings=none,
+        positions=none,
+        similarity=None,
+    )
+    positions = axis.all_positions(rows, len(counts))
+    is_rated = counts > 0
+    Z = _regression(positions, is_rated)
+    similarity = None
+    if vectors is not None:
+        weights = kernels.coefficients(Z, np.ascontiguousarray(vectors))
+        residual = (vectors - positions @ weights)[is_rated]
+        # The scatter around predictions tells how far features determine a vector.
+        squares = float(np.einsum("ij,ij->", residual, residual, dtype=np.float64))
+        variance = squares / max(1, len(residual))
+        similarity = VectorMap(weights=weights, variance=variance)
+    return replace(
+        axis,
+        loadings=Z,
+        positions=positions * ~is_rated[:, None],
+        similarity=similarity,
+    )
+
+
 @model
 class ProfileModel(Model):
     """A history model with features for items without users and users without a history."""
@@ -318,23 +358,12 @@ class ProfileModel(Model):
         counts: Longs,
         features: GroupedFeatures | None,
     ) -> AxisProfiles | None:
-        rows = csr_rows(features)
-        if features is None or rows is None:
+        if features is None:
             return None
-        # Ridge regression on the main directions costs the same for 20 and 20,000
-        # features.
-        centre, directions = _directions(features, counts)
-        none = np.zeros((0, directions.shape[1] + 1), np.float32)
-        axis = AxisProfiles(
-            centre=centre,
-            directions=directions,
-            loadings=none,
-            positions=none,
-            similarity=None,
-        )
-        positions = axis.all_positions(rows, len(counts))
-        is_rated = counts > 0
-        Z = _regression(positions, is_rated)
+        axis = fitted_axis(features, counts, self._compared(side))
+        if axis is None:
+            return None
+        Z = axis.loadings
         # The regression on features is multiplied by S once, so that a score is a product.
         if side == "item":
             loadings = self._filter(Z) * np.float32(self._new_item_share)
@@ -345,21 +374,7 @@ class ProfileModel(Model):
                 Z,
                 self.n_items,
             )
-        similarity = None
-        vectors = self._compared(side)
-        if vectors is not None:
-            weights = kernels.coefficients(Z, np.ascontiguousarray(vectors))
-            residual = (vectors - positions @ weights)[is_rated]
-            # The scatter around predictions tells how far features determine a vector.
-            squares = float(np.einsum("ij,ij->", residual, residual, dtype=np.float64))
-            variance = squares / max(1, len(residual))
-            similarity = VectorMap(weights=weights, variance=variance)
-        return replace(
-            axis,
-            loadings=loadings,
-            positions=positions * ~is_rated[:, None],
-            similarity=similarity,
-        )
+        return replace(axis, loadings=loadings)
 
     def _set_columns(self) -> None:
         """Set the item columns that score users without a history."""

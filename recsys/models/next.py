@@ -13,19 +13,22 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import sparse_rows
+from lowrank.subspace import leading_directions
 from recsys.errors import DataError
 from recsys.models.base import Model, Progress, check_indices
 from recsys.models.ease import default_penalty, invert
 from recsys.models.factor_form import FactorForm
 from recsys.models.habits import habit_parameter, habits
-from recsys.models.histories import Explanation, Histories
+from recsys.models.histories import Explanation, Histories, csr_rows
+from recsys.models.item_item import AxisProfiles, Profiles, fitted_axis
 from recsys.models.linear_filter import power, power_parameter
 from recsys.models.parameters import fitted, model, parameter
-from recsys.models.parts import Floats, Indices, Ints
+from recsys.models.parts import Floats, Indices, Ints, part, rows_taken
 from recsys.models.sequences import (
     PairSums,
     Sequences,
     gram,
+    latest_places,
     order_of_time,
     recency,
     sequences_of_events,
@@ -34,6 +37,7 @@ from recsys.models.sequences import (
 from recsys.saving.arrays import DamageError, check_rows
 
 if TYPE_CHECKING:
+    from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.data.ratings import Ratings
     from recsys.models.sequences import Sparse
 
@@ -42,10 +46,12 @@ _UNORDERED = (
     0.0  # in the place of a decay: the whole history, in which all items count alike
 )
 _DENSE = 4096  # items with an exact Gram matrix; of the others, only its diagonal
-_MOST_SOLVED = 2**28  # entries of the solution of a regression: 1 GB
+_MOST_SOLVED = 2**27  # entries of the solution of a regression: 512 MB
 _MOST_WEIGHTS = 2**26  # stored weights of all regressions: 512 MB
 _NEIGHBOR_GAMMA = math.exp(-1)  # neighbours share the latest items, not any
 _LEAST_SIZE = 1e-9  # of scores that are scaled to a mean maximum of 1
+_DIRECTIONS = 64  # columns of the vectors of items
+_VECTOR_POWER = 0.5  # by which long histories and frequent items count less in them
 _ROUNDING = 1e-5  # of sums of weights
 _NEWNESS = 1e-6  # far below the differences between sums of weights
 _SEARCHED = 2048  # users whose neighbours are sought at a time
@@ -130,7 +136,8 @@ class Next(Model):
     name = "next"
     summary = "What comes next: the order of the latest items counts."
     predicts_ratings: ClassVar[bool] = False
-    uses_order: ClassVar[bool] = True
+    uses_features: ClassVar[bool] = True
+    uses_order = True
 
     decay: float | None = parameter(
         None,
@@ -167,6 +174,7 @@ class Next(Model):
     history_ranks: Indices = fitted("n_users")
     habit_share: float = fitted(when="habit")
     history_habits: Floats = fitted("n_interactions", when="habit")
+    features: Profiles | None = part(Profiles)
 
     @property
     def n_users(self) -> int:
@@ -210,6 +218,10 @@ class Next(Model):
         self._set_weights(sequences)
         if self.habit:
             self._add_habits()
+        if ratings.item_features is not None:
+            counts = ratings.counts("item")
+            axis = fitted_axis(ratings.item_features, counts, self.item_vectors())
+            self.features = Profiles(users=None, items=axis)
 
     def _add_habits(self) -> None:
         """Give habits their share of scores whose mean maximum is 1, as that of habits."""
@@ -313,8 +325,8 @@ class Next(Model):
 
     def _set_histories(self, sequences: Sequences) -> None:
         self.history_indptr, self.history_items, self.history_weights = sequences
-        for cached in ("_cached_histories", "_cached_weights"):
-            vars(self).pop(cached, None)
+        for name in [name for name in vars(self) if name.startswith("_cached")]:
+            vars(self).pop(name)
 
     def _histories(self, users: Indices) -> Sequences:
         """Return the histories of some users."""
@@ -328,17 +340,33 @@ class Next(Model):
         from scipy.sparse import hstack
 
         u = check_indices(users, self.n_users, "user")
-        parts = [self._latest(u, self.shares)]
+        latest = self._latest(u, self.shares)
+        parts = [latest]
         if self.neighbor_share:
-            shares = self._neighborhood(u).shares
-            parts.append(shares * np.float32(self.neighbor_share))
+            neighbors = self._neighborhood(u).shares
+            neighbors.data *= np.float32(self.neighbor_share)
+            parts.append(neighbors)
         if self.habit:
             parts.append(self._own_habits(u))
         history = hstack(parts, format="csr")
         weights = self._source._stacked_weights
         sparse = kernels.SparsePart(kernels.csr_arrays(history), weights)
         offset = np.zeros(len(u), np.float32)
-        return FactorForm.of_biases(self.item_chances, offset)._replace(sparse=sparse)
+        form = FactorForm.of_biases(self.item_chances, offset)._replace(sparse=sparse)
+        features = self._new_items
+        if features is None:
+            return form
+        # Features predict the columns of new items, and their rows.
+        profiles = latest @ features.columns + features.chances
+        if self.neighbor_share:
+            of_neighbors = neighbors @ self._source._training_histories[0]
+            profiles += of_neighbors @ features.axis.loadings
+        rows: Floats = (latest @ features.row_positions).toarray()
+        profiles += rows @ features.corner
+        return form._replace(
+            users=np.hstack([profiles, rows]),
+            items=np.hstack([features.axis.positions, features.rows]),
+        )
 
     def _own_habits(self, users: Indices) -> Sparse:
         """Return the habits of some users, times their share."""
@@ -371,6 +399,43 @@ class Next(Model):
         arrays = (self.weight_values, self.weight_items, self.weight_indptr)
         shape = (len(self.weight_indptr) - 1, self.n_items)
         return csr_array(arrays, shape=shape)
+
+    @property
+    def _new_items(self) -> _NewItems | None:
+        """What features predict for items without users; None if all have some. Cached."""
+        source = self._source
+        if "_cached_new_items" not in vars(source):
+            axis = source._features_of("item")
+            predicted = None
+            if axis is not None and axis.has_cold_rows:
+                predicted = _NewItems.of(axis, source._weights, source.item_chances)
+            vars(source)["_cached_new_items"] = predicted
+        new_items: _NewItems | None = vars(source)["_cached_new_items"]
+        return new_items
+
+    def comparable(self, side: str) -> tuple[Floats, Floats]:
+        """Return centred vectors of items, and the reliability of their features."""
+        axis = self._features_of(side)
+        return axis.similarity.comparable(self.item_vectors(), axis.positions)
+
+    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+        """Return the model with additional items without users, sorted by `order`."""
+        n_new = features.matrix.shape[0]
+        new_index = np.argsort(order)
+        rows = np.where(order < len(order) - n_new, order, -1)
+        changes = rows_taken(self, {side: rows})
+        lengths = np.diff(self.weight_indptr).reshape(len(self.decays), -1)
+        none = np.zeros((len(lengths), 1), np.int64)
+        lengths = np.hstack([lengths, none])[:, rows]
+        changes["n_items"] = len(order)
+        changes["weight_indptr"] = np.append(0, np.cumsum(lengths))
+        changes["weight_items"] = new_index[self.weight_items].astype(np.int32)
+        changes["history_items"] = new_index[self.history_items].astype(np.int32)
+        result = self._with(**changes)
+        axis = result._features_of(side)
+        positions = axis.all_positions(csr_rows(features), n_new)
+        axis.positions[new_index[-n_new:]] = positions
+        return result
 
     @property
     def _stacked_weights(self) -> CsrArrays:
@@ -454,6 +519,25 @@ class Next(Model):
         arrays = (common.data[is_near], common.indices[is_near], indptr)
         return csr_array(arrays, shape=common.shape)
 
+    def item_vectors(self) -> Floats:
+        """Return vectors whose cosine is the similarity of two items, shape (n_items, k).
+
+        They are the main directions of the histories without order.
+        """
+        source = self._source
+        if "_cached_vectors" not in vars(source):
+            histories = source._binary_histories
+            counts = np.bincount(histories.indices, minlength=self.n_items)
+            scaled = power(counts, -_VECTOR_POWER)[histories.indices]
+            lengths = np.diff(source.history_indptr)
+            scaled *= np.repeat(power(lengths, -_VECTOR_POWER), lengths)
+            k = min(_DIRECTIONS, *histories.shape)
+            rows = kernels.csr_arrays(histories)._replace(data=scaled)
+            vectors, values = leading_directions(rows, self.n_items, k)
+            vars(source)["_cached_vectors"] = vectors * values
+        item_vectors: Floats = vars(source)["_cached_vectors"]
+        return item_vectors
+
     def contributions(
         self, history: Histories, items: ArrayLike, raters: Histories | None = None
     ) -> Explanation:
@@ -463,25 +547,86 @@ class Next(Model):
         user = self.with_users(history)
         one = np.zeros(1, np.int64)
         rated = user._histories(one)
-        terms = np.zeros((len(order), len(columns)), np.float32)
+        features = self._new_items
+        # Columns of new items are sums over those of all items.
+        summed = columns if features is None else np.arange(self.n_items)
+        terms = np.zeros((len(order), len(summed)), np.float32)
+        base = self.item_chances[columns]
         for at, gamma in enumerate(self._gammas):
             sources_of_decay = at * self.n_items + rated.items
-            weights = self._weights[sources_of_decay][:, columns].toarray()
+            weights = self._weights[sources_of_decay][:, summed].toarray()
+            if features is not None:
+                weights += features.rows_of(at, rated.items)
             share = self.shares[at] * recency(rated, gamma)
             terms += weights * share[:, None]
         if self.neighbor_share:
             neighborhood = user._neighborhood(one)
             terms += np.float32(self.neighbor_share) * neighborhood.terms(
-                rated.items, columns
+                rated.items, summed
             )
+        if features is not None:
+            positions = features.axis.positions[columns].T
+            terms = terms[:, columns] + terms @ features.axis.loadings @ positions
+            base = base + features.chances @ positions
         if self.habit:
             own = user.history_habits * np.float32(self.habit_share)
             is_own = rated.items[:, None] == columns
             terms += np.where(is_own, own[:, None], np.float32(0))
         in_given_order = np.empty_like(terms)
         in_given_order[order] = terms
-        base = self.item_chances[columns]
         return Explanation(base, np.ascontiguousarray(in_given_order.T))
+
+
+class _NewItems(NamedTuple):
+    """What features predict for items without users.
+
+    A new item at position t has the column ``B Z t`` of weights B, and the row ``t' Z' B``, with Z
+    as in `recsys.models.item_item`.
+
+    Attributes
+    ----------
+    axis : AxisProfiles
+        Positions t of the new items, and Z as `loadings`.
+    columns : float32 ndarray of shape (n_decays * n_items, w)
+        B Z, one below the other.
+    rows : float32 ndarray of shape (n_items, n_decays * w)
+        B'Z, next to one another.
+    corner : float32 ndarray of shape (n_decays * w, w)
+        Z'B Z, for new items after new items.
+    chances : float32 ndarray of shape (w,)
+        The product of `item_chances` and Z.
+    row_positions : csr_array of shape (n_decays * n_items, n_decays * w)
+        Positions of new items as sources of each decay.
+    """
+
+    axis: AxisProfiles
+    columns: Floats
+    rows: Floats
+    corner: Floats
+    chances: Floats
+    row_positions: Sparse
+
+    @classmethod
+    def of(cls, axis: AxisProfiles, weights: Sparse, chances: Floats) -> _NewItems:
+        """Multiply the weights of all decays by Z."""
+        from scipy.sparse import block_diag, csr_array
+
+        Z = axis.loadings
+        n_items = len(Z)
+        columns: Floats = weights @ Z
+        starts = range(0, weights.shape[0], n_items)
+        blocks = [slice(start, start + n_items) for start in starts]
+        rows = np.hstack([weights[block].T @ Z for block in blocks])
+        corner = np.vstack([Z.T @ columns[block] for block in blocks])
+        positions = block_diag([csr_array(axis.positions)] * len(blocks), format="csr")
+        return cls(axis, columns, rows, corner, chances @ Z, positions)
+
+    def rows_of(self, decay: int, items: Ints) -> Floats:
+        """Return the weights of new items as sources, and zeros for other items."""
+        width = self.axis.positions.shape[1]
+        rows = self.rows[:, decay * width : (decay + 1) * width]
+        weights: Floats = self.axis.positions[items] @ rows.T
+        return weights
 
 
 class _Regression(NamedTuple):
@@ -581,8 +726,9 @@ class _Regression(NamedTuple):
     def _target_squares(self) -> NDArray[np.float64]:
         """The diagonal of T'T."""
         sequences = self.pairs.sequences
-        squares = sequences.weights**2
-        return np.bincount(sequences.items, squares, self.pairs.n_items)
+        squares = sequences.weights.astype(np.float64) ** 2
+        sums = np.bincount(sequences.items, squares, self.pairs.n_items)
+        return sums.astype(np.float64)
 
 
 def _unordered_weights(histories: Sparse, n_kept: int) -> Sparse:
@@ -713,10 +859,7 @@ def _ranks(indptr: Indices, times: NDArray[Any]) -> Indices:
 
 def _latest_of_each(sequences: Sequences) -> Sequences:
     """Return the latest occurrence of each item of a user."""
-    n_items = int(sequences.items.max(initial=0)) + 1
-    keys = sequences.users.astype(np.int64) * n_items + sequences.items
-    _, from_end = np.unique(keys[::-1], return_index=True)
-    latest = np.sort(len(keys) - 1 - from_end)
+    latest = np.sort(latest_places(sequences))
     lengths = np.bincount(sequences.users[latest], minlength=sequences.n_users)
     indptr = np.append(0, np.cumsum(lengths))
     return Sequences(indptr, sequences.items[latest], sequences.weights[latest])
@@ -736,8 +879,8 @@ def _best_shares(
     def gain(shares: Sequence[float]) -> float:
         """Return the mean discounted gain of the targets, at any rank."""
         scores = np.float32(shares[0]) * parts[0]
-        for share, part in zip(shares[1:], parts[1:], strict=True):
-            scores += np.float32(share) * part
+        for share, of_part in zip(shares[1:], parts[1:], strict=True):
+            scores += np.float32(share) * of_part
         scores[is_seen] = -np.inf
         of_targets = scores[users, targets][:, None]
         n_better = np.count_nonzero(scores > of_targets, axis=1)

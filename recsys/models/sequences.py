@@ -76,19 +76,54 @@ def sequences_of_events(ratings: Ratings) -> Sequences:
     events = ratings.log
     # Two events of an item in the same second are one visit.
     visits = Events(events.indptr, events.items, seconds=events.seconds)
-    events = events.take(~repeated(visits))
     weights = np.ones(len(events), np.float32)
     if ratings.implicit and len(events):
         weights = event_weights(events, ratings.rule)
-        weights /= weights.mean(dtype=np.float64) or 1
-    return Sequences(events.indptr, events.items, weights)
+    if ratings.events is not None:
+        rated = _keys(ratings.user_index_of_nonzeros(), ratings.indices, ratings)
+        is_visit = np.isin(_keys(events.users, events.items, ratings), rated)
+        is_visit &= weights > 0  # what was returned does not come next
+        is_visit &= ~repeated(visits)
+        visits = visits.take(is_visit)
+        weights = weights[is_visit]
+    weights /= weights.mean(dtype=np.float64) if len(weights) else 1
+    return Sequences(visits.indptr, visits.items, weights)
+
+
+def _keys(users: Ints | Longs, items: Ints, ratings: Ratings) -> Longs:
+    """Return a number for each pair of a user and an item, in the order of users and items."""
+    return users.astype(np.int64) * ratings.n_items + items
+
+
+def latest_places(sequences: Sequences) -> Longs:
+    """Return the last place of each item of each user, in the order of users and items."""
+    n_items = int(sequences.items.max(initial=0)) + 1
+    keys = sequences.users.astype(np.int64) * n_items + sequences.items
+    _, from_end = np.unique(keys[::-1], return_index=True)
+    places: Longs = len(keys) - 1 - from_end
+    return places
 
 
 def order_of_time(histories: Histories) -> Longs:
     """Return the order in which the items of each user came; as they are without times."""
+    events = histories.events
     if histories.times is None:
         return np.arange(len(histories.indices))
-    return np.lexsort((histories.times, histories.rows))
+    if events is None:
+        return np.lexsort((histories.times, histories.rows))
+    # Events of the same second may have an order, which their ratings have not.
+    n_items = np.int64(
+        max(events.items.max(initial=0), histories.indices.max(initial=0)) + 1
+    )
+    pairs = histories.rows * n_items + histories.indices
+    of_events = events.users * n_items + events.items
+    counts = np.isin(of_events, pairs)
+    if events.kinds is not None and histories.rule is not None:
+        counts &= event_weights(events, histories.rule.without_age()) > 0
+    latest = np.zeros(len(pairs), np.int64)
+    is_event = np.flatnonzero(counts)
+    np.maximum.at(latest, np.searchsorted(pairs, of_events[is_event]), is_event)
+    return np.lexsort((latest, histories.rows))
 
 
 def reach(gamma: float) -> int:
@@ -183,4 +218,6 @@ def gram(matrix: Sparse) -> Floats:
     """Return M'M as a dense matrix."""
     rows = kernels.csr_arrays(matrix)
     n_columns = matrix.shape[1]
-    return sparse_rows(kernels.transposed(rows, n_columns), rows, n_columns)
+    columns = kernels.transposed(rows, n_columns)
+    assert isinstance(columns, CsrArrays)
+    return sparse_rows(columns, rows, n_columns)

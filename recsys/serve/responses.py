@@ -177,21 +177,27 @@ class Responses:
         DataError
             If the model has grades, on which kinds and ages have no effect.
         """
-        if not self.ratings.implicit:
+        columns: dict[str, Any] = {"item": [event.item for event in history]}
+        times = [event.timestamp for event in history]
+        # Ages and orders count only if all are known.
+        if all(time is not None for time in times):
+            columns["timestamp"] = [time.timestamp() for time in times]
+        has_kinds = any(event.event is not None for event in history)
+        has_grades = not self.ratings.implicit
+        if has_grades and (has_kinds or not self.recommender.model.uses_order):
             raise DataError(
                 "The model has grades, which kinds and times of events do not weight."
             )
         reading = self.recommender.provenance.reading
-        columns: dict[str, Any] = {"item": [event.item for event in history]}
+        if has_grades:
+            liked = self._liked_value
+            values = [event.value for event in history]
+            columns["rating"] = [liked if value is None else value for value in values]
         if reading.get("weight") is not None:
             values = [event.value for event in history]
             columns["value"] = [1.0 if value is None else value for value in values]
         if reading.get("event_weights") is not None:
             columns["event"] = [event.event for event in history]
-        # Ages count only if all are known.
-        times = [event.timestamp for event in history]
-        if all(time is not None for time in times):
-            columns["timestamp"] = [time.timestamp() for time in times]
         return pl.DataFrame(columns, strict=False)
 
     def best_of_histories(
