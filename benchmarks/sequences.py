@@ -1,0 +1,181 @@
+"""What comes next: accuracy and seconds of `next`, of its parts, and of models without order.
+
+Films: the last film of each user of ml-latest-small is held out, and all films that the user has
+not rated are ranked. The figures are the hit rate and NDCG at 10. Films without training ratings
+count as misses. Clicks: the last 15% of the sessions of yoochoose are held out, and each click but
+the first is predicted from those before it in the session, repeated items included. The figures are
+the hit rate and MRR at 20.
+
+The parts of `next` are a regression for each decay, the weights without order, and the neighbours,
+each alone in the scores of the same fit. Transition counts are the number of times that an item
+came right after the last one. All models run with their defaults. Seconds are processor seconds of the
+process, which depend less on other programs than wall time; scores are of all test histories.
+
+Usage: RECSYS_DATASETS=FOLDER python benchmarks/sequences.py [--data films|clicks]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from measuring import datasets, machine, table
+from scipy import sparse
+
+from recsys.data.ratings import Ratings
+from recsys.evaluation.splits import leave_last_split
+from recsys.models.histories import Histories
+from recsys.models.registry import make_model
+from recsys.models.sequences import sequences_of_events
+
+MODELS = ("next", "ease", "ials", "popular")
+TEST_SESSIONS = 0.15
+BLOCK = 2048
+Scores = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Trial(NamedTuple):
+    """Training ratings, test histories with the place of each item, and the items after them."""
+
+    train: Ratings
+    histories: Histories
+    targets: np.ndarray[Any, np.dtype[np.int64]]
+    n: int
+    repeats: bool
+
+
+def films() -> Trial:
+    """Hold out the last film of each user."""
+    frame = pl.read_csv(datasets() / "ml-latest-small" / "ratings.csv")
+    frame = frame.select(user="userId", item="movieId", timestamp="timestamp")
+    split = leave_last_split(Ratings.from_frame(frame, implicit=True))
+    train = split.train
+    users = train.users.index(split.test.users.values)
+    rows = users[split.test.user_index_of_nonzeros()]
+    items = train.items.find(split.test.items.values)[split.test.indices]
+    return Trial(train, Histories.of(train).take(rows), items, 10, False)
+
+
+def clicks() -> Trial:
+    """Hold out the newest sessions, and predict each click from those before it."""
+    frame = pl.read_csv(datasets() / "yoochoose" / "clicks.txt", separator="\t")
+    frame = frame.select(
+        user="SessionId",
+        item="ItemId",
+        timestamp="Time",
+        last=pl.col("Time").max().over("SessionId"),
+    ).sort("last", "user", "timestamp", maintain_order=True)
+    sessions = frame["user"].unique(maintain_order=True)
+    is_train = frame["user"].is_in(
+        sessions[: int(len(sessions) * (1 - TEST_SESSIONS))].implode()
+    )
+    train = Ratings.from_frame(frame.filter(is_train).drop("last"), implicit=True)
+    test = frame.filter(~is_train)
+    indices = train.items.find(test["item"])
+    places = []
+    rows = []
+    targets = []
+    for session in np.split(
+        np.arange(len(test)), np.flatnonzero(np.diff(test["user"])) + 1
+    ):
+        for at in range(1, len(session)):
+            earlier = session[:at][indices[session[:at]] >= 0]
+            last = {indices[place]: place for place in earlier}
+            rows.append(np.array(sorted(last), np.int32))
+            places.append(np.array([last[item] for item in rows[-1]], np.int64))
+            targets.append(indices[session[at]])
+    indptr = np.append(0, np.cumsum([len(row) for row in rows]))
+    items = np.concatenate(rows)
+    ones = np.ones(len(items), np.float32)
+    histories = Histories(indptr, items, ones, np.concatenate(places))
+    return Trial(train, histories, np.array(targets), 20, True)
+
+
+def figures(trial: Trial, scores: Callable[[Histories], Scores]) -> list[float]:
+    """Return the hit rate at n, NDCG or MRR at n, and processor seconds of the scores."""
+    gains = []
+    seconds = 0.0
+    for start in range(0, len(trial.targets), BLOCK):
+        rows = np.arange(start, min(start + BLOCK, len(trial.targets)))
+        block = trial.histories.take(rows)
+        begin = time.process_time()
+        of_block = scores(block)
+        seconds += time.process_time() - begin
+        targets = trial.targets[rows]
+        at = np.arange(len(rows))
+        of_targets = of_block[at, targets]
+        if not trial.repeats:
+            of_block[block.rows, block.indices] = -np.inf
+        n_better = np.count_nonzero(of_block > of_targets[:, ""], axis=1)
+        n_equal = np.count_nonzero(of_block == of_targets[:, ""], axis=1) - 1
+        ranks = n_better + n_equal / 2
+        is_hit = (ranks < trial.n) & (targets >= 0)
+        discount = 1 + ranks if trial.repeats else np.log2(2 + ranks)
+        gains.append(np.stack([is_hit, is_hit / discount]))
+    hit_rate, gain = np.hstack(gains).mean(axis=1)
+    return [float(hit_rate), float(gain), seconds]
+
+
+def folded(model: Any) -> Callable[[Histories], Scores]:
+    """Return the scores of a model for histories of new users."""
+    return lambda block: model.with_users(block).scores(np.arange(block.n_rows))
+
+
+def rows_of(trial: Trial) -> Iterator[list[object]]:
+    """Yield the figures of the models and of the parts of `next`."""
+    for name in MODELS:
+        begin = time.process_time()
+        model = make_model(name).fit(trial.train)
+        seconds = time.process_time() - begin
+        yield [name, *figures(trial, folded(model)), seconds]
+        if name != "next":
+            continue
+        for at, decay in enumerate(model.decays):
+            part = copy.copy(model)
+            part.shares = np.eye(len(model.decays), dtype=np.float32)[at]
+            part.neighbor_share = 0.0
+            label = f"  decay {decay:g}" if decay else "  without order"
+            yield [label, *figures(trial, folded(part)), ""]
+        part = copy.copy(model)
+        part.shares = np.zeros_like(model.shares)
+        part.neighbor_share = 1.0
+        yield ["  neighbours", *figures(trial, folded(part)), ""]
+    sequences = sequences_of_events(trial.train)
+    followed = np.flatnonzero(sequences.lags > 1)
+    pairs = sequences.items[followed], sequences.items[followed + 1]
+    ones = np.ones(len(followed), np.float32)
+    n_items = trial.train.n_items
+    counts = sparse.coo_array((ones, pairs), shape=(n_items, n_items)).tocsr()
+
+    def after_the_last(block: Histories) -> Scores:
+        scores = np.zeros((block.n_rows, n_items), np.float32)
+        order = np.lexsort((block.times, block.rows))
+        has_items = np.flatnonzero(block.counts)
+        last = block.indices[order][block.indptr[1:][has_items] - 1]
+        scores[has_items] = counts[last].toarray()
+        return scores
+
+    yield ["transition counts", *figures(trial, after_the_last), ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", choices=("films", "clicks"), action="append")
+    arguments = parser.parse_args()
+    print(machine())
+    trials = {"films": films, "clicks": clicks}
+    for name in arguments.data or trials:
+        trial = trials[name]()
+        print(f"\n{name}: {trial.train}, {len(trial.targets):,} test items\n")
+        gain = f"MRR@{trial.n}" if trial.repeats else f"NDCG@{trial.n}"
+        header = ["model", f"hit rate@{trial.n}", gain, "scores s", "fit s"]
+        print(table(header, rows_of(trial)))
+
+
+if __name__ == "__main__":
+    main()
