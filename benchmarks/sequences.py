@@ -8,8 +8,8 @@ the hit rate and MRR at 20.
 
 The parts of `next` are a regression for each decay, the weights without order, and the neighbours,
 each alone in the scores of the same fit. Transition counts are the number of times that an item
-came right after the last one. All models run with their defaults. Seconds are processor seconds of the
-process, which depend less on other programs than wall time; scores are of all test histories.
+came right after the last one. All models run with their defaults. Seconds are processor seconds of
+the process, which depend less on other programs than wall time.
 
 Usage: RECSYS_DATASETS=FOLDER python benchmarks/sequences.py [--data films|clicks]
 """

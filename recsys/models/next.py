@@ -63,6 +63,7 @@ _LONG = (
 _BACKOFF = 0.1  # of an item's chance in any history, next to its chance in this one
 _CHANGES = (0.0, 0.25, 0.5, 2.0, 4.0)  # of a part's share, tried in turn
 _ROUNDS = 2
+_LENGTH = 20  # of the lists in which shares are judged
 _JUDGES = 2000  # users whose last items choose the shares
 _JUDGED_SCORES = 2**25  # scores of a part while shares are chosen: 128 MB
 
@@ -382,12 +383,15 @@ class Next(Model):
         from scipy.sparse import csr_array, hstack
 
         histories = self._histories(users)
+        starts = np.zeros(len(users) + 1, np.int32)
+        nothing = np.zeros(0, np.float32), np.zeros(0, np.int32), starts
         latest = []
         for gamma, share in zip(self._gammas, shares, strict=True):
             if share:
-                of_decay = sources(histories, self.n_items, gamma) * np.float32(share)
+                of_decay = sources(histories, self.n_items, gamma)
+                of_decay.data *= np.float32(share)
             else:
-                of_decay = csr_array((len(users), self.n_items), dtype=np.float32)
+                of_decay = csr_array(nothing, shape=(len(users), self.n_items))
             latest.append(of_decay)
         return hstack(latest, format="csr")
 
@@ -415,7 +419,8 @@ class Next(Model):
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
         """Return centred vectors of items, and the reliability of their features."""
-        axis = self._features_of(side)
+        axis: AxisProfiles = self._features_of(side)
+        assert axis.similarity is not None
         return axis.similarity.comparable(self.item_vectors(), axis.positions)
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
@@ -566,7 +571,8 @@ class Next(Model):
             )
         if features is not None:
             positions = features.axis.positions[columns].T
-            terms = terms[:, columns] + terms @ features.axis.loadings @ positions
+            of_new = terms @ features.axis.loadings @ positions
+            terms = terms[:, columns] + of_new.astype(np.float32)
             base = base + features.chances @ positions
         if self.habit:
             own = user.history_habits * np.float32(self.habit_share)
@@ -877,7 +883,7 @@ def _best_shares(
     is_seen = is_seen & ~is_seen[users, targets][:, None]
 
     def gain(shares: Sequence[float]) -> float:
-        """Return the mean discounted gain of the targets, at any rank."""
+        """Return the mean discounted gain of the targets in lists of 20."""
         scores = np.float32(shares[0]) * parts[0]
         for share, of_part in zip(shares[1:], parts[1:], strict=True):
             scores += np.float32(share) * of_part
@@ -886,7 +892,7 @@ def _best_shares(
         n_better = np.count_nonzero(scores > of_targets, axis=1)
         n_equal = np.count_nonzero(scores == of_targets, axis=1) - 1
         ranks = n_better + n_equal / 2
-        return float(np.mean(1 / np.log2(2 + ranks)))
+        return float(np.mean((ranks < _LENGTH) / np.log2(2 + ranks)))
 
     # The parts have other scales: the regressions estimate chances, and EASE does not.
     sizes = [float(part.max(axis=1).mean()) for part in parts]
