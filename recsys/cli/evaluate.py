@@ -43,6 +43,7 @@ _METRICS = (
     "programs."
 )
 _DETAILS = "As in `recsys fit --help` and `recsys split --help`"
+_OF_FITS = ("purpose", "regularization", "iterations", "seed", "threads")
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
 _NOT_ONLINE = (
     *("--relevant-from", "--train", "--test", "--model"),
@@ -63,7 +64,6 @@ class _Request:
         multiple=True,
         nargs=2,
         type=cli.PLACE,
-        details=_DETAILS,
     )
     model: tuple[str, ...] = cli.declared(
         "NAME",
@@ -108,17 +108,15 @@ class _Request:
     )
     positions: bool = cli.declared(
         "",
-        "Predict each test event from the events before it; new users are folded in.",
+        "Predict each test event from the events before it.",
         is_flag=True,
-        details=_DETAILS,
     )
     per_user: str | None = cli.declared(
-        "FILE", "File for the metrics of each user (.csv or .parquet)."
+        "FILE", "CSV or Parquet file for the metrics of each user."
     )
     save: str | None = cli.declared(
         "DIR",
-        "Directory for the results; `recsys evaluate DIR` shows them again.",
-        details=_DETAILS,
+        "Directory for the results.",
     )
     report: str | None = cli.declared(
         "FILE.html", "HTML page to write, with tables and charts."
@@ -148,7 +146,7 @@ _evaluation_options = cli.bundle(
         "fitting",
         # `_Request` has a --model of its own, which may be repeated.
         functools.partial(cli.FitOptions, None),
-        *cli.declared_in(cli.FitOptions, "Model")[1:],
+        *cli.declared_in(cli.FitOptions, "Model", _DETAILS, _OF_FITS)[1:],
     ),
     cli.reader_options("none"),
 )
@@ -662,7 +660,6 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     examples=[
         "recsys evaluate ratings.csv --model als,popular -n 5,20 --json",
         "recsys evaluate ratings.csv --model als,bayes --factors 64 -p als.linked=true",
-        "recsys evaluate --train train.csv --test test.csv",
         "recsys evaluate --folds ml-100k --model als,bayes --output table.tex",
         "recsys evaluate model --test test.csv --fail-if 'ndcg@10 < 0.1'",
         "recsys evaluate s3a://lake/model --test s3a://lake/test --engine spark",
@@ -677,8 +674,8 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
 
     The input is RATINGS, of which some are held out (the newest, if there are timestamps); or a
     directory of `recsys split`; or both --train and --test; or folds, by --fold TRAIN TEST for each
-    or --folds FOLDER; or a saved MODEL, which is not fitted again, and --test; or saved results
-    (--save). RMSE and MAE are computed over the held-out ratings. Ranking metrics are
+    or --folds FOLDER; or a saved MODEL, which is not fitted again, and --test; or the results
+    that --save has kept. RMSE and MAE are computed over the held-out ratings. Ranking metrics are
     means over users with held-out ratings: each user gets N recommendations out of all items not
     rated in training, and the held-out items are relevant. JSON output has definitions, 95%
     intervals over users, tests of differences, and a fingerprint of the data.

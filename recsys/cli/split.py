@@ -58,8 +58,7 @@ class SplitOptions:
     method: str | None = cli.declared(
         "METHOD",
         "Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold; users "
-        "(except a history of each); or all ratings of some items or users: items, users-cold, "
-        "sessions (those that end last).",
+        "(except a history of each); or all ratings: sessions (the last), items, users-cold.",
         type=click.Choice(list(SPLITS)),
         show_default="time if there are timestamps",
     )
