@@ -55,9 +55,9 @@ def together(
     ratings : Ratings, frame or path
         Lines of orders. An item that is twice in a basket counts once.
     basket : str, optional
-        Column of the ids of baskets. Of `Ratings`, only "user": each user is a basket, as if
-        they were read with ``user="order_id"``. By default, a basket is what a user has bought
-        in a day (UTC).
+        Column of the ids of baskets. `Ratings` must have been read with it as the column of
+        users (``user="order_id"``). By default, a basket is what a user has bought in a day
+        (UTC); of `Ratings` without times, each user is a basket.
     n : int
     item : id or sequence of ids, optional
         Items to list others for; by default all that are bought together with another.
@@ -99,17 +99,23 @@ def together(
     >>> pairs.select("item", "other", "both", "rank").rows()
     [('jam', 'tea', 2, 1)]
     """
-    data = ratings if isinstance(ratings, Ratings) else as_ratings(ratings, user=basket)
-    if isinstance(ratings, Ratings) and basket not in (None, "user"):
-        raise DataError(
-            f"These ratings were read without the column {basket!r}; read the baskets as users "
-            f"(user={basket!r}) and give basket='user', or give the frame or file itself."
-        )
+    data = as_ratings(ratings, user=basket)
+    by_day = basket is None
+    if isinstance(ratings, Ratings):
+        by_day &= data.seconds is not None
+        users = "user" if data.source is None else data.source.options.get("user")
+        if basket not in (None, "user", users):
+            raise DataError(
+                f"These ratings were not read with {basket!r} as the column of users "
+                f"(user={basket!r}); give the frame or file itself, or read it so."
+            )
+    if by_day:
+        baskets = Baskets.of_days(data)
+    else:
+        baskets = Baskets.of_users(data)
     options = ListOptions(
         items=items, block=block, where=where, at_most=at_most, per=per
     )
-    by_day = basket is None
-    baskets = Baskets.of_days(data) if by_day else Baskets.of_users(data)
     return baskets.together(item, n, options)
 
 
@@ -239,7 +245,7 @@ class Baskets:
 
     def _blocks(self, queries: Indices) -> Iterator[slice]:
         """Return slices of queries, of which each has few pairs; there is at least one."""
-        sizes = np.diff(self.matrix.indptr)
+        sizes = np.diff(self.matrix.indptr).astype(np.int64)
         # For each item, the lines of all baskets that have it bound its number of pairs.
         n_lines = (self.by_item @ sizes)[queries]
         start = 0
@@ -289,10 +295,12 @@ class _Block:
     def counts(self, top: TopN) -> NDArray[np.int64]:
         """Return the baskets with both items of pairs that were found."""
         keys = self.rows * self.n_items + self.items
-        return self.both[np.searchsorted(keys, top.rows * self.n_items + top.items)]
+        of_top = top.rows * self.n_items + top.items
+        return self.both[np.searchsorted(keys, of_top)]
 
 
 def _lower_limits(both: NDArray[np.int64], expected: Doubles) -> Doubles:
+    """Return quantiles of the lifts, with a Gamma prior of mean 1."""
     return _quantiles(both, _PRIOR, _TAIL) / (expected + _PRIOR)
 
 

@@ -60,6 +60,15 @@ Column: TypeAlias = "pl.Series | Array"
 """Column of a batch; an array is of int64 or float32."""
 
 
+def positions_of(values: Longs, increasing: Longs) -> Longs:
+    """Return the positions of values in an increasing array, -1 where it lacks one."""
+    if not len(increasing):
+        return np.full(len(values), -1)
+    positions = np.searchsorted(increasing, values)
+    positions[positions == len(increasing)] = 0
+    return np.where(increasing[positions] == values, positions, -1)
+
+
 class Levels:
     """Set of at most 256 distinct values, in order of first occurrence."""
 

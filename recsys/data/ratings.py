@@ -24,6 +24,7 @@ from recsys.data.csr import (
     compact_times,
     encoded,
     first_repeat,
+    positions_of,
     to_csr,
 )
 from recsys.data.events import (
@@ -601,12 +602,8 @@ class Ratings:
         n_items = np.int64(self.n_items)
         pairs = self.user_index_of_nonzeros() * n_items + self.indices
         event_pairs = self.events.users * n_items + self.events.items
-        if not len(pairs):
-            return np.full(len(event_pairs), -1)
         # The pairs are sorted, because items increase within each user.
-        positions = np.searchsorted(pairs, event_pairs)
-        positions[positions == len(pairs)] = 0
-        return np.where(pairs[positions] == event_pairs, positions, -1)
+        return positions_of(event_pairs, pairs)
 
     def renumbered(self, users: Ids, items: Ids) -> Ratings:
         """Return the ratings with the indices of other ids, which include all rated ones."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lowrank.kernels import CsrArrays
 from recsys.data.arrays import Doubles, Floats, Times
-from recsys.data.csr import Events
+from recsys.data.csr import Events, positions_of
 from recsys.data.events import event_weights
 from recsys.models.parameters import parameter
 
@@ -50,50 +50,66 @@ def habits(histories: Histories, *, weighted: bool) -> Floats:
     """
     events = histories.events
     if events is None:
+        # Each entry is one event.
         events = Events(histories.indptr, histories.indices, seconds=histories.times)
-        weights = histories.values if weighted else np.ones(len(events), np.float32)
-    elif weighted and histories.rule is not None:
+        weights = histories.values
+    elif histories.rule is not None:
         # Habits have a decay of their own.
         weights = event_weights(events, histories.rule.without_age())
-    else:
-        weights = np.ones(len(events), np.float32)
-    totals = np.ones(histories.n_rows)
-    counts = weights.astype(np.float64)
+    counts = np.ones(len(events))
+    if weighted:
+        counts *= weights
     if events.seconds is not None:
-        recency, totals = _recency(events, events.seconds)
-        counts *= recency
-    n_items = (
-        int(max(events.items.max(initial=0), histories.indices.max(initial=0))) + 1
-    )
+        recency = _recency(events, events.seconds)
+        counts *= recency.of_events
+    largest = max(events.items.max(initial=0), histories.indices.max(initial=0))
+    n_items = np.int64(largest) + 1
+    entries = histories.rows * n_items + histories.indices
+    positions = positions_of(events.users * n_items + events.items, entries)
     # Events of other pairs, such as returned ones, are left out.
-    pairs = histories.rows * n_items + histories.indices
-    of_events = events.users * np.int64(n_items) + events.items
-    places = np.searchsorted(pairs, of_events)
-    places[places == len(pairs)] = 0
-    is_entry = pairs[places] == of_events if len(pairs) else np.zeros(0, np.bool_)
-    sums = np.bincount(places[is_entry], counts[is_entry], len(pairs))
-    if events.seconds is None:
+    is_entry = positions >= 0
+    sums = np.bincount(positions[is_entry], counts[is_entry], len(entries))
+    sums = np.maximum(sums, 0)
+    if events.seconds is not None:
+        totals = recency.of_users
+    else:
+        totals = np.zeros(histories.n_rows)
         np.maximum.at(totals, histories.rows, sums)
-    shares = np.maximum(sums, 0) / totals[histories.rows]
+    # Users without a total have no entry above 0.
+    totals[totals == 0] = 1
+    shares = sums / totals[histories.rows]
     return shares.astype(np.float32)
 
 
-def _recency(events: Events, times: Times) -> tuple[Doubles, Doubles]:
-    """Return what the basket of each event counts, and the total of each user's baskets."""
+class _Recency(NamedTuple):
+    """What the basket of each event counts, and the total over the baskets of each user."""
+
+    of_events: Doubles
+    of_users: Doubles
+
+
+def _recency(events: Events, times: Times) -> _Recency:
+    """Return what baskets count by the number of later ones of the same user."""
     users = events.users
+    # Folded histories need not be in the order of time.
     order = np.lexsort((times, users))
-    seconds = times[order]
-    ordered = users[order]
+    ordered_users = users[order]
+    ordered_times = times[order]
     is_first = np.ones(len(order), np.bool_)
-    is_first[1:] = (ordered[1:] != ordered[:-1]) | (seconds[1:] != seconds[:-1])
+    is_first[1:] = ordered_users[1:] != ordered_users[:-1]
+    is_first[1:] |= ordered_times[1:] != ordered_times[:-1]
     baskets = np.cumsum(is_first)
     n_users = len(events.indptr) - 1
-    last = np.zeros(n_users, np.int64)
-    np.maximum.at(last, ordered, baskets)
-    recency = np.empty(len(order))
-    recency[order] = _DECAY ** (last[ordered] - baskets)
-    totals = np.bincount(users[order[is_first]], recency[order[is_first]], n_users)
-    return recency, np.where(totals > 0, totals, 1)
+    last_baskets = np.zeros(n_users, np.int64)
+    np.maximum.at(last_baskets, ordered_users, baskets)
+    n_later = last_baskets[ordered_users] - baskets
+    counts = _DECAY**n_later
+    # A basket of several events is one in the total.
+    firsts = np.flatnonzero(is_first)
+    totals = np.bincount(ordered_users[firsts], counts[firsts], n_users)
+    of_events = np.empty(len(order))
+    of_events[order] = counts
+    return _Recency(of_events, totals.astype(np.float64))
 
 
 @lru_cache(maxsize=4)

@@ -119,6 +119,10 @@ def test_a_basket_is_the_day_of_a_user_by_default():
     ]
     with pytest.raises(DataError, match="--basket-col"):
         together(frame.drop("time"))
+    # Of ratings without times, users are baskets.
+    ratings = Ratings.from_frame(frame.drop("time"))
+    rows = together(ratings, item="tea").select("other", "both").rows()
+    assert sorted(rows) == [("jam", 2), ("rye", 1)]
 
 
 def test_repeated_purchases_are_baskets_of_their_days():
@@ -155,6 +159,8 @@ def test_doors_give_the_same_pairs(tmp_path):
     assert together(tmp_path / "orders.csv", "order_id").equals(expected)
     ratings = recsys.read_ratings(tmp_path / "orders.csv", user="order_id")
     assert together(ratings, "user").equals(expected)
+    assert together(ratings, "order_id").equals(expected)
+    assert together(ratings).equals(expected)
     assert together(frame.to_pandas(), "order_id").equals(expected)
 
 
@@ -165,8 +171,8 @@ def test_a_missing_column_of_baskets_names_the_columns(tmp_path):
         with pytest.raises(DataError, match=r"no column 'basket'.*'order_id', 'sku'"):
             together(source, "basket")
     ratings = Ratings.from_frame(frame, user="order_id")
-    with pytest.raises(DataError, match="user='order_id'"):
-        together(ratings, "order_id")
+    with pytest.raises(DataError, match="user='cart'"):
+        together(ratings, "cart")
 
 
 def test_options_choose_the_others():
