@@ -231,7 +231,7 @@ def evaluate(
                 featured = _with_features(fold_split, labelled.values(), features)
                 prepare = partial(_prepare, metrics=measured)
                 if positions:
-                    prepare = partial(_prepare_positions, repeats=repeats)
+                    prepare = partial(prepare_positions, repeats=repeats)
                 task, info = prepare(featured, settings, as_is=as_is)
                 if not prepared:
                     infos.append(info)
@@ -588,8 +588,12 @@ def _prepare(
     return task, _info(split, counts)
 
 
-def _prepare_positions(
-    split: Split, settings: Settings, *, repeats: Repeats | None, as_is: bool = False
+def prepare_positions(
+    split: Split,
+    settings: Settings,
+    *,
+    repeats: Repeats | None = None,
+    as_is: bool = False,
 ) -> tuple[RankingTask, SplitInfo]:
     """Check the split, take the positions of its test part, and count them."""
     split.check()
@@ -687,7 +691,8 @@ def check_folding(model: Model, split: Split) -> None:
     DataError
         If it cannot; the message lists the models that can.
     """
-    if split.history is None or isinstance(model, FoldsInUsers):
+    has_new_users = split.history is not None or split.method == "sessions"
+    if not has_new_users or isinstance(model, FoldsInUsers):
         return
     names = ", ".join(
         sorted(m for m in MODELS if hasattr(model_class(m), "with_users"))

@@ -88,12 +88,12 @@ class Settings:
     """Arguments of `evaluate` other than models, metrics and data; `ns` are in ascending order."""
 
     ns: tuple[int, ...]
-    relevant_from: float | None
-    candidates: int | None
-    new: Literal["drop", "keep"]
-    resamples: int
-    confidence: float
-    random_state: int
+    relevant_from: float | None = None
+    candidates: int | None = None
+    new: Literal["drop", "keep"] = "drop"
+    resamples: int = 1000
+    confidence: float = 0.95
+    random_state: int = 0
     diversity: float = 0.0
     positions: bool = False
 

@@ -23,9 +23,11 @@ from recsys.evaluation.experiment import (
     RankingTask,
     check_folding,
     measure_lists,
+    prepare_positions,
     with_history,
 )
 from recsys.evaluation.metrics import METRICS, mae, rmse
+from recsys.evaluation.results import Settings
 from recsys.evaluation.splits import RatingsLike, Split, default_split
 from recsys.messages import counted
 from recsys.models.base import Model, Step, predicted_ratings
@@ -216,7 +218,13 @@ def tune(
     else:
         all_held_out = validation(data)
     all_held_out.check()
-    split = all_held_out.without_new()
+    split = all_held_out
+    if split.method != "sessions":  # of which all users are new
+        split = split.without_new()
+    elif metric in RATING_METRICS:
+        raise DataError(
+            f"{metric} does not apply to sessions; use hit_rate@N, mrr@N or ndcg@N."
+        )
     if not split.test.n_ratings:
         raise DataError(
             f"No rating of the validation part ({all_held_out.description}) has both a "
@@ -420,7 +428,11 @@ class _Objective:
             predicted = predicted_ratings(served, split.test)
             predicted = np.clip(predicted, *split.train.grade_range())
             return (rmse if kind == "rmse" else mae)(predicted, split.test.values)
-        task = RankingTask.of(split, int(n), self.relevant_from)
+        if split.method == "sessions":
+            settings = Settings((int(n),), self.relevant_from)
+            task, _ = prepare_positions(split, settings, as_is=True)
+        else:
+            task = RankingTask.of(split, int(n), self.relevant_from)
         lists = task.recommend(served)
         values, _ = measure_lists(lists, task, [int(n)], [METRICS[kind]])
         return float(np.mean(values[self.metric]))

@@ -274,3 +274,37 @@ def metrics(document: str) -> list[object]:
     import json
 
     return [model["metrics"] for model in json.loads(document)["models"]]
+
+
+def test_parameters_are_tuned_on_the_positions_of_sessions(tmp_path: Path) -> None:
+    found = recsys.tune(
+        "ease",
+        sessions(n=80),
+        metric="hit_rate@4",
+        trials=2,
+        validation=lambda ratings: sessions_split(ratings, 0.3, repeats="keep"),
+    )
+    split = sessions_split(sessions(n=80), 0.3, repeats="keep")
+    measured = evaluate("ease", split, 4).table["hit_rate@4"][0]
+    assert found.trials[0].value == pytest.approx(measured)
+    rated = sessions().with_columns(rating=pl.Series(np.arange(len(sessions())) % 5))
+    search = {"metric": "rmse", "trials": 1, "validation": sessions_split}
+    with pytest.raises(DataError, match="rmse does not apply to sessions"):
+        recsys.tune("als", rated, **search)
+    clicks = tmp_path / "clicks.csv"
+    sessions(n=200).write_csv(clicks)
+    arguments = ("--model", "next", "--method", "sessions", "--trials", "1", "--json")
+    assert '"state": "complete"' in run(
+        "tune", str(clicks), "--metric", "hit_rate@4", *arguments
+    )
+
+
+def test_a_saved_model_has_no_positions(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    frame = sessions()
+    Recommender("ease").fit(recsys.Ratings.from_frame(frame)).save(tmp_path / "model")
+    frame.write_csv(tmp_path / "test.csv")
+    source = [str(tmp_path / "model"), "--test", str(tmp_path / "test.csv")]
+    result = CliRunner().invoke(cli, ["evaluate", *source, "--positions"])
+    assert "--positions does not apply to a saved model" in result.output
