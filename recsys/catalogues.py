@@ -19,6 +19,8 @@ def read_catalogue(
     ratings: Ratings,
     reading: Mapping[str, Any],
     earlier: Features | None = None,
+    *,
+    of_new: bool = False,
 ) -> tuple[Features, str]:
     """Return the catalogue in a file, a database or a frame, and a remark on it.
 
@@ -33,16 +35,18 @@ def read_catalogue(
     reading : mapping
         Options with which the ratings were read.
     earlier : Features, optional
+    of_new : bool
+        Whether all items may be new.
 
     Raises
     ------
     DataError
-        If the source cannot be read, has none of the items and none of their form, or lacks a
-        column that it had, or the values of a column have another type.
+        If the source cannot be read, has none of the items, or lacks a column that it had, or the
+        values of a column have another type.
     """
     options = {name: reading[name] for name in _REMEMBERED if name in reading}
     request = Request.from_options(options, given=())
-    table, remark = read_table(source, ratings.items, request, of_new=True)
+    table, remark = read_table(source, ratings.items, request, of_new=of_new)
     before = ratings.item_table if earlier is None else earlier
     if before is not None:
         table = table.continuing(before, whole=earlier is not None)

@@ -208,6 +208,7 @@ def with_named_tables(
 
     Items that are missing in a catalogue are not recommended.
     """
+    from recsys.catalogues import read_catalogue
     from recsys.readers import read_table
 
     request = _request(reader, recommender.provenance.reading)
@@ -221,9 +222,13 @@ def with_named_tables(
         name = f"{ids.kind}_table"
         table_source: Any = reader.options.get(name)
         if table_source is not None:
-            table, remark = read_table(table_source, ids, request, of_new=True)
             if is_catalogue and ids.kind == "item":
-                table = replace(table, is_catalogue=True)
+                reading = {**recommender.provenance.reading, **reader.options}
+                table, remark = read_catalogue(
+                    table_source, ratings, reading, of_new=True
+                )
+            else:
+                table, remark = read_table(table_source, ids, request, of_new=True)
             tables[name] = table
             note(remark)
             _note_unknown_levels(table, ids, features)

@@ -53,6 +53,12 @@ class _ModelType(click.Choice[str]):
         return super().get_invalid_choice_message(value, ctx) + hint
 
 
+class Lines(click.types.StringParamType):
+    """Text, of which an environment variable has one per line: each may have spaces."""
+
+    envvar_list_splitter = "\n"
+
+
 PLACE = Place()
 _OF_PLACES = ("FILE", "FILE.html", "TABLE", "DIR", "PATH", "SQL", "URL")
 
@@ -267,7 +273,7 @@ def _click_option(
     elif declaration.kind == "choice":
         settings["type"] = click.Choice(declaration.choices)
     elif declaration.kind == "texts":
-        settings["multiple"] = True
+        settings |= {"multiple": True, "type": Lines()}
     elif declaration.kind == "share":
         settings["show_default"] = False
     if declaration.kind in _TYPES:

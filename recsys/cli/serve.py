@@ -60,6 +60,7 @@ def serve(
         "Model to serve below /v1/models/NAME/; repeatable, in place of MODEL.",
         "--model",
         setting="models",
+        type=cli.Lines(),
         multiple=True,
     ),
     host: str = cli.declared("", "Address to listen on.", default="127.0.0.1"),
@@ -95,6 +96,7 @@ def serve(
     condition: tuple[str, ...] = cli.declared(
         "NAME=SQL",
         "Condition on items that every request may use by its name; repeatable.",
+        type=cli.Lines(),
         multiple=True,
     ),
     together: str | None = cli.declared(

@@ -417,6 +417,9 @@ def _of_type(
         values.dtype.is_temporal() and dtype.is_temporal()
     ):
         return values
+    # Databases without truth values have 0 and 1.
+    if dtype == pl.Boolean and values.dtype.is_integer():
+        return values == 1 if values.is_in([0, 1]).all() else None
     if not is_text or dtype not in (pl.String, pl.List(pl.String)):
         return None
     texts = _as_texts(values)

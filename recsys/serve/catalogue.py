@@ -193,7 +193,8 @@ class Catalogue:
 
     def most_rated(self, n: int) -> Int64s:
         """Return the n items with the most ratings, the first one first."""
-        return np.argsort(-self.counts, kind="stable")[:n]
+        order = np.argsort(-self.counts, kind="stable")
+        return order[self._offered[order]][:n]
 
     @cached_property
     def _plain_titles(self) -> pl.Series:

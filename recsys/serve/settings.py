@@ -115,7 +115,7 @@ class Settings:
     model_b: str | None = None
     share: float = 0.5
     index: str | None = None
-    item_table: str | None = None
+    item_table: str | None = field(default=None, repr=False)
     refresh: float = 60.0
     conditions: Mapping[str, str] = field(default_factory=dict)
     # The address of a database may have a password.
