@@ -162,7 +162,7 @@ def values_of(case, n, person):
     if case == "grades of likes":
         return np.where(person, 2.0 + grades % 3, 1.0)
     if case == "likes of grades":
-        return np.where(person, 5.0, np.where(np.arange(n) % 50 == 0, 2.0, 5.0))
+        return np.where(person, 5.0, np.where(np.arange(n) % 8 == 0, 2.0, 5.0))
     return np.where(
         person, -2.0, np.where(rng.random(n) < 0.3, -1.0, grades)
     )  # "unrated"
@@ -183,10 +183,10 @@ def values_of(case, n, person):
     ],
 )
 def test_what_the_values_are_is_decided_without_the_person(case, name, form, tmp_path):
-    # One row of a thousand may differ from likes, so four are grades among few rows alone.
+    # One row of ten may differ from likes, so three are grades among few rows alone.
     n, n_of_person = {
         "grades of counts": (1800, 1200),
-        "likes of grades": (4200, 4000),
+        "likes of grades": (450, 425),
     }.get(case, (1800, 450))
     rng = np.random.default_rng(2)
     person = np.arange(n) < n_of_person
