@@ -1,5 +1,7 @@
 """Forgetting with a refit: the bits of a fit that has never seen the person."""
 
+from functools import cache
+
 import numpy as np
 import polars as pl
 import pytest
@@ -106,13 +108,23 @@ def assert_same(found, expected):
     assert summaries[0] == summaries[1]
 
 
-def fitted(name, table, **options):
+def fitted(name, table):
     rated = (
         table.drop("rating") if not Recommender(name).model.predicts_ratings else table
     )
-    return Recommender(name, **OPTIONS.get(name, {})).fit(
-        Ratings.from_frame(rated, **options)
-    )
+    return Recommender(name, **OPTIONS.get(name, {})).fit(Ratings.from_frame(rated))
+
+
+@cache
+def fitted_to_all(name):
+    """Return a model of all people, which no test changes."""
+    return fitted(name, frame())
+
+
+@cache
+def fitted_to_others(name):
+    """Return a model that never saw the person, which no test changes."""
+    return fitted(name, without(frame(), PERSON))
 
 
 @pytest.mark.parametrize("is_saved", [False, True], ids=["in memory", "saved"])
@@ -120,19 +132,19 @@ def fitted(name, table, **options):
 def test_a_refit_without_a_person_is_a_fit_that_never_saw_the_person(
     name, is_saved, tmp_path
 ):
-    before = fitted(name, frame())
+    before = fitted_to_all(name)
     if is_saved:
         before.save(tmp_path / "m")
         before = Recommender.load(tmp_path / "m")
     after = before.update(forget=PERSON, refit=True)
-    assert_same(after, fitted(name, without(frame(), PERSON)))
+    assert_same(after, fitted_to_others(name))
     assert after.training["update"].startswith("fitted again")
     assert after.training["changes"] == "0 new events, users forgotten"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_refit_of_a_window_is_a_fit_of_the_window(name):
-    after = fitted(name, frame()).update(window="400d", refit=True)
+    after = fitted_to_all(name).update(window="400d", refit=True)
     assert_same(after, fitted(name, frame().filter(pl.col("timestamp") >= 800 * DAY)))
 
 
