@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import chromium
 import postgres as private
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 # Several processes share the cores, of which threads of OpenMP that wait would take half.
@@ -80,6 +81,13 @@ def unit_of(nodeid: str) -> str:
 def pytest_sessionstart() -> None:
     """Do not look for garbage among modules and tests that are there until the end."""
     gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
+    """Look for no doctests in the tests: there are none."""
+    collectors = yield
+    return [each for each in collectors if not isinstance(each, DoctestModule)]
 
 
 def pytest_collection_finish() -> None:
