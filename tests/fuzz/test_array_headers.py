@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from itertools import product
 
@@ -84,6 +85,23 @@ def saved(tmp_path_factory):
     return parent
 
 
+def headers():
+    """Return types, shapes, orders and versions, in which any two meet.
+
+    With RECSYS_FUZZ_EXAMPLES, all four meet: 2,160 headers for each form of model.
+    """
+    if "RECSYS_FUZZ_EXAMPLES" in os.environ:
+        return list(product(TYPES, SHAPES, ORDERS, VERSIONS))
+    ends = list(product(ORDERS, VERSIONS))
+    right = [(TYPES[0], SHAPES[0], *end) for end in ends]
+    return right + [
+        # 5 and 12 have no common divisor, so that a type and a shape each meet all ends.
+        (dtype, shape, *ends[(number + 5 * place) % len(ends)])
+        for number, dtype in enumerate(TYPES)
+        for place, shape in enumerate(SHAPES)
+    ]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_headers_are_compared_before_arrays_are_mapped(
     saved, tmp_path, form, fuzz_count
@@ -92,7 +110,7 @@ def test_headers_are_compared_before_arrays_are_mapped(
     load = {"als": Recommender.load, "lsi": LSI.load}[form]
     model = shutil.copytree(saved / form, tmp_path / form)
     document = json.loads((model / "model.json").read_bytes())
-    for dtype, shape, order, version in product(TYPES, SHAPES, ORDERS, VERSIONS):
+    for dtype, shape, order, version in headers():
         sizes = SIZES if dtype in ("'<f4'", "'|S0'") else SIZES[:1]
         for size in sizes:
             content = array_file(dtype, shape, order, version, size)
@@ -107,7 +125,8 @@ def test_headers_are_compared_before_arrays_are_mapped(
                 with pytest.raises(ModelFileError, match="is damaged"):
                     load(model)
                 fuzz_count["rejected"] += 1
-    assert sum(fuzz_count.values()) >= 1296
+    assert sum(fuzz_count.values()) >= 200
+    assert fuzz_count["loaded"] >= (6 if form == "als" else 0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Tables with columns of very different units: as exact as LAPACK, in every container."""
 
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -44,6 +45,13 @@ def heavy_table(kind, n=900, m=60, seed=0):
     return X
 
 
+@cache
+def heavy_case(kind, dtype, n, m):
+    """Return a table and its exact singular values, which no test changes."""
+    X = heavy_table(kind, n, m).astype(dtype)
+    return X, exact_values(X)
+
+
 def allowed_error(s, dtype):
     if dtype == np.float32:
         return np.full(s.size, 1e-3)
@@ -55,8 +63,7 @@ def allowed_error(s, dtype):
 @pytest.mark.parametrize("kind", HEAVY)
 @pytest.mark.parametrize(("n", "m", "k"), [(900, 60, 5), (80, 300, 6), (2600, 210, 5)])
 def test_pca_with_a_heavy_column_is_that_of_lapack(kind, dtype, container, n, m, k):
-    X = heavy_table(kind, n, m).astype(dtype)
-    s = exact_values(X)
+    X, s = heavy_case(kind, dtype, n, m)
     pca = PCA(k, whiten=True, center="exact").fit(CONTAINERS[container](X))
     allowed = allowed_error(s[:k], dtype)
     assert (np.abs(pca.singular_values_ / s[:k] - 1) <= allowed).all()

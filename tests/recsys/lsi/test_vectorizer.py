@@ -62,8 +62,10 @@ def is_sign(character):
 
 
 BLOCK = 4096
+# No character is assigned from 0x40000 to 0xE0000, and all are private from 0xF0000.
 BLOCKS = [
-    start for start in range(0, sys.maxunicode, BLOCK) if not 0xD800 <= start < 0xE000
+    *(start for start in range(0, 0x41000, BLOCK) if not 0xD800 <= start < 0xE000),
+    *(0xE0000, 0xF0000, sys.maxunicode + 1 - BLOCK),
 ]
 
 
