@@ -30,6 +30,7 @@ from recsys.ranking.topn import SOURCES, CsrPairs, KnownUsers, TopN, top_n
 from recsys.recommender import Recommender
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
+from recsys.serve.visitors import RecentEvents
 
 History: TypeAlias = tuple[Int32s, Floats32]
 """Int64s of items in ascending order, and their ratings."""
@@ -259,6 +260,54 @@ class Responses:
         answer = self._choose(folded, new_users, n, options, explain, policy)[0]
         answer["user"] = None if user is None else str(user)
         return answer
+
+    def recommend_visitor(
+        self,
+        visitors: RecentEvents,
+        visitor: Id,
+        user: Id | None,
+        n: int,
+        options: ListOptions,
+        explain: bool = False,
+    ) -> Json:
+        """Return recommendations by the latest events of a visitor.
+
+        What the model knows of the user, by default of the visitor, counts, too. Without events, it
+        is the list of the user, or the popular items.
+        """
+        name = visitor if user is None else user
+        index = self.ratings.users.place(name)
+        events = [
+            event
+            for event in visitors.of(visitor)
+            if self.ratings.items.place(event.item) >= 0
+        ]
+        if not events and (index >= 0 or user is not None):
+            return self.recommend([name], n, options, explain)[0]
+        history: Any = {event.item: event.value for event in events}
+        if events and self.ratings.implicit:
+            history = self.events_of(events)
+        if index >= 0:
+            history = self._known_history(index) | self._history_of(history)
+        return self.recommend_new(history, n, options, explain, user=name)
+
+    def _history_of(self, history: Any) -> dict[Id, float | None]:
+        """Return the ratings, or the weights, of new events."""
+        if isinstance(history, Mapping):
+            return dict(history)
+        folded = self.recommender.fold_in(history).ratings
+        return dict(zip(folded.items.take(folded.indices), folded.values, strict=True))
+
+    def _known_history(self, user: int) -> dict[Id, float | None]:
+        """Return the ratings of a user in the model, the oldest first."""
+        ratings = self.ratings
+        part = slice(ratings.indptr[user], ratings.indptr[user + 1])
+        order = np.arange(part.start, part.stop)
+        if ratings.seconds is not None:
+            order = order[np.argsort(ratings.seconds[part], kind="stable")]
+        items = ratings.items.take(ratings.indices[order])
+        values = ratings.values_at(order).tolist()
+        return dict(zip(items, values, strict=True))
 
     def _search(
         self,

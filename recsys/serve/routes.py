@@ -80,6 +80,12 @@ PathId = Annotated[str, AfterValidator(unquote), Path(max_length=500, examples=[
 Served = Annotated[Service, depends_on(_service)]
 N = Annotated[int, Query(ge=1, description="Number of items.")]
 OfVariant = Annotated[Variant | None, Query(description="Model of an A/B test.")]
+_VISITOR = Query(
+    max_length=500,
+    description="Id whose events in the journal, of the last hour, count.",
+)
+Visitor = Annotated[str, _VISITOR]
+OfVisitor = Annotated[str | None, _VISITOR]
 
 
 def _only_known(request: Request) -> None:
@@ -256,16 +262,21 @@ async def recommend(
     user: PathId,
     n: N = LENGTH,
     explain: bool = False,
+    visitor: OfVisitor = None,
     variant: OfVariant = None,
     **values: Any,
 ) -> Answer:
     """Recommend items to a known user.
 
     Reasons (`explain`) and items of the history (`include_seen`, `seen`, `repeat_where`) are
-    data of the user.
+    data of the user. The events of a `visitor` in the last hour count, too.
     """
     if explain or _shows_history(values):
         sees_users(request)
+    if visitor is not None:
+        return await _of_visitor(
+            request, service, visitor, user, n, explain, variant, values
+        )
     # In an A/B test, the user decides on the model.
     answers = service.answers(variant, user)
     options = _options(request, answers, _with_ids(values, answers.ratings.items))
@@ -273,6 +284,65 @@ async def recommend(
         answers.recommend, [user], service.check_n(n), options, explain
     )
     return Answer(service.recorded(lists, variant)[0])
+
+
+@_route(
+    "GET",
+    "/recommend",
+    schemas.ListBody,
+    "recommendations",
+    "not-available",
+    check=with_a_key,
+    response_model_exclude_unset=True,
+)
+@_with_list_options(of_users=True)
+async def recommend_visitor(
+    request: Request,
+    service: Served,
+    visitor: Visitor,
+    n: N = LENGTH,
+    explain: bool = False,
+    variant: OfVariant = None,
+    **values: Any,
+) -> Answer:
+    """Recommend items to a visitor, by the events of the last hour in the journal.
+
+    After an update with these events, the visitor is a user, whose earlier events count as well.
+    Without events, the list has popular items.
+    """
+    if explain or _shows_history(values):
+        sees_users(request)
+    return await _of_visitor(
+        request, service, visitor, None, n, explain, variant, values
+    )
+
+
+async def _of_visitor(
+    request: Request,
+    service: Service,
+    visitor: str,
+    user: str | None,
+    n: int,
+    explain: bool,
+    variant: Variant | None,
+    values: Mapping[str, Any],
+) -> Answer:
+    """Return the list of a visitor, who may be a known user."""
+    if service.visitors is None:
+        reason = "The service has no journal of events; start it with --events FILE."
+        raise ProblemError("not-available", reason)
+    answers = service.answers(variant, user or visitor)
+    options = _options(request, answers, _with_ids(values, answers.ratings.items))
+    result = await service.run(
+        answers.recommend_visitor,
+        service.visitors,
+        visitor,
+        user,
+        service.check_n(n),
+        options,
+        explain,
+    )
+    return Answer(service.recorded([result], variant)[0])
 
 
 def _shows_history(values: Mapping[str, Any]) -> bool:

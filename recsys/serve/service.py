@@ -37,6 +37,7 @@ from recsys.serve.responses import Responses
 from recsys.serve.settings import Settings
 from recsys.serve.slots import Slot
 from recsys.serve.trial import Trial
+from recsys.serve.visitors import RecentEvents
 
 T = TypeVar("T")
 Variant: TypeAlias = Literal["a", "b"]
@@ -91,9 +92,11 @@ class Service:
             self.slots["together"] = self.pairs
         self.counters = Counters(self.slots, self.tables, metrics, name)
         self.events: LineLog | None = None
+        self.visitors: RecentEvents | None = None
         # Acknowledged events must survive a loss of power, lists need not.
         if settings.events is not None:
             self.events = LineLog(settings.events, durable=True)
+            self.visitors = RecentEvents(settings.events)
         self.log: LineLog | None = None
         if settings.log is not None:
             self.log = LineLog(
