@@ -441,6 +441,20 @@ def _relevance(scores: Floats, is_given: Mask) -> Floats:
     return relevance
 
 
+def check_groups(options: ListOptions) -> None:
+    """Check the options for the number of items of a group.
+
+    Raises
+    ------
+    DataError
+        If one of the two is missing, or the number is not a whole number above 0.
+    """
+    if (options.at_most is None) != (options.per is None):
+        raise DataError("at_most and per go together: at_most=2, per='genres'.")
+    if options.at_most is not None:
+        check_whole("at_most", options.at_most, 1)
+
+
 def best_items(
     search: Search,
     users: Indices,
@@ -460,8 +474,7 @@ def best_items(
     is_number = isinstance(diversity, int | float)
     if isinstance(diversity, bool) or not is_number or not 0 <= diversity <= 1:
         raise DataError(f"diversity must be a number from 0 to 1; got {diversity!r}.")
-    if (options.at_most is None) != (options.per is None):
-        raise DataError("at_most and per go together: at_most=2, per='genres'.")
+    check_groups(options)
     check_n(n)
     if options.at_most is None and not diversity:
         return search(users, n)
@@ -469,7 +482,6 @@ def best_items(
     codes = np.zeros((ratings.n_items, 1), np.int32)
     groups = Groups(codes, 0)
     if options.at_most is not None and options.per is not None:
-        check_whole("at_most", options.at_most, 1)
         groups = Groups.of(ratings, options.per)
     vectors = np.zeros((0, 0), np.float32)
     if diversity and model is not None:

@@ -23,9 +23,14 @@ from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.histories import Explanation, Histories
 from recsys.predictions import clip_to_range, user_contributions
-from recsys.ranking.filters import rows_where
+from recsys.ranking.filters import blocked_pairs, candidate_mask, rows_where
 from recsys.ranking.lists import ListOptions
-from recsys.ranking.rerank import prepare_lists, similar_lists
+from recsys.ranking.rerank import (
+    Groups,
+    check_groups,
+    prepare_lists,
+    similar_lists,
+)
 from recsys.ranking.topn import SOURCES, CsrPairs, KnownUsers, TopN, top_n
 from recsys.recommender import Recommender
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
@@ -380,6 +385,44 @@ class Responses:
             CsrPairs.diagonal(self.ratings.n_items),
         )
         return self._similar(indices, blocks)[0]
+
+    def selected(self, rows: list[Json], options: ListOptions) -> list[Json]:
+        """Return the rows of items that options of lists allow, in their order.
+
+        The items may be unknown to the model, unless the options need their data.
+        """
+        ratings = self.ratings
+        recommender = self.recommender
+        block, _ = blocked_pairs(options.block)
+        allowed = candidate_mask(
+            ratings, options.items, block, options.where, recommender._new
+        )
+        listed = recommender._listed
+        if listed is not None:
+            allowed = listed if allowed is None else allowed & listed
+        if allowed is not None:
+            indices = [ratings.items.place(row["item"]) for row in rows]
+            pairs = zip(rows, indices, strict=True)
+            rows = [row for row, index in pairs if index >= 0 and allowed[index]]
+        if options.at_most is None and options.per is None:
+            return rows
+        return self._limited(rows, options)
+
+    def _limited(self, rows: list[Json], options: ListOptions) -> list[Json]:
+        """Return the rows with at most so many items of each group."""
+        check_groups(options)
+        groups = Groups.of(self.ratings, str(options.per))
+        room = np.full(groups.count + 1, options.at_most)
+        room[groups.count] = len(rows)  # of items without a group
+        no_groups = np.zeros(0, np.int32)
+        chosen = []
+        for row in rows:
+            index = self.ratings.items.place(row["item"])
+            codes = np.unique(groups.codes[index]) if index >= 0 else no_groups
+            if (room[codes] > 0).all():
+                room[codes] -= 1
+                chosen.append(row)
+        return chosen
 
     def _similar(self, indices: Int64s, blocks: Iterable[TopN]) -> list[Json]:
         """Return the lists of items that are similar to items of some indices."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import unquote
 
@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 
 from recsys.data.ids import Ids
 from recsys.ranking.filters import check_modest
-from recsys.ranking.lists import ListOptions
+from recsys.ranking.lists import DEFAULTS, ListOptions, declarations
 from recsys.serve import schemas
 from recsys.serve.catalogue import Id, Json
 from recsys.serve.events import checked_events, event_records
@@ -142,7 +142,7 @@ def _options(
     """Return the options of lists in a request, which may need the API key."""
     slots = []
     untrusted = [values["where"]]
-    for text in values["slots"]:
+    for text in values.get("slots", ()):
         count, mark, condition = text.partition(":")
         named = answers.conditions.get(condition.strip())
         slots.append(f"{count}{mark}{named or condition}")
@@ -162,13 +162,17 @@ def _options(
     return schemas.service_options(values, condition)
 
 
-def _with_list_options(*, of_users: bool) -> Callable[[Handler], Handler]:
-    """Declare the options of lists as parameters of a route, which takes them as ``**values``."""
+_OF_ITEMS = [name for name, option in declarations().items() if not option.of_users]
+_OF_PAIRS = ("items", "block", "where", "at_most", "per")
+
+
+def _with_list_options(names: Collection[str]) -> Callable[[Handler], Handler]:
+    """Declare options of lists as parameters of a route, which takes them as ``**values``."""
 
     def decorate(handler: Handler) -> Handler:
         signature = inspect.signature(handler)
         parameters = [*signature.parameters.values()][:-1]
-        options = schemas.list_fields(of_users=of_users)
+        options = schemas.list_fields(names)
         position = [*signature.parameters].index("n") + 1
         # Conditions come first, which are requested most.
         for name in sorted(options, key=lambda name: name == "where"):
@@ -255,7 +259,7 @@ async def ready(service: Served) -> Answer:
     check=with_a_key,
     response_model_exclude_unset=True,
 )
-@_with_list_options(of_users=True)
+@_with_list_options(DEFAULTS)
 async def recommend(
     request: Request,
     service: Served,
@@ -439,7 +443,7 @@ async def recommend_to(
     "unknown-id",
     check=with_a_key,
 )
-@_with_list_options(of_users=False)
+@_with_list_options(_OF_ITEMS)
 async def similar(
     request: Request,
     service: Served,
@@ -470,9 +474,15 @@ async def similar(
     "not-available",
     check=with_a_key,
 )
-async def together(service: Served, item: PathId, n: N = LENGTH) -> Answer:
+@_with_list_options(_OF_PAIRS)
+async def together(
+    request: Request, service: Served, item: PathId, n: N = LENGTH, **values: Any
+) -> Answer:
     """List the items that are bought together with an item, the surest pairs first."""
-    return Answer(await service.run(service.together, item, service.check_n(n)))
+    answers = service.answers()
+    options = _options(request, answers, _with_ids(values, answers.ratings.items))
+    pairs = await service.run(service.together, item, service.check_n(n), options)
+    return Answer(pairs)
 
 
 @_route(

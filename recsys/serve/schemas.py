@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -345,15 +345,15 @@ class RatingBody(_Body):
     )
 
 
-def list_fields(*, of_users: bool = True) -> dict[str, tuple[Any, Any, Any]]:
+def list_fields(names: Collection[str] = DEFAULTS) -> dict[str, tuple[Any, Any, Any]]:
     """Return type, default and limits of the options of lists that the service has, by name.
 
-    With `of_users`, also the options that lists of similar items lack.
+    The `names` of options are as in Python.
     """
     # From the declarations, so that an option is added in one place.
     declared: dict[str, Any] = {}
     for name, option in declarations().items():
-        if not option.service or (option.of_users and not of_users):
+        if not option.service or name not in names:
             continue
         default = DEFAULTS[name]
         # By default, an option is a text; its limits go into the OpenAPI document.

@@ -18,6 +18,7 @@ import msgspec
 
 from lowrank import kernels
 from recsys.errors import DataError
+from recsys.ranking.lists import ListOptions
 from recsys.saving.model_file import INDEX_FORMAT, format_of
 from recsys.serve.access import Access
 from recsys.serve.catalogue import Id, Json
@@ -236,7 +237,7 @@ class Service:
             raise ProblemError("not-available", sentence)
         return self.index.loaded()
 
-    def together(self, item: Id, n: int) -> Json:
+    def together(self, item: Id, n: int, options: ListOptions) -> Json:
         """Return the n items that are most surely bought together with an item.
 
         Raises
@@ -254,15 +255,8 @@ class Service:
         answer: Json = {"item": str(item), "title": catalogue.title(item)}
         if str(item) not in pairs.places:
             catalogue.place(item)  # raises if it is unknown
-        listed = self.answers().recommender._listed
-        rows = pairs.rows_of(str(item), len(pairs.frame) if listed is not None else n)
-        if listed is not None:
-            # A table of items that is read again tells what there is now.
-            place = catalogue.ratings.items.place
-            rows = [
-                row for row in rows if (at := place(row["item"])) >= 0 and listed[at]
-            ]
-            rows = rows[:n]
+        rows = pairs.rows_of(str(item), len(pairs.frame))
+        rows = self.answers().selected(rows, options)[:n]
         for row in rows:
             row["title"] = catalogue.title(row["item"]) or row["title"]
         return {**answer, "items": rows, "model": pairs.name}

@@ -246,6 +246,30 @@ def test_lists_are_full_and_say_why_an_item_is_there(shop):
     assert shop.get(f"/v1/recommend/105?{options}", proxied).status == 200
 
 
+def test_items_that_are_bought_together_meet_conditions(saved, tmp_path):
+    others = [item for item in range(1, 41) if item != 7]
+    values = {"both": 3, "lift": 2.0, "low": 1.5, "high": 2.5}
+    pairs = pl.DataFrame({"item": 7, "other": others, "rank": range(1, 40)})
+    pairs.with_columns(**{name: pl.lit(values[name]) for name in values}).write_parquet(
+        tmp_path / "pairs.parquet"
+    )
+    shop = Shop(
+        saved["als"], tmp_path / "items.csv", together=f"{tmp_path}/pairs.parquet"
+    )
+    with shop.application:
+        shop.application.ready()
+        target = "/v1/together/7"
+        assert shop.items(target) == [str(item) for item in others]
+        for condition in ("condition=available", "where=stock>0"):
+            in_stock = shop.items(f"{target}?{condition}&exclude=1,2")
+            assert in_stock == [str(n) for n in others if n % 4 and n > 2]
+        assert shop.items(f"{target}?items=8,9,10") == ["8", "9", "10"]
+        assert shop.items(f"{target}?at_most=1&per=genre") == ["1", "2", "3"]
+        assert shop.get(f"{target}?at_most=1").status == 400
+        shop.change(ITEMS.filter(pl.col("item") > 20))
+        assert shop.items(target) == [str(item) for item in others if item > 20]
+
+
 def test_python_and_the_service_have_the_same_lists(shop):
     shop.change(ITEMS.head(30))
     recommender = Recommender.load(shop.service.settings.model)
