@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +20,10 @@ from typing import Any
 import click
 import numpy as np
 import polars as pl
+import postgres
 import pytest
 import yaml
+from serving import Command
 
 from recsys.cli.main import cli
 
@@ -34,15 +37,23 @@ SERVICE = {
     "build": (str, dict),
     "cap_drop": list,
     "command": list,
+    "configs": list,
+    "cpus": int,
     "depends_on": dict,
     "entrypoint": list,
     "environment": dict,
     "healthcheck": dict,
     "image": str,
+    "init": bool,
+    "logging": dict,
+    "mem_limit": str,
+    "pids_limit": int,
     "ports": list,
     "read_only": bool,
     "restart": str,
     "security_opt": list,
+    "shm_size": str,
+    "stop_grace_period": str,
     "tmpfs": list,
     "volumes": list,
 }
@@ -144,7 +155,8 @@ def test_what_the_image_runs_is_valid_shell(tmp_path):
     assert len(scripts) >= 3
     for script in [
         *scripts,
-        (ROOT / "deploy" / "nightly.sh").read_text(encoding="utf-8"),
+        *(path.read_text(encoding="utf-8") for path in (ROOT / "deploy").glob("*.sh")),
+        COMPOSE["services"]["nightly"]["command"][0].replace("$$", "$"),
     ]:
         subprocess.run(["sh", "-n"], input=script, text=True, check=True)
 
@@ -173,7 +185,8 @@ def test_the_image_serves_and_is_healthy_where_the_service_is_alive():
 
 
 def test_the_compose_file_has_what_the_specification_wants():
-    assert set(COMPOSE) == {"name", "x-recsys", "services", "volumes"}
+    extensions = {"x-logging", "x-recsys"}
+    assert set(COMPOSE) - extensions == {"name", "services", "volumes", "configs"}
     assert set(COMPOSE["services"]) == {"db", "nightly", "service"}
     for name, service in COMPOSE["services"].items():
         for key, value in service.items():
@@ -181,6 +194,11 @@ def test_the_compose_file_has_what_the_specification_wants():
         for other, wanted in service.get("depends_on", {}).items():
             assert "healthcheck" in COMPOSE["services"][other]
             assert wanted == {"condition": "service_healthy"}
+        assert service["logging"]["options"]["max-size"]
+        assert service["mem_limit"]
+        for config in service.get("configs", []):
+            file = ROOT / COMPOSE["configs"][config["source"]]["file"]
+            assert os.access(file, os.X_OK)  # the image runs it, and does not source it
         for volume in service.get("volumes", []):
             assert volume.partition(":")[0] in COMPOSE["volumes"]
         for port in service.get("ports", []):
@@ -223,65 +241,209 @@ def events(last: str, n_users: int = 60, days: int = 30) -> pl.DataFrame:
     )
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="it is for the image, whose date is GNU's"
-)
-def test_two_nights(tmp_path):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    wrapper = programs / "recsys"
-    wrapper.write_text(
-        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m recsys "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    (tmp_path / "models").mkdir()
-    events("now").write_csv(tmp_path / "ratings.csv")
-    environment = {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("RECSYS_")
-        },
-        **{"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
-        **{
-            "RATINGS": "ratings.csv",
+class Nights:
+    """Runs of deploy/nightly.sh in a folder, and what they leave there."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
+        programs = folder / "bin"
+        programs.mkdir()
+        wrapper = programs / "recsys"
+        python = shlex.quote(sys.executable)
+        wrapper.write_text(f'#!/bin/sh\nexec {python} -m recsys "$@"\n')
+        wrapper.chmod(0o755)
+        outer = {k: v for k, v in os.environ.items() if not k.startswith("RECSYS_")}
+        own = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
             "MODELS": "models",
             "FIT": "--model als --factors 4",
-        },
-    }
+        }
+        self.environment = {**outer, **own, **settings}
 
-    def night(**changes: str) -> subprocess.CompletedProcess[str]:
-        command = ["sh", str(ROOT / "deploy" / "nightly.sh")]
-        options = {"cwd": tmp_path, "env": environment | changes, "text": True}
-        return subprocess.run(
-            command, capture_output=True, check=False, timeout=60, **options
+    def start(self, **changes: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["sh", str(ROOT / "deploy" / "nightly.sh")],
+            cwd=self.folder,
+            env=self.environment | changes,
+            text=True,
+            stderr=subprocess.PIPE,
         )
 
-    def versions() -> list[str]:
+    def run(self, **changes: str) -> tuple[int, str]:
+        """Return the exit code, and what is said."""
+        with self.start(**changes) as process:
+            _, messages = process.communicate(timeout=120)
+        return process.returncode, messages
+
+    @property
+    def latest(self) -> str:
+        return (self.folder / "models" / "latest").readlink().name
+
+    @property
+    def versions(self) -> list[str]:
         return sorted(
-            each.name for each in (tmp_path / "models").iterdir() if each.is_dir()
+            path.name for path in (self.folder / "models").iterdir() if path.is_dir()
         )
 
-    # Of a model of the ratings until two days ago, nothing is known of yesterday's.
-    early = events("then").filter(
-        pl.col("time") < datetime.now(UTC).timestamp() - 3 * 86400
-    )
+
+of_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="it is for the image, whose date is GNU's"
+)
+
+
+@of_linux
+def test_nights_that_are_worse_better_and_without_news(tmp_path):
+    nights = Nights(tmp_path, RATINGS="ratings.csv", EVENTS="events.jsonl")
+    now = datetime.now(UTC).timestamp()
+    everything = events("now")
+    everything.write_csv(tmp_path / "ratings.csv")
+    # Of a model of the ratings until three days ago, nothing is known of yesterday's.
+    early = everything.filter(pl.col("time") < now - 3 * 86400)
     early.write_csv(tmp_path / "early.csv")
-    first = night(RATINGS="early.csv")
-    assert first.returncode == 0, first.stderr
-    assert "latest is " in first.stderr
-    before = (tmp_path / "models" / "latest").readlink()
-    stopped = night(GATE="rmse < 99")
-    assert stopped.returncode == 1, stopped.stderr
-    assert 'Failed by "rmse < 99"' in stopped.stderr
-    assert (tmp_path / "models" / "latest").readlink() == before
-    assert versions() == [before.name, "latest"]
-    second = night(KEEP="1")
-    assert second.returncode == 0, second.stderr
-    assert "folded in" in second.stderr or "fitted again" in second.stderr
-    after = (tmp_path / "models" / "latest").readlink()
-    assert after != before
-    assert versions() == [after.name, "latest"]
+    code, messages = nights.run(RATINGS="early.csv")
+    assert code == 0, messages
+    assert "latest is " in messages
+    first = nights.latest
+    code, messages = nights.run(GATE="rmse < 99")
+    assert code == 1, messages
+    assert 'Failed by "rmse < 99"' in messages
+    assert "the new model is worse; the model in use stays" in messages
+    assert nights.versions == [first, "latest"]
+    code, messages = nights.run(KEEP="1")
+    assert code == 0, messages
+    assert "folded in" in messages or "fitted again" in messages
+    second = nights.latest
+    assert second != first
+    assert nights.versions == [second, "latest"]
+    # The same day again: nothing is new, and nothing is lost.
+    code, messages = nights.run(LISTS="lists.csv", RECOMMEND="-n 3")
+    assert code == 0, messages
+    assert "no new ratings; the model in use stays" in messages
+    assert nights.versions == [second, "latest"]
+    assert (tmp_path / "lists.csv").read_text().startswith("user,item,rank,score")
+    # Events of the service alone are no data to test a new model on.
+    moment = datetime.fromtimestamp(now + 60, UTC).isoformat()
+    line = {"user": 1, "item": 77, "value": 5, "timestamp": moment}
+    (tmp_path / "events.jsonl").write_text(f"{json.dumps(line)}\n")
+    code, messages = nights.run()
+    assert code == 0, messages
+    assert "no data to test a new model on" in messages
+    assert "1 new event" in messages
+    assert nights.versions == [second, nights.latest, "latest"]
+    code, messages = nights.run(RATINGS="postgresql://localhost:1/x::ratings")
+    assert code == 75, messages
+    assert "failed; try again later" in messages
+
+
+@of_linux
+def test_two_runs_at_once_and_one_that_was_killed(tmp_path):
+    nights = Nights(tmp_path, RATINGS="ratings.csv")
+    events("now").write_csv(tmp_path / "ratings.csv")
+    with nights.start() as killed:
+        while not (tmp_path / "models" / ".nightly.lock").exists():
+            time.sleep(0.01)
+        time.sleep(1)
+        killed.kill()
+    with nights.start() as one, nights.start() as other:
+        messages = [process.communicate(timeout=120)[1] for process in (one, other)]
+    assert [one.returncode, other.returncode] == [0, 0], messages
+    assert sum("no new ratings" in text for text in messages) == 1
+    assert nights.versions == [nights.latest, "latest"]
+    hidden = [path.name for path in (tmp_path / "models").glob(".*")]
+    assert hidden == [".nightly.lock"]
+
+
+@of_linux
+def test_the_steps_of_the_compose_file(tmp_path):
+    """Without Docker: the database, the nights and the service, with the settings of the file."""
+    pytest.importorskip("fastapi")
+    if reason := postgres.why_no_postgres():
+        pytest.skip(reason)
+    services = COMPOSE["services"]
+    with postgres.server() as server:
+        local = server.environment | {"PGHOST": "localhost"}
+        database = services["db"]["environment"]
+        subprocess.run(
+            [str(ROOT / "deploy" / "init.sh")],
+            env={
+                **os.environ,
+                **local,
+                "POSTGRES_USER": database["POSTGRES_USER"],
+                "POSTGRES_DB": database["POSTGRES_DB"],
+                "RECOMMENDER_PASSWORD": postgres.PASSWORD,
+            },
+            check=True,
+        )
+        settings = {}
+        for name, value in services["nightly"]["environment"].items():
+            text = value.replace("@db/", f"@localhost:{server.port}/")
+            settings[name] = text.replace("/models", "models")
+        settings |= {"PGPASSWORD": postgres.PASSWORD, "FIT": "--model als --factors 4"}
+        nights = Nights(tmp_path, **local, **settings)
+        code, messages = nights.run()
+        assert code == 0, messages
+        assert "Wrote 4,000 rows" in messages
+        words = services["service"]["command"]
+        model, log = (
+            str(tmp_path / word.lstrip("/")) for word in (words[1], words[-1])
+        )
+        with Command(model, *words[6:-1], log) as service:
+            assert len(service.get("/v1/recommend/42").json["items"]) == 10
+            event = {"user": 42, "item": 1001, "value": 5}
+            stored = service.post("/v1/events", {"events": [event]})
+            assert stored.status == 201
+        code, messages = nights.run()
+        assert code == 0, messages
+        assert "1 new event" in messages
+        address = f"postgresql://recommender@localhost:{server.port}/shop"
+
+        def ask(sql: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                ["psql", "-XtA", "-c", sql, address],
+                env={**os.environ, **local},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+
+        distinct = "SELECT count(DISTINCT customer_id), count(DISTINCT version)"
+        assert ask(f"{distinct} FROM recommendations").stdout == "200|1\n"
+        for forbidden in (
+            "DELETE FROM ratings",
+            "CREATE TABLE mine (a int)",
+            "DROP TABLE recommendations",
+        ):
+            assert "ERROR:" in ask(forbidden).stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
+def test_the_units_of_systemd_are_valid(tmp_path):
+    units = [
+        *(ROOT / "deploy").glob("*.service"),
+        *(ROOT / "deploy").glob("*.timer"),
+    ]
+    assert len(units) == 3
+    for name in ("recsys", "recsys-nightly"):
+        program = tmp_path / name
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    copies = []
+    for unit in units:
+        text = unit.read_text(encoding="utf-8").replace(
+            "/opt/recsys/bin/", f"{tmp_path}/"
+        )
+        copies.append(tmp_path / unit.name)
+        copies[-1].write_text(text)
+        for line in re.findall(r"^ExecStart=\S+/recsys (.*)$", text, re.MULTILINE):
+            parses(line.split())
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, copies)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # .github/workflows

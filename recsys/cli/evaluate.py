@@ -345,7 +345,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     first = loaded[0]
     reading = without_weights(first.provenance.reading)
     like = reading | {"implicit": first.ratings.implicit}
-    test = inputs.load_ratings(str(request.test), request.reader, like)
+    test = inputs.load_ratings(request.test or "", request.reader, like)
     saved = dict(zip(_labels(paths, loaded, request.model), loaded, strict=True))
     shared = evaluation.shared_test(
         {label: recommender.ratings for label, recommender in saved.items()},
@@ -696,7 +696,7 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         require(not is_more, "--engine spark takes MODEL --test FILE, and one -n.")
         is_there = len(request.ratings) == 1 and request.test is not None
         require(is_there, "--engine spark needs MODEL --test FILE.")
-        source, test, reader = request.ratings[0], str(request.test), request.reader
+        source, test, reader = request.ratings[0], request.test or "", request.reader
         evaluate_on_spark(source, test, request.n[0], engine, reader, output)
         return
     result, gates = _run(request)

@@ -242,7 +242,7 @@ def _training_data(
         for flag in {"--test-fraction", "--folds"}.intersection(splitting.given):
             raise click.UsageError(f"{flag} applies to RATINGS, not to --train.")
         splitting.check()
-        return inputs.load_ratings(str(train), reader), splitting
+        return inputs.load_ratings(train or "", reader), splitting
     split = _single(load_splits(sources, (None, None), splitting, seed, reader))
     n_ratings = counted(split.test.n_ratings, "rating")
     held_out = worded(n_ratings, implicit=split.test.implicit)

@@ -152,3 +152,32 @@ def test_a_password_is_neither_shown_nor_saved(
     assert shown.encode() in saved
     for text in (done.output, asked.output, saved.decode()):
         assert "open-sesame" not in text
+
+
+def test_training_and_test_ratings_are_read_with_the_user_of_their_addresses(
+    run: Run, postgres: str
+) -> None:
+    from adbc_driver_postgresql import dbapi
+
+    values = ", ".join(f"({user}, {item}, {rating})" for user, item, rating in ROWS)
+    with (
+        dbapi.connect(postgres, autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        try:
+            for name, remainder in (("old", "= 0"), ("new", "> 0")):
+                cursor.execute(
+                    f'CREATE TABLE {name} ("user" int, item int, rating real)'
+                )
+                cursor.execute(
+                    f"INSERT INTO {name} SELECT * FROM (VALUES {values}) AS r(u, i, v) "
+                    f"WHERE (u + i / 10) % 2 {remainder}"
+                )
+            old, new = f"{postgres}::old", f"{postgres}::new"
+            for model in ("bias", "popular"):
+                run("fit", old, "--model", model, "--out", model)
+            run("compare", "bias", "popular", "--test", new)
+            run("evaluate", "bias", "--test", new)
+            run("tune", "--train", old, "--trials", 1, "--model", "bias")
+        finally:
+            cursor.execute("DROP TABLE IF EXISTS old, new")
