@@ -111,8 +111,8 @@ def figures(trial: Trial, scores: Callable[[Histories], Scores]) -> list[float]:
         of_targets = of_block[at, targets]
         if not trial.repeats:
             of_block[block.rows, block.indices] = -np.inf
-        n_better = np.count_nonzero(of_block > of_targets[:, ""], axis=1)
-        n_equal = np.count_nonzero(of_block == of_targets[:, ""], axis=1) - 1
+        n_better = np.count_nonzero(of_block > of_targets[:, None], axis=1)
+        n_equal = np.count_nonzero(of_block == of_targets[:, None], axis=1) - 1
         ranks = n_better + n_equal / 2
         is_hit = (ranks < trial.n) & (targets >= 0)
         discount = 1 + ranks if trial.repeats else np.log2(2 + ranks)
