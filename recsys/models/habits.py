@@ -10,7 +10,7 @@ import numpy as np
 
 from lowrank.kernels import CsrArrays
 from recsys.data.arrays import Doubles, Floats, Times
-from recsys.data.csr import Events, positions_of
+from recsys.data.csr import Events
 from recsys.data.events import event_weights
 from recsys.models.parameters import parameter
 
@@ -62,13 +62,10 @@ def habits(histories: Histories, *, weighted: bool) -> Floats:
     if events.seconds is not None:
         recency = _recency(events, events.seconds)
         counts *= recency.of_events
-    largest = max(events.items.max(initial=0), histories.indices.max(initial=0))
-    n_items = np.int64(largest) + 1
-    entries = histories.rows * n_items + histories.indices
-    positions = positions_of(events.users * n_items + events.items, entries)
     # Events of other pairs, such as returned ones, are left out.
-    is_entry = positions >= 0
-    sums = np.bincount(positions[is_entry], counts[is_entry], len(entries))
+    pairs = histories.pairs_of(events)
+    is_entry = pairs >= 0
+    sums = np.bincount(pairs[is_entry], counts[is_entry], len(histories.indices))
     sums = np.maximum(sums, 0)
     if events.seconds is not None:
         totals = recency.of_users

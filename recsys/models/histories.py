@@ -12,7 +12,7 @@ import numpy as np
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, row_places
 from recsys.data.arrays import Floats, Ints, Longs, Times
-from recsys.data.csr import Events
+from recsys.data.csr import Events, positions_of
 from recsys.data.kinds import EventRule
 
 if TYPE_CHECKING:
@@ -86,6 +86,13 @@ class Histories:
     def rows(self) -> Longs:
         """Row of each rating."""
         return np.repeat(np.arange(self.n_rows), self.counts)
+
+    def pairs_of(self, events: Events) -> Longs:
+        """Return the number of each event's pair of row and index; -1 for other pairs."""
+        most = max(events.items.max(initial=0), self.indices.max(initial=0))
+        width = np.int64(most) + 1
+        of_events = events.users * width + events.items
+        return positions_of(of_events, self.rows * width + self.indices)
 
     def take(self, rows: Longs) -> Histories:
         """Return some of the rows, in the given order."""

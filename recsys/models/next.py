@@ -380,20 +380,19 @@ class Next(Model):
 
     def _latest(self, users: Indices, shares: NDArray[np.floating]) -> Sparse:
         """Return the latest items of some users for each decay, times its share."""
-        from scipy.sparse import csr_array, hstack
+        from scipy.sparse import hstack
 
         histories = self._histories(users)
-        starts = np.zeros(len(users) + 1, np.int32)
-        nothing = np.zeros(0, np.float32), np.zeros(0, np.int32), starts
+        starts = np.zeros(len(users) + 1, np.int64)
+        nothing = Sequences(starts, histories.items[:0], histories.weights[:0])
         latest = []
         for gamma, share in zip(self._gammas, shares, strict=True):
-            if share:
-                of_decay = sources(histories, self.n_items, gamma)
-                of_decay.data *= np.float32(share)
-            else:
-                of_decay = csr_array(nothing, shape=(len(users), self.n_items))
+            counted = histories if share else nothing
+            of_decay = sources(counted, self.n_items, gamma)
+            of_decay.data *= np.float32(share)
             latest.append(of_decay)
-        return hstack(latest, format="csr")
+        history: Sparse = hstack(latest, format="csr")
+        return history
 
     @property
     def _weights(self) -> Sparse:
@@ -429,11 +428,11 @@ class Next(Model):
         new_index = np.argsort(order)
         rows = np.where(order < len(order) - n_new, order, -1)
         changes = rows_taken(self, {side: rows})
-        lengths = np.diff(self.weight_indptr).reshape(len(self.decays), -1)
-        none = np.zeros((len(lengths), 1), np.int64)
-        lengths = np.hstack([lengths, none])[:, rows]
+        lengths = np.diff(self.weight_indptr)
+        of_decays = lengths.reshape(len(self.decays), -1).take(rows, axis=1)
+        of_decays[:, rows < 0] = 0
         changes["n_items"] = len(order)
-        changes["weight_indptr"] = np.append(0, np.cumsum(lengths))
+        changes["weight_indptr"] = np.append(0, np.cumsum(of_decays))
         changes["weight_items"] = new_index[self.weight_items].astype(np.int32)
         changes["history_items"] = new_index[self.history_items].astype(np.int32)
         result = self._with(**changes)
@@ -517,7 +516,8 @@ class Next(Model):
         padded = np.zeros((len(lengths), width))
         starts = np.repeat(common.indptr[:-1], n_candidates)
         padded[rows, np.arange(len(rows)) - starts] = nearness
-        cuts = np.partition(padded, -self.neighbors, axis=1)[:, -self.neighbors]
+        last = -self.neighbors
+        cuts = np.partition(padded, last, axis=1)[:, last]
         is_near = is_other & (nearness >= cuts[rows])
         counts = np.bincount(rows[is_near], minlength=len(lengths))
         indptr = np.append(0, np.cumsum(counts))
@@ -681,9 +681,10 @@ class _Regression(NamedTuple):
         """
         from scipy.linalg import blas, lapack
 
-        targets = np.empty((len(items), self.pairs.n_items), np.float32)
+        n_items = self.pairs.n_items
+        targets = np.empty((len(items), n_items), np.float32)
         for rows in kernels.pieces(len(items), _ROWS):
-            pairs = self.pairs.rows(items[rows], self.gamma, self.pairs.n_items)
+            pairs = self.pairs.rows(items[rows], self.gamma, n_items)
             pairs.toarray(out=targets[rows])
         square = self.gamma**2
         system = targets[:, items]
@@ -720,12 +721,14 @@ class _Regression(NamedTuple):
         """Return the weights of sources whose Gram matrix is taken to be diagonal."""
         square = self.gamma**2
         pairs = self.pairs.rows(items, self.gamma, n_kept)
-        repeats = np.asarray(pairs[np.arange(len(items)), items]).ravel()
+        rows = np.arange(len(items))
+        repeats = np.asarray(pairs[rows, items]).ravel()
         ends = np.bincount(latest.indices, latest.data**2, latest.shape[1])
         sums = 2 * repeats + self._target_squares[items]
         diagonal = (square * sums - ends[items]) / (1 - square)
         quotient = scale**2 / (diagonal * scale**2 + penalty)
-        pairs.data *= np.repeat(quotient, np.diff(pairs.indptr)).astype(np.float32)
+        of_entries = quotient[_row_of_entry(pairs)]
+        pairs.data *= of_entries.astype(np.float32)
         return pairs
 
     @property
@@ -824,8 +827,8 @@ def _newest_users(histories: Sparse, ranks: Indices) -> Sparse:
     # With the newest users first, so are the users of each item.
     newest_first = np.argsort(-ranks)
     by_item = histories[newest_first].T.tocsr()
-    places = np.arange(by_item.nnz)
-    places -= np.repeat(by_item.indptr[:-1], np.diff(by_item.indptr))
+    starts = by_item.indptr[:-1][_row_of_entry(by_item)]
+    places = np.arange(by_item.nnz) - starts
     is_new = places < _CANDIDATES
     users = newest_first[by_item.indices[is_new]]
     counts = np.minimum(np.diff(by_item.indptr), _CANDIDATES)
@@ -849,7 +852,8 @@ def _largest(matrix: Floats, n: int) -> Sparse:
             columns[rows] = np.sort(order[:, :n], axis=1)
         values = np.take_along_axis(matrix, columns, axis=1)
     indptr = np.arange(n_rows + 1) * n
-    return csr_array((values.ravel(), columns.ravel(), indptr), shape=matrix.shape)
+    arrays = (values.ravel(), columns.ravel(), indptr)
+    return csr_array(arrays, shape=matrix.shape)
 
 
 def _ranks(indptr: Indices, times: NDArray[Any]) -> Indices:

@@ -80,19 +80,13 @@ def sequences_of_events(ratings: Ratings) -> Sequences:
     if ratings.implicit and len(events):
         weights = event_weights(events, ratings.rule)
     if ratings.events is not None:
-        rated = _keys(ratings.user_index_of_nonzeros(), ratings.indices, ratings)
-        is_visit = np.isin(_keys(events.users, events.items, ratings), rated)
+        is_visit = Histories.of(ratings).pairs_of(events) >= 0
         is_visit &= weights > 0  # what was returned does not come next
         is_visit &= ~repeated(visits)
         visits = visits.take(is_visit)
         weights = weights[is_visit]
     weights /= weights.mean(dtype=np.float64) if len(weights) else 1
     return Sequences(visits.indptr, visits.items, weights)
-
-
-def _keys(users: Ints | Longs, items: Ints, ratings: Ratings) -> Longs:
-    """Return a number for each pair of a user and an item, in the order of users and items."""
-    return users.astype(np.int64) * ratings.n_items + items
 
 
 def latest_places(sequences: Sequences) -> Longs:
@@ -112,17 +106,12 @@ def order_of_time(histories: Histories) -> Longs:
     if events is None:
         return np.lexsort((histories.times, histories.rows))
     # Events of the same second may have an order, which their ratings have not.
-    n_items = np.int64(
-        max(events.items.max(initial=0), histories.indices.max(initial=0)) + 1
-    )
-    pairs = histories.rows * n_items + histories.indices
-    of_events = events.users * n_items + events.items
-    counts = np.isin(of_events, pairs)
+    pairs = histories.pairs_of(events)
     if events.kinds is not None and histories.rule is not None:
-        counts &= event_weights(events, histories.rule.without_age()) > 0
-    latest = np.zeros(len(pairs), np.int64)
-    is_event = np.flatnonzero(counts)
-    np.maximum.at(latest, np.searchsorted(pairs, of_events[is_event]), is_event)
+        pairs[event_weights(events, histories.rule.without_age()) <= 0] = -1
+    is_event = np.flatnonzero(pairs >= 0)
+    latest = np.zeros(len(histories.indices), np.int64)
+    np.maximum.at(latest, pairs[is_event], is_event)
     return np.lexsort((latest, histories.rows))
 
 
