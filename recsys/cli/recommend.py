@@ -161,8 +161,8 @@ def recommend(
     The input is a saved model, or ratings to fit a model to. A FILE of users or items has one id
     per line, or is CSV, TSV or Parquet with a column user or item. If --block also has a column
     user, each item is blocked for that user only. The columns are user, item, rank and score; title
-    if titles are known; and new if there are items without ratings, which are known by their
-    features. For models of ratings, the score is the expected rating, not clipped, minus a discount
+    if titles are known; new if there are items without ratings, which are known by their features;
+    and with --fill or --slots source: model, fill or slot. For models of ratings, the score is the expected rating, not clipped, minus a discount
     for items with few ratings.
 
     To describe a new user, give --like and --rate with an id, a title or the beginning of a title;
