@@ -299,7 +299,7 @@ async def recommend(
     check=with_a_key,
     response_model_exclude_unset=True,
 )
-@_with_list_options(of_users=True)
+@_with_list_options(DEFAULTS)
 async def recommend_visitor(
     request: Request,
     service: Served,
