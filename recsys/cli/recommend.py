@@ -162,8 +162,8 @@ def recommend(
     per line, or is CSV, TSV or Parquet with a column user or item. If --block also has a column
     user, each item is blocked for that user only. The columns are user, item, rank and score; title
     if titles are known; new if there are items without ratings, which are known by their features;
-    and with --fill or --slots source: model, fill or slot. For models of ratings, the score is the expected rating, not clipped, minus a discount
-    for items with few ratings.
+    and with --fill or --slots source: model, fill or slot. For models of ratings, the score is the
+    expected rating, not clipped, minus a discount for items with few ratings.
 
     To describe a new user, give --like and --rate with an id, a title or the beginning of a title;
     or --user-features; or --history, a file with ratings of one or more users, or with items that
