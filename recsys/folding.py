@@ -137,7 +137,10 @@ def _weighted_like(
             is_there |= usual_column(names, role) is not None
         if not is_there:
             like[option] = None
-    if all(like.get(option) is None for option in options.values()):
+    is_kind_there = reading.get("event") in names
+    is_kind_there |= usual_column(names, "event") is not None
+    has_kinds = is_kind_there and bool(known.rule.kinds)
+    if not has_kinds and all(like.get(option) is None for option in options.values()):
         return None
     columns = to_polars(frame, names)
     if "user" not in names and usual_column(names, "user") is None:

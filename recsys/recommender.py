@@ -507,8 +507,8 @@ class Recommender:
             Leave out the items that the user has rated.
         seen : str or sequence of str, optional
             Kinds of events that count as seen, such as ``"purchase,cart"``; items with other events
-            may be recommended. By default, all events count. The kinds are those with a weight in
-            the reading (``event_weights``).
+            may be recommended. By default, all events count. The kinds are known if their column
+            was named in the reading (``event``), or they have weights (``event_weights``).
         repeat_where : str or polars expression, optional
             Condition, as `where`, on seen items that may be recommended again.
         items : sequence of item ids, optional

@@ -820,7 +820,7 @@ def with_options(
 
 def _usual_policy(rows: Rows) -> Policy:
     """Return how repeated pairs are treated unless the caller decides."""
-    has_weights = "rating" in rows.columns or bool(rows.kind_weights)
+    has_weights = "rating" in rows.columns or rows.weighs_kinds
     has_weights = has_weights or rows.half_life is not None
     return "sum" if rows.implicit and has_weights else "last"
 

@@ -121,7 +121,14 @@ class FrameOptions(TypedDict, total=False):
             is_saved=True,
         ),
     ]
-    event: Annotated[Column, _column("kinds of events", "event_col")]
+    event: Annotated[
+        Column,
+        _column(
+            "kinds of events",
+            "event_col",
+            "Kinds of a named column are kept without weights, too; then all count the same.",
+        ),
+    ]
     event_id: Annotated[
         Column,
         _column(

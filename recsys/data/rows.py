@@ -80,6 +80,7 @@ _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")
 class RowRules:
     """Checked options for rows: times in seconds, the maximum share of bad rows or None.
 
+    `keeps_kinds` tells that kinds of events are kept though they have no weights.
     `weights` tells that the column in the role of ratings has weights, and `feedback`
     what an earlier reading has decided on it. `now` is the present time, and
     `has_as_of` whether `as_of` has set it. `adds` is true for rows that are added to
@@ -87,6 +88,7 @@ class RowRules:
     """
 
     event_weights: EventWeights | None = None
+    keeps_kinds: bool = False
     half_life: float | None = None
     since: int | None = None
     until: int | None = None
@@ -129,6 +131,7 @@ class RowRules:
         as_of = options.get("as_of")
         return cls(
             event_weights=_checked_weights(options.get("event_weights")),
+            keeps_kinds=options.get("event") is not None,
             half_life=None if half_life is None else duration(half_life, "half_life"),
             since=first,
             until=last,
@@ -302,8 +305,9 @@ class Rows:
     true, ratings are weights. `remarks` describe changes to the rows. `name` is the
     name of the column of ratings in the header, and `feedback` the decision on it, next
     to the `scale` of grades if it was given. `kind_weights` has the weight of each kind
-    of event, and `half_life` the age in seconds at which a weight is halved. With
-    `guessed_times`, nobody has named the column of times, and it need not be used.
+    of event, which was given if `weighs_kinds` and is 1 otherwise. `half_life` is the age
+    in seconds at which a weight is halved. With `guessed_times`, nobody has named the
+    column of times, and it need not be used.
     `untyped` ids are of a text file: integers if all are whole numbers. Columns may be
     views of arrays in `memory`, which is used again when the columns are encoded.
     """
@@ -322,6 +326,7 @@ class Rows:
     scale: tuple[float, float] | None = None
     guessed_times: bool = False
     kind_weights: dict[str, float] = field(default_factory=dict)
+    weighs_kinds: bool = False
     half_life: float | None = None
     untyped: frozenset[str] = frozenset()
     memory: dict[str, Array] = field(default_factory=dict)
@@ -792,6 +797,8 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
             rows.remarks.append(
                 f"events without weights, which all count equally: {listed}"
             )
+        if rows.implicit and rules.keeps_kinds:
+            _set_kinds(rows, kinds, dict.fromkeys(table["kind"], 1.0))
         return
     unnamed = table.filter(~pl.col("kind").is_in(list(weights)))
     if len(unnamed) and ANY_EVENT not in weights:
@@ -804,14 +811,8 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
         )
     other_weight = weights.get(ANY_EVENT, 0.0)
     weight_of = {kind: float(weights.get(kind, other_weight)) for kind in table["kind"]}
-    # Kinds are stored as bytes.
-    coded = with_few_kinds(weight_of)
-    rows.kind_weights = dict(sorted(coded.items()))
-    positions = {kind: code for code, kind in enumerate(rows.kind_weights)}
-    codes = {
-        kind: positions[kind if kind in coded else ANY_EVENT] for kind in weight_of
-    }
-    rows.columns["event"] = kinds.replace_strict(codes, return_dtype=pl.UInt8)
+    codes = _set_kinds(rows, kinds, weight_of)
+    rows.weighs_kinds = True
     parts = [
         f"{kind} {n:,} x {weight_of[kind]:g}"
         for kind, n in table.head(_MOST_KINDS).rows()
@@ -822,6 +823,19 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
     rows.implicit = True
     counted_kinds = [codes[kind] for kind, weight in weight_of.items() if weight > 0]
     rows.keep(rows.columns["event"].is_in(counted_kinds))
+
+
+def _set_kinds(
+    rows: Rows, kinds: pl.Series, weights: Mapping[str, float]
+) -> dict[str, int]:
+    """Set the codes of the kinds of rows and the weight of each, and return all codes."""
+    # Kinds are stored as bytes.
+    coded = with_few_kinds(weights)
+    rows.kind_weights = dict(sorted(coded.items()))
+    positions = {kind: code for code, kind in enumerate(rows.kind_weights)}
+    codes = {kind: positions[kind if kind in coded else ANY_EVENT] for kind in weights}
+    rows.columns["event"] = kinds.replace_strict(codes, return_dtype=pl.UInt8)
+    return codes
 
 
 def with_few_kinds(weights: Mapping[str, float]) -> dict[str, float]:

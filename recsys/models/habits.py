@@ -79,7 +79,7 @@ def habits(histories: Histories, *, weighted: bool) -> Floats:
 
 
 class _Recency(NamedTuple):
-    """What the basket of each event counts, and the total over the baskets of each user."""
+    """Weights of baskets: of the basket of each event, and in total of each user."""
 
     of_events: Doubles
     of_users: Doubles

@@ -140,8 +140,8 @@ def _pairs_of_kinds(
     kinds = ratings.rule.kinds
     if events is None or events.kinds is None:
         raise DataError(
-            "seen: these data have no kinds of events. A model keeps the kinds that have weights, "
-            "as with --event-weight purchase=1,view=1 (event_weights=)."
+            "seen: these data have no kinds of events. A model keeps the kinds if their column is "
+            "named (--event-col, event=), or has weights (--event-weight, event_weights=)."
         )
     names = [seen] if isinstance(seen, str) else [*seen]
     # A kind may have a comma in its name.

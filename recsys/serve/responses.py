@@ -202,7 +202,7 @@ class Responses:
         if reading.get("weight") is not None:
             values = [event.value for event in history]
             columns["value"] = [1.0 if value is None else value for value in values]
-        if reading.get("event_weights") is not None:
+        if self.ratings.rule.kinds:
             columns["event"] = [event.event for event in history]
         return pl.DataFrame(columns, strict=False)
 

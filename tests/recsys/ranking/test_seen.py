@@ -115,7 +115,7 @@ def test_unknown_kinds_are_an_error():
         recommender.recommend(1, seen="cart, purchse")
     ratings = Ratings.from_frame(events().drop("event"))
     plain = Recommender("popular").fit(ratings)
-    with pytest.raises(DataError, match=r"no kinds of events.*--event-weight"):
+    with pytest.raises(DataError, match=r"no kinds of events.*--event-col"):
         plain.recommend(1, seen="purchase")
     with pytest.raises(DataError, match="leave out seen"):
         recommender.recommend(1, seen="purchase", exclude_seen=False)
@@ -162,3 +162,23 @@ def test_weights_that_add_up_to_nothing_are_not_seen():
     )
     recommender = Recommender("popular").fit(ratings)
     assert lists(recommender, [2], seen="purchase") == lists(recommender, [2])
+
+
+def test_a_named_column_of_kinds_is_kept_without_weights(tmp_path):
+    frame = events()
+    old, new = frame[:200], frame[200:]
+    ratings = Ratings.from_frame(old, event="event")
+    assert ratings.rule.kinds == ("cart", "purchase", "view")
+    # All events count the same, as if the column had not been named.
+    unnamed = Ratings.from_frame(old)
+    assert unnamed.events is None or unnamed.events.kinds is None
+    assert ratings.matrix.toarray().tolist() == unnamed.matrix.toarray().tolist()
+    recommender = Recommender("popular").fit(ratings)
+    assert lists(recommender) == lists(Recommender("popular").fit(unnamed))
+    recommender.save(tmp_path / "model")
+    updated = Recommender.load(tmp_path / "model").update(new)
+    wanted = expected(frame, of_kinds(frame, "purchase"))
+    assert lists(updated, seen="purchase") == wanted
+    rows = {"item": ["item 1", "item 2"], "event": ["view", "purchase"]}
+    found = updated.recommend(history=pl.DataFrame(rows), n=100, seen="purchase")
+    assert set(found["item"]) == set(frame["item"]) - {"item 2"}
