@@ -371,7 +371,7 @@ class SparseOperator(MatrixOperator):
 
     @cached_property
     def _rows(self) -> kernels.CsrArrays:
-        return kernels.csr_arrays(self.csr)
+        return kernels.csr_arrays(self.csr).compact()
 
     @cached_property
     def _columns(self) -> kernels.Stored:

@@ -35,11 +35,15 @@ from lowrank.kernels.topk import Seen as Seen
 N_CODES = 256
 """Number of levels that a code of one byte distinguishes."""
 
+_LARGE = 1 << 20  # bytes from which an array starts on a huge page
 _CHUNK = 1 << 20  # codes counted at once, to limit temporary memory
 
 
 class CsrArrays(NamedTuple):
-    """The arrays of a CSR matrix, in the types that the kernels take."""
+    """The arrays of a CSR matrix, in the types that the kernels take.
+
+    For `csr_matmat` and `transposed`, `data` may be one number, the value of all entries.
+    """
 
     indptr: Int64s
     indices: Int32s
@@ -62,6 +66,11 @@ class CsrArrays(NamedTuple):
         """Return some of the rows, in the given order."""
         at, indptr = row_places(self.indptr, rows)
         return type(self)(indptr, self.indices[at], self.data[at])
+
+    def compact(self) -> Self:
+        """Return the arrays with one number for all values if they are equal."""
+        is_constant = self.data.size > 1 and self.data.min() == self.data.max()
+        return self._replace(data=self.data[:1]) if is_constant else self
 
 
 class CodedMatrix(NamedTuple):
@@ -135,6 +144,7 @@ class CodedMatrix(NamedTuple):
 
 
 Stored = CsrArrays | CodedMatrix
+Basis = Floats | list[Floats]
 
 
 class SparsePart(NamedTuple):
@@ -282,11 +292,20 @@ def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
-    """Return an array that starts on a cache line, so that rows span as few lines as possible."""
+    """Return an array that starts on a cache line, so that rows span as few lines as possible.
+
+    An array of a megabyte or more starts on a huge page, where the system has them: reading its
+    rows in any order then needs few translations of addresses.
+    """
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(n_bytes + 64, dtype=np.uint8)
-    # The address of the array becomes a multiple of 64, the length of a line.
-    start = -memory.ctypes.data % 64
+    alignment = 64
+    spare = 64
+    if n_bytes >= _LARGE:
+        alignment = 1 << 21
+        # NumPy requests huge pages for 4 MB and more. What is not written takes no memory.
+        spare = max(alignment, (1 << 22) - n_bytes)
+    memory = np.empty(n_bytes + spare, dtype=np.uint8)
+    start = -memory.ctypes.data % alignment
     return memory[start : start + n_bytes].view(dtype).reshape(shape)
 
 
@@ -565,21 +584,31 @@ def coefficients(
 
 
 def multiply(
-    V: Floats,
+    V: Basis,
     H: Floats,
     *,
     out: Floats | None = None,
     threads: int | None = None,
 ) -> Floats:
-    """Return V @ H, C-ordered, in the dtype of V; V as in `coefficients`.
+    """Return V @ H, C-ordered, in the dtype of V.
 
-    `out` must be C-ordered, or the first columns of V.
+    V is a basis as in `coefficients`, or the panels of one: arrays of some of its columns. `out`
+    must be C-ordered, or the first columns of V.
     """
-    W = aligned_empty((V.shape[0], H.shape[1]), V.dtype) if out is None else out
+    panels = _panels(V)
+    dtype = panels[0].dtype
+    W = out
+    if W is None:
+        W = aligned_empty((len(panels[0]), H.shape[1]), dtype)
     backends.active.multiply(
-        V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads)
+        panels, np.ascontiguousarray(H, dtype), W, resolve_threads(threads)
     )
     return W
+
+
+def _panels(V: Basis) -> list[Floats]:
+    """Return the panels of a basis."""
+    return [V] if isinstance(V, np.ndarray) else V
 
 
 def subtract(
@@ -594,7 +623,7 @@ def subtract(
 
 
 def project(
-    V: Floats,
+    V: Basis,
     W: Floats,
     *,
     first: int = 0,
@@ -603,14 +632,17 @@ def project(
 ) -> tuple[Float64s, Float64s]:
     """Subtract from the C-ordered block W, in place, its projection on orthonormal columns V.
 
-    V is as in `coefficients`. Only its columns from `first` on are used; with `again`, a second
-    pass uses all columns. Returns the coefficients H of the subtracted V @ H, with zeros before
-    `first`, and W.T @ W of the result.
+    V is as in `multiply`. Only its panels from `first` on are used; with `again`, a second pass
+    uses all of them. Returns the coefficients H of the subtracted V @ H, with zeros before `first`,
+    and W.T @ W of the result.
     """
+    panels = _panels(V)
     width = W.shape[1]
-    inside = np.empty((V.shape[1], width))
+    inside = np.empty((sum(panel.shape[1] for panel in panels), width))
     gram = np.empty((width, width))
-    backends.active.project(V, first, again, W, inside, gram, resolve_threads(threads))
+    backends.active.project(
+        panels, first, again, W, inside, gram, resolve_threads(threads)
+    )
     return inside, gram
 
 

@@ -30,6 +30,8 @@ def _csr(
     from scipy import sparse  # slow to import
 
     shape = len(indptr) - 1, n_columns
+    if len(data) == 1:  # the value of all entries
+        data = np.full(len(indices), data[0])
     return sparse.csr_array((data, indices, indptr), shape=shape)
 
 
@@ -283,13 +285,13 @@ def coefficients(
 
 
 def multiply(
-    V: Floats,
+    V: list[Floats],
     H: Floats,
     W: Floats,
     threads: int,
 ) -> None:
     """Write V @ H into W."""
-    W[:] = V @ H
+    W[:] = np.hstack(V) @ H
 
 
 def subtract(
@@ -303,7 +305,7 @@ def subtract(
 
 
 def project(
-    V: Floats,
+    V: list[Floats],
     first: int,
     again: bool,
     W: Floats,
@@ -314,10 +316,11 @@ def project(
     """Subtract the projection of W on V; write its coefficients, and W.T @ W of the rest."""
     inside[:] = 0
     # The second pass removes what rounding has left in all columns.
-    for start in (first, 0)[: 1 + again]:
-        part = V[:, start:].T @ W
-        inside[start:] += part
-        W -= V[:, start:] @ part
+    for panels in (V[first:], V)[: 1 + again]:
+        basis = np.hstack([W[:, :0], *panels])
+        part = basis.T @ W
+        inside[len(inside) - len(part) :] += part
+        W -= basis @ part
     gram[:] = W.T @ W
 
 
@@ -657,7 +660,7 @@ def transpose(
     transposed = _csr(indptr, indices, data, len(to_indptr) - 1).tocsc()
     to_indptr[:] = transposed.indptr
     to_indices[:] = transposed.indices
-    to_data[:] = transposed.data
+    to_data[:] = transposed.data[: len(to_data)]
 
 
 def sort_rows(

@@ -21,6 +21,7 @@ _LINE = 64  # bytes of a cache line
 _CHECK_EVERY = 64  # vectors between checks; a check costs about as much as a block
 # maximum number of products with A'A before the best result is returned
 _MAX_STEPS = 1000
+_COUPLED = 2  # blocks with which a product of the last one has components
 _FAR = 50  # excess above which convergence is expected to accelerate
 _PATIENCE = 3  # checks in which residuals must halve once rounding sets the tolerance
 _LEAST_ROUNDING = 0.003  # smallest residual that rounding of A'A leaves, see `loses`
@@ -101,7 +102,7 @@ def triplets(
     vectors. The left vectors of zero singular values are random.
     """
     product = A.matmat(V)
-    U, _, R = extend_basis(product[:, :0], product, 0.0, rng, again=False)
+    U, _, R = extend_basis([], product, 0.0, rng, again=False)
     gram = kernels.coefficients(V, V).astype(np.float64)
     # V turn is orthonormal up to rounding.
     turn = np.linalg.inv(np.linalg.cholesky(gram)).T
@@ -180,7 +181,7 @@ def leading_eigenvectors(
             rate = math.log(history[-2] / excess)
             expected = (space.steps - checked_at) * math.log(excess) / rate
             # Convergence accelerates until all of the k vectors are in the basis.
-            share = 0.8 if excess < _FAR else 0.4
+            share = 0.8 if excess < _FAR else 0.45
             furthest = most if space.is_restarted else 4 * most
             blocks = min(max(int(share * expected), 1), furthest)
         checked_at = space.steps
@@ -231,9 +232,10 @@ def basis_size(
 class _LanczosSpace:
     """Lanczos basis V with ``A'A V = V H + V_next (0 ... 0 tail)``, for n_rows >= n_columns.
 
-    The first `size` columns of V are complete. The next `width` columns are the next block, of
-    which a copy is stored. The product of A'A with it has components only in the columns from
-    `coupled` on: a three-term recurrence, except for the step after a restart.
+    V is stored in panels: the Ritz vectors of the last restart, then one block after the other,
+    with `size` columns together. The next block is kept apart. Once it is a panel, the product of
+    A'A with it has components only in the last `_COUPLED` panels: a three-term recurrence, except
+    for the step after a restart.
     """
 
     def __init__(
@@ -254,26 +256,27 @@ class _LanczosSpace:
         self._eps = float(np.finfo(start.dtype).eps)
         self._limit = basis_size(k, columns, width)
         widest = min(self._limit + width, columns)
-        self._V: FloatArray = kernels.aligned_empty((columns, widest), start.dtype)
+        # Each panel starts on a cache line, hence up to _LINE numbers more.
+        numbers = (columns + _LINE) * widest
+        self._memory: FloatArray = kernels.aligned_empty((numbers,), start.dtype)
+        self._used = 0
+        self._panels: list[FloatArray] = []
         self._H: FloatArray = np.zeros((widest, widest))
         self._tail: FloatArray = np.zeros((0, 0))
         self._values: FloatArray = np.zeros(0)
         self._vectors: FloatArray = np.zeros((0, 0))
         self._scale = 0.0  # largest eigenvalue found, the scale of rounding errors
         self._size = 0
-        self._width = width
-        self._coupled = 0
         # Bounds of the cosines between the last two blocks and the earlier ones. A step without
         # reorthogonalisation multiplies them by at most the growth.
         self._losses = (self._eps, self._eps)
         self._growth = 1.0
-        self._block, _, _ = extend_basis(start[:, :0], start, 1.0, rng)
-        kernels.place(self._block, self._V[:, :width])
+        self._block, _, _ = extend_basis([], start, 1.0, rng)
 
     @property
     def is_complete(self) -> bool:
         """Return whether V spans all columns, so that the result is exact."""
-        return bool(self._size == len(self._V))
+        return bool(self._size == len(self._block))
 
     @property
     def _largest_loss(self) -> float:
@@ -292,7 +295,7 @@ class _LanczosSpace:
     @property
     def is_full(self) -> bool:
         """Return whether there is no space for another block."""
-        return bool(self._size + self._width > self._limit)
+        return bool(self._size + self._block.shape[1] > self._limit)
 
     def extend(self, steps: int, at_least: int) -> None:
         """Extend the basis by a number of blocks and to a minimum size, as far as space allows."""
@@ -301,16 +304,14 @@ class _LanczosSpace:
                 return
             steps -= 1
             old = self._size
-            new = old + self._width
-            inside = self._next_block(self._V[:, :new])
+            new = old + self._block.shape[1]
+            self._block = self._stored(self._block)
+            inside = self._next_block()
             self._H[:new, old:new] = inside
             self._H[old:new, :old] = inside[:old].T
             self._size = new
-            self._width = self._block.shape[1]
-            self._coupled = old
-            kernels.place(self._block, self._V[:, new : new + self._width])
 
-    def _next_block(self, basis: FloatArray) -> FloatArray:
+    def _next_block(self) -> FloatArray:
         """Replace the block by the next one; return the part of A'A block in the basis."""
         product = self._gram_product(self._block)
         self.steps += 1
@@ -326,12 +327,15 @@ class _LanczosSpace:
         again = whole and not (self.is_restarted and self._growth * eps <= allowed)
         if whole:
             loss = eps
+        coupled = self._panels
+        if again or not whole:
+            coupled = self._panels[-_COUPLED:]
         self._block, inside, self._tail = extend_basis(
-            basis,
+            self._panels,
             product,
             self._scale,
             self._rng,
-            first=0 if whole and not again else self._coupled,
+            first=len(self._panels) - len(coupled),
             again=again,
         )
         if not self._values.size:
@@ -343,7 +347,7 @@ class _LanczosSpace:
         if not again and self._growth * loss > allowed:
             # The loss is larger than estimated before the step.
             self._block, correction, turn = extend_basis(
-                basis,
+                self._panels,
                 self._block,
                 1.0,
                 self._rng,
@@ -397,24 +401,30 @@ class _LanczosSpace:
         # Vectors beyond k speed up the convergence of the k-th.
         spare = max((self._limit - k) // 5, 1)
         keep = min(k + spare, self._size)
-        V = self._V[:, : self._size]
-        ritz_vectors = self._V[:, :keep]
-        kernels.multiply(V, self._vectors[:, :keep], out=ritz_vectors)
+        ritz_vectors = self.ritz_vectors(keep)
+        self._panels = []
+        self._used = 0
+        ritz_vectors = self._stored(ritz_vectors)
         # Ritz vectors are less orthogonal than the basis, and each restart adds to the loss.
-        copy = np.ascontiguousarray(ritz_vectors)
-        gram = kernels.coefficients(ritz_vectors, copy).astype(np.float64)
+        gram = kernels.coefficients(ritz_vectors, ritz_vectors).astype(np.float64)
         if np.abs(gram - np.eye(keep)).max() > 20 * self._eps:
             turn = np.linalg.inv(np.linalg.cholesky(gram)).T
             kernels.multiply(ritz_vectors, turn, out=ritz_vectors)
-        self._block, _, _ = extend_basis(ritz_vectors, self._block, 1.0, self._rng)
-        kernels.place(self._block, self._V[:, keep : keep + self._width])
+        self._block, _, _ = extend_basis(self._panels, self._block, 1.0, self._rng)
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
         self._size = keep
-        self._coupled = 0
         self.is_restarted = True
+
+    def _stored(self, columns: FloatArray) -> FloatArray:
+        """Add a panel to the basis; return the copy in its memory."""
+        end = self._used + columns.size
+        panel = self._memory[self._used : end].reshape(columns.shape)
+        panel[:] = columns
+        self._used = math.ceil(end / _LINE) * _LINE
+        self._panels.append(panel)
+        return panel
 
     def ritz_vectors(self, count: int) -> FloatArray:
         """Return the Ritz vectors, which approximate eigenvectors, largest values first."""
-        basis = self._V[:, : self._size]
-        return kernels.multiply(basis, self._vectors[:, :count])
+        return kernels.multiply(self._panels, self._vectors[:, :count])

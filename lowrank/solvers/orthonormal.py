@@ -20,7 +20,7 @@ _WELL_CONDITIONED = 0.3  # pivots above which Cholesky QR is orthonormal up to r
 
 
 def extend_basis(
-    basis: FloatArray,
+    basis: FloatArray | list[FloatArray],
     block: FloatArray,
     scale: float,
     rng: np.random.Generator,
@@ -35,8 +35,8 @@ def extend_basis(
 
     Parameters
     ----------
-    basis : ndarray of shape (n, p)
-        Orthonormal columns, p < n.
+    basis : ndarray of shape (n, p), or list of ndarrays of shapes (n, p_i)
+        Orthonormal columns, p < n, in one or several panels.
     block : ndarray of shape (n, b)
         Vectors to add; overwritten if in C order.
     scale : float
@@ -45,8 +45,7 @@ def extend_basis(
     rng : numpy.random.Generator
         Source of the random vectors.
     first : int
-        Number of basis columns, from the first, to which the block is already orthogonal up to
-        rounding.
+        Number of panels, from the first, to which the block is already orthogonal up to rounding.
     again : bool
         Project on the whole basis a second time, to remove the rounding errors of the first.
 
@@ -65,9 +64,9 @@ def extend_basis(
     procedure with constant synchronization requirements".
     """
     rows, width = block.shape
-    room = min(width, rows - basis.shape[1])
     remainder = np.ascontiguousarray(block)
     inside, gram = kernels.project(basis, remainder, first=first, again=again)
+    room = min(width, rows - len(inside))
     Q, R, pivot = _qr(remainder, gram)
     eps = float(np.finfo(block.dtype).eps)
     noise = 20 * eps * max(scale, longest(inside, R))

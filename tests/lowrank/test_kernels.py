@@ -367,7 +367,7 @@ def test_same_bits_with_any_compiler(name):
 @given(
     n=st.integers(1, 40),
     m=st.integers(1, 40),
-    width=st.integers(0, 40),
+    width=st.integers(0, 70),
     density=st.floats(0, 1),
     threads=st.integers(1, 4),
     dtype=st.sampled_from([np.float32, np.float64]),
@@ -387,6 +387,14 @@ def test_products_equal_dense(n, m, width, density, threads, dtype, name, seed):
     tolerance = TOLERANCE[dtype] / 10
     np.testing.assert_allclose(Y, dense @ X, atol=tolerance)
     np.testing.assert_allclose(W, dense.T @ Z, atol=tolerance)
+    A[2][:] = A[2][:1]
+    constant = kernels.CsrArrays(*A).compact()
+    assert len(constant.data) == min(len(A[2]), 1)
+    Y = kernels.csr_matmat(A, X, threads=1)
+    np.testing.assert_array_equal(kernels.csr_matmat(constant, X, threads=threads), Y)
+    W = kernels.csr_matmat(kernels.transposed(kernels.CsrArrays(*A), m), Z, threads=1)
+    transposed = kernels.transposed(constant, m, threads=threads)
+    np.testing.assert_array_equal(kernels.csr_matmat(transposed, Z), W)
 
 
 @settings(max_examples=60, deadline=None)
@@ -431,9 +439,12 @@ def test_projections_equal_matrix_products(n, size, spare, width, dtype, name, s
     np.testing.assert_array_equal(rest, W)
     np.testing.assert_array_equal(inside, H)
     np.testing.assert_array_equal(gram, kernels.project(V[:, :0], W, threads=1)[1])
+    panels = [V[:, : size // 3].copy(), V[:, size // 3 :]]
+    np.testing.assert_allclose(kernels.multiply(panels, H), product, atol=tolerance)
     V[:] /= max(np.linalg.norm(V), 1)
     before = rest.copy()
-    inside, _ = kernels.project(V, rest, first=size // 2, again=True)
+    panels = [V[:, : size // 2], V[:, size // 2 :].copy()]
+    inside, _ = kernels.project(panels, rest, first=1, again=True)
     limit = tolerance * np.abs(before).max()
     np.testing.assert_allclose(rest + V @ inside, before, atol=limit)
     half = before - V[:, size // 2 :] @ (V[:, size // 2 :].T @ before)

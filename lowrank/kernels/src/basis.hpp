@@ -14,7 +14,7 @@ inline constexpr int basis_columns = many_registers ? 4 : 2;  // vectors of W in
 // Columns of V whose coefficients, or rows whose products, are summed at once, limited by the registers for the sums
 // and for the addresses of the rows.
 template <int Cols>
-inline constexpr int basis_rows = many_registers && Cols == 4 ? 4 : 6;
+inline constexpr int basis_rows = many_registers ? (Cols == 4 ? 4 : 8) : 6;
 
 // Numbers in a cache line, for prefetching: rows of V are too far apart for the hardware prefetcher.
 template <class T>
@@ -69,8 +69,9 @@ template <bool Add, class T, int N, int Cols, int Rows>
         for (int r = 0; r < Rows; ++r)
             for (int c = 0; c < Cols; ++c) acc[r][c] = load<T, N>(W + (row + r) * width + c * N);
     const T* v_rows = V.rows + row * V.stride;
+    const std::int64_t ahead = V.stride < 128 ? basis_block_rows : Rows;
     for (std::int64_t line = 0; line < V.size; line += line_length<T>) {
-        for (int r = 0; r < Rows; ++r) __builtin_prefetch(v_rows + (Rows + r) * V.stride + line);
+        for (int r = 0; r < Rows; ++r) __builtin_prefetch(v_rows + (ahead + r) * V.stride + line);
         const std::int64_t end = line + line_length<T> < V.size ? line + line_length<T> : V.size;
         for (std::int64_t i = line; i < end; ++i) {
             Vec<T, N> h[Cols];

@@ -87,14 +87,16 @@ template <class T>
 void transpose(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, Out1<std::int64_t> to_indptr,
                Out1<std::int32_t> to_indices, Out1<T> to_data, int threads) {
     const std::int64_t n_rows = static_cast<std::int64_t>(indptr.size()) - 1, n_columns = to_indptr.size() - 1;
-    check_offsets(indptr, indices.size(), data.size(), n_rows);
+    const bool is_constant = data.size() == 1 && to_data.size() == 1;  // the value of all entries
+    check_offsets(indptr, indices.size(), is_constant ? indices.size() : data.size(), n_rows);
     require(std::is_sorted(indptr.data(), indptr.data() + n_rows + 1), "indptr must not fall");
     require(to_indices.size() == indices.size() && to_data.size() == data.size(), "the transpose must have as many entries");
     const nb::gil_scoped_release release;
     check_keys(indices, n_columns);
     entries::row_offsets(indices.data(), indices.size(), to_indptr.data(), n_columns);
+    if (is_constant) *to_data.data() = *data.data();
     entries::transpose(indptr.data(), indices.data(), data.data(), n_rows, to_indptr.data(), n_columns,
-                       to_indices.data(), to_data.data(), threads);
+                       to_indices.data(), is_constant ? nullptr : to_data.data(), threads);
 }
 
 void sort_rows(In1<std::int64_t> indptr, Out1<std::int32_t> indices, const std::vector<Anything>& columns, int threads) {

@@ -142,7 +142,8 @@ inline void scatter(const std::int32_t* rows, std::int64_t n, const std::int64_t
     });
 }
 
-// Writes the transpose of a CSR matrix with sorted indices, given the indptr of the result.
+// Writes the transpose of a CSR matrix with sorted indices, given the indptr of the result; without data if to_data is
+// null.
 template <class T>
 void transpose(const std::int64_t* indptr, const std::int32_t* indices, const T* data, std::int64_t n_rows,
                const std::int64_t* to_indptr, std::int64_t n_columns, std::int32_t* to_indices, T* to_data,
@@ -158,7 +159,7 @@ void transpose(const std::int64_t* indptr, const std::int32_t* indices, const T*
             for (; entry < stop && *entry < end; ++entry) {
                 const std::int64_t place = next[*entry - begin]++;
                 to_indices[place] = static_cast<std::int32_t>(row);
-                to_data[place] = data[entry - indices];
+                if (to_data) to_data[place] = data[entry - indices];
             }
         }
     });

@@ -251,9 +251,10 @@ struct Kernels {
     // used, and vectors w and z of k factors and a bias.
     void (*entry_rows)(const Csr<T>&, const T* left, const T* right, std::int64_t k, T* out, std::int64_t begin,
                        std::int64_t end);
-    // Y[begin:end] = A[begin:end] X, with X of shape n_cols x columns; rows of X and Y are `width` numbers apart.
-    void (*matmat_rows)(const Csr<T>&, const T* X, std::int64_t width, std::int64_t columns, T* Y, std::int64_t begin,
-                        std::int64_t end);
+    // Y[begin:end] = A[begin:end] X, with X of shape n_cols x columns; rows are x_step and y_step numbers apart. Where
+    // A has neither data nor codes, each entry is the first of the levels.
+    void (*matmat_rows)(const Csr<T>&, const T* X, std::int64_t x_step, std::int64_t columns, T* Y, std::int64_t y_step,
+                        std::int64_t begin, std::int64_t end);
     // Y[begin:end] = (A' X)[begin:end], with X of shape n_rows x width: the columns begin:end of A.
     void (*rmatmat_cols)(const Csr<T>&, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end);
     // P += V[begin:end]' W[begin:end], with V of shape n x size and W of shape n x width.

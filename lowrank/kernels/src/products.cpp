@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "bindings.hpp"
@@ -28,15 +29,35 @@ void csr_entries(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> out
 
 template <class T>
 void csr_matmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> X, Out2<T> Y, int threads) {
-    const Csr<T> A = csr<T>(indptr, indices, data, Y.shape(0), X.shape(0));
+    const In1<T>* values = std::get_if<In1<T>>(&data);
+    Csr<T> A;
+    if (values && values->size() == 1) {  // the value of all entries
+        check_offsets(indptr, indices.size(), indices.size(), Y.shape(0));
+        A = {indptr.data(), indices.data(), nullptr, static_cast<std::int64_t>(Y.shape(0)),
+             static_cast<std::int64_t>(X.shape(0)), nullptr, values->data()};
+    } else {
+        A = csr<T>(indptr, indices, data, Y.shape(0), X.shape(0));
+    }
     require(X.shape(1) == Y.shape(1), "X and Y must have the same number of columns");
     const std::int64_t width = X.shape(1), panel = 128 / sizeof(T);
     const nb::gil_scoped_release release;
-    // Two cache lines of each row of X at once, so that rows of the next entries are more likely to be in a cache.
-    for (std::int64_t j = 0; j < width; j += panel)
+    // Two cache lines of each row of X at once, so that rows of the next entries are more likely to be in a cache. If
+    // each row is read several times, they are copied next to each other first.
+    const bool copied = width > panel && A.indptr[A.n_rows] >= 4 * A.n_cols;
+    const auto memory = aligned_memory(copied ? A.n_cols * panel * sizeof(T) : 0);
+    for (std::int64_t j = 0; j < width; j += panel) {
+        const std::int64_t columns = std::min(panel, width - j);
+        const T* from = X.data() + j;
+        T* const copy = static_cast<T*>(memory.get());
+        if (copied)
+            on_ranges(A.n_cols, 2048, threads, 0, [&](auto begin, auto end, void*) {
+                for (auto row = begin; row < end; ++row) std::copy_n(from + row * width, columns, copy + row * columns);
+            });
         on_rows(A.indptr, A.n_rows, 16, threads, 0, [&](auto begin, auto end, void*) {
-            kernels<T>().matmat_rows(A, X.data() + j, width, std::min(panel, width - j), Y.data() + j, begin, end);
+            kernels<T>().matmat_rows(A, copied ? copy : from, copied ? columns : width, columns, Y.data() + j, width,
+                                     begin, end);
         });
+    }
 }
 
 // Column boundaries that give each thread about the same number of non-zeros.
@@ -81,6 +102,31 @@ void check_basis(const InRows<T>& V, std::int64_t n) {
     require(static_cast<std::int64_t>(V.shape(0)) == n, "V and W must have the same number of rows");
 }
 
+// A basis in panels: some columns, then others. Panels that are contiguous are read as fast as memory allows, where the
+// rows of one wide array would be too far apart.
+template <class T>
+using Panels = std::vector<InRows<T>>;
+
+// The columns of a panel, and the number of columns before it.
+template <class T>
+struct Panel {
+    const T* rows;
+    std::int64_t stride, size, before;
+};
+
+template <class T>
+std::vector<Panel<T>> panels_of(const Panels<T>& V, std::int64_t n) {
+    std::vector<Panel<T>> panels;
+    std::int64_t before = 0;
+    for (const InRows<T>& columns : V) {
+        check_basis(columns, n);
+        const std::int64_t size = columns.shape(1);
+        panels.push_back({columns.data(), columns.stride(0), size, before});
+        before += size;
+    }
+    return panels;
+}
+
 // `cells` sums over n rows, where add(sum, begin, end) adds those of some rows. The rows are always cut into the same
 // parts, whose sums are added in order, so that results do not depend on the number of threads.
 template <class T, class Add>
@@ -116,62 +162,85 @@ std::unique_ptr<T[]> packed_columns(const T* H, std::int64_t size, std::int64_t 
     return packed;
 }
 
-// W -= V V' W with the columns of V from `first` on and, with `again`, once more with all columns. `inside` receives
-// the coefficients of V, and `gram` the resulting W' W. Each pass computes the sums of the next one while the rows are
-// in the cache.
+// W -= V V' W with the panels of V from `first` on and, with `again`, once more with all panels. `inside` receives the
+// coefficients of V, and `gram` the resulting W' W. Each pass computes the sums of the next one while the rows are in
+// the cache.
 template <class T>
-void project(InRows<T> V, std::int64_t first, bool again, Out2<T> W, Out2<double> inside, Out2<double> gram,
+void project(const Panels<T>& V, std::size_t first, bool again, Out2<T> W, Out2<double> inside, Out2<double> gram,
              int threads) {
-    const std::int64_t n = W.shape(0), width = W.shape(1), size = V.shape(1), stride = V.stride(0), step = 480;
-    check_basis(V, n);
-    require(0 <= first && first <= size, "first must be a column of V");
+    const std::int64_t n = W.shape(0), width = W.shape(1), step = 240;
+    const std::vector<Panel<T>> panels = panels_of(V, n);
+    const std::int64_t size = panels.empty() ? 0 : panels.back().before + panels.back().size;
+    require(first <= panels.size(), "first must be a panel of V");
     require(static_cast<std::int64_t>(inside.shape(0)) == size && gram.shape(0) == W.shape(1) &&
                 inside.shape(1) == W.shape(1) && gram.shape(1) == W.shape(1),
             "inside and gram must have shapes (columns of V, columns of W) and (columns of W, columns of W)");
     const nb::gil_scoped_release release;
     const Kernels<T>& kernel = kernels<T>();
+    using Part = std::span<const Panel<T>>;
+    const auto add_coefficients = [&](Part part, T* sum, std::int64_t begin, std::int64_t end) {
+        for (const Panel<T>& panel : part)
+            kernel.coefficient_rows(panel.rows, panel.stride, panel.size, W.data(), width,
+                                    sum + (panel.before - part.front().before) * width, begin, end);
+    };
+    const Part all(panels);
+    Part used = all.subspan(first);
+    const std::int64_t unused = used.empty() ? size : used.front().before;
     std::fill_n(inside.data(), size * width, 0.0);
-    std::vector<double> part = sums_over_rows<T>(
-        n, (size - first) * width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
-            kernel.coefficient_rows(V.data() + first, stride, size - first, W.data(), width, sum, begin, end);
+    std::vector<double> sums = sums_over_rows<T>(
+        n, (size - unused) * width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
+            for (; begin < end; begin += step) add_coefficients(used, sum, begin, std::min(begin + step, end));
         });
     for (bool last = !again;; last = true) {
-        const std::vector<T> H(part.begin(), part.end());
-        for (std::size_t cell = 0; cell < H.size(); ++cell) inside.data()[first * width + cell] += H[cell];
-        const auto packed = packed_columns<T>(H.data(), size - first, width, -1);
-        const T* following = last ? W.data() : V.data();
-        const std::int64_t columns = last ? width : size, rows = last ? width : stride;
-        part = sums_over_rows<T>(n, columns * width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
+        const std::vector<T> H(sums.begin(), sums.end());
+        double* into = inside.data() + size * width - H.size();
+        for (const T coefficient : H) *into++ += coefficient;
+        std::vector<std::unique_ptr<T[]>> packed;
+        for (const Panel<T>& panel : used)
+            packed.push_back(packed_columns<T>(&H[(panel.before - used.front().before) * width], panel.size, width, -1));
+        const Panel<T> block{W.data(), width, width, 0};
+        const Part following = last ? Part(&block, 1) : all;
+        sums = sums_over_rows<T>(n, (last ? width : size) * width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
             for (; begin < end; begin += step) {
                 const std::int64_t stop = std::min(begin + step, end);
-                kernel.add_product_rows(V.data() + first, stride, size - first, packed.get(), width, W.data(), begin,
-                                        stop);
-                kernel.coefficient_rows(following, rows, columns, W.data(), width, sum, begin, stop);
+                for (std::size_t i = 0; i < used.size(); ++i)
+                    kernel.add_product_rows(used[i].rows, used[i].stride, used[i].size, packed[i].get(), width, W.data(),
+                                            begin, stop);
+                add_coefficients(following, sum, begin, stop);
             }
         });
         if (last) break;
-        first = 0;
+        used = all;
     }
-    std::copy(part.begin(), part.end(), gram.data());
+    std::copy(sums.begin(), sums.end(), gram.data());
 }
 
-// W = V H, for a contiguous W or, if it starts where V does, for the first columns of V.
+// W = V H, for a contiguous W or, if it starts where V does, for the first columns of the only panel of V.
 template <class T>
-void multiply(InRows<T> V, In2<T> H, nb::ndarray<T, nb::ndim<2>, nb::device::cpu> W, int threads) {
-    const std::int64_t n = W.shape(0), width = W.shape(1), size = V.shape(1), stride = V.stride(0), step = 240;
-    const bool in_place = W.data() == V.data();
-    check_basis(V, n);
-    require(H.shape(0) == V.shape(1) && H.shape(1) == W.shape(1), "H must have shape (columns of V, columns of W)");
-    require(W.size() == 0 || ((width == 1 || W.stride(1) == 1) && (n == 1 || W.stride(0) == (in_place ? stride : width))),
+void multiply(const Panels<T>& V, In2<T> H, nb::ndarray<T, nb::ndim<2>, nb::device::cpu> W, int threads) {
+    const std::int64_t n = W.shape(0), width = W.shape(1), step = 240;
+    const std::vector<Panel<T>> panels = panels_of(V, n);
+    require(!panels.empty(), "V must have a panel");
+    const bool in_place = panels.size() == 1 && W.data() == panels[0].rows;
+    require(static_cast<std::int64_t>(H.shape(0)) == panels.back().before + panels.back().size && H.shape(1) == W.shape(1),
+            "H must have shape (columns of V, columns of W)");
+    require(W.size() == 0 || ((width == 1 || W.stride(1) == 1) &&
+                              (n == 1 || W.stride(0) == (in_place ? panels[0].stride : width))),
             "W must be contiguous, or the first columns of V");
     const nb::gil_scoped_release release;
-    const auto packed = packed_columns<T>(H.data(), size, width, 1);
+    std::vector<std::unique_ptr<T[]>> packed;
+    for (const Panel<T>& panel : panels)
+        packed.push_back(packed_columns<T>(H.data() + panel.before * width, panel.size, width, 1));
     on_ranges(n, step, threads, in_place ? step * width * sizeof(T) : 0, [&](auto begin, auto end, void* memory) {
         T* to = W.data() + begin * W.stride(0);
         T* rows = in_place ? static_cast<T*>(memory) : to;
-        kernels<T>().multiply_rows(V.data() + begin * stride, stride, size, packed.get(), width, rows, 0, end - begin);
+        for (std::size_t i = 0; i < panels.size(); ++i) {
+            const auto [first, stride, size, before] = panels[i];
+            const auto product = i == 0 ? kernels<T>().multiply_rows : kernels<T>().add_product_rows;
+            product(first + begin * stride, stride, size, packed[i].get(), width, rows, 0, end - begin);
+        }
         for (std::int64_t row = 0; in_place && row < end - begin; ++row)
-            std::copy_n(rows + row * width, width, to + row * stride);
+            std::copy_n(rows + row * width, width, to + row * W.stride(0));
     });
 }
 
@@ -214,8 +283,11 @@ void place(In2<T> W, nb::ndarray<T, nb::ndim<2>, nb::device::cpu> V, int threads
         if (across == 1)
             for (auto row = begin; row < end; ++row) std::copy_n(from + row * width, width, to + row * V.stride(0));
         else
-            for (std::int64_t j = 0; j < width; ++j)
-                for (auto row = begin; row < end; ++row) to[row * V.stride(0) + j * across] = from[row * width + j];
+            for (auto next = begin; begin < end; begin = next) {  // a few rows, which stay in the first-level cache
+                next = std::min(begin + 32, end);
+                for (std::int64_t j = 0; j < width; ++j)
+                    for (auto row = begin; row < next; ++row) to[row * V.stride(0) + j * across] = from[row * width + j];
+            }
     });
 }
 

@@ -13,15 +13,17 @@ namespace lowrank::LOWRANK_ISA {
 
 inline constexpr std::int64_t spmm_prefetch_distance = 32;
 
-template <class T, int N, int Cols>
-inline void matmat_chunk(const Csr<T> A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
+// Rows of X and Y are `x_step` and `y_step` numbers apart; value(row, p) is the value of entry p of A.
+template <class T, int N, int Cols, class Value>
+inline void matmat_chunk(const Csr<T> A, const Value value, const T* X, std::int64_t x_step, T* Y, std::int64_t y_step,
+                         std::int64_t begin, std::int64_t end) {
     constexpr int line = 64 / static_cast<int>(sizeof(T));
     const std::int64_t last = A.indptr[end] - spmm_prefetch_distance - 2;
     for (std::int64_t row = begin; row < end; ++row) {
         Vec<T, N> acc[Cols] = {}, odd[Cols] = {};  // two sums, since each addition waits for the previous one
         const auto add = [&](std::int64_t p, Vec<T, N>(&sum)[Cols]) __attribute__((always_inline)) {
-            const T* x = X + A.indices[p] * width;
-            const Vec<T, N> a = broadcast<T, N>(A.value(row, p));
+            const T* x = X + A.indices[p] * x_step;
+            const Vec<T, N> a = broadcast<T, N>(value(row, p));
             for (int c = 0; c < Cols; ++c) sum[c] = add_product<T, N>(sum[c], a, load<T, N>(x + c * N));
         };
         const std::int64_t stop = A.indptr[row + 1];
@@ -29,14 +31,14 @@ inline void matmat_chunk(const Csr<T> A, const T* X, std::int64_t width, T* Y, s
         for (; p + 2 <= stop; p += 2) {
             const std::int32_t* ahead = A.indices + (p <= last ? p + spmm_prefetch_distance : p);
             for (int j = 0; j < Cols * N; j += line) {
-                __builtin_prefetch(X + ahead[0] * width + j);
-                __builtin_prefetch(X + ahead[1] * width + j);
+                __builtin_prefetch(X + ahead[0] * x_step + j);
+                __builtin_prefetch(X + ahead[1] * x_step + j);
             }
             add(p, acc);
             add(p + 1, odd);
         }
         if (p < stop) add(p, acc);
-        for (int c = 0; c < Cols; ++c) store<T, N>(Y + row * width + c * N, acc[c] + odd[c]);
+        for (int c = 0; c < Cols; ++c) store<T, N>(Y + row * y_step + c * N, acc[c] + odd[c]);
     }
 }
 
@@ -83,11 +85,16 @@ inline void for_each_chunk(std::int64_t width, const Chunk& chunk) {
 }
 
 template <class T>
-void matmat_rows(const Csr<T>& A, const T* X, std::int64_t width, std::int64_t columns, T* Y, std::int64_t begin,
-                 std::int64_t end) {
-    for_each_chunk<T>(columns, [&]<int N, int Cols>(std::int64_t j) {
-        matmat_chunk<T, N, Cols>(A, X + j, width, Y + j, begin, end);
-    });
+void matmat_rows(const Csr<T>& A, const T* X, std::int64_t x_step, std::int64_t columns, T* Y, std::int64_t y_step,
+                 std::int64_t begin, std::int64_t end) {
+    const auto add = [&](const auto value) {
+        for_each_chunk<T>(columns, [&]<int N, int Cols>(std::int64_t j) {
+            matmat_chunk<T, N, Cols>(A, value, X + j, x_step, Y + j, y_step, begin, end);
+        });
+    };
+    if (A.data) add([data = A.data](std::int64_t, std::int64_t p) { return data[p]; });
+    else if (A.codes) add([&A](std::int64_t row, std::int64_t p) { return A.value(row, p); });
+    else add([value = *A.levels](std::int64_t, std::int64_t) { return value; });
 }
 
 template <class T>
