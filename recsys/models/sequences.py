@@ -86,7 +86,28 @@ def sequences_of_events(ratings: Ratings) -> Sequences:
         visits = visits.take(is_visit)
         weights = weights[is_visit]
     weights /= weights.mean(dtype=np.float64) if len(weights) else 1
-    return Sequences(visits.indptr, visits.items, weights)
+    order = _shuffled_ties(visits, ratings.in_time_order)
+    return Sequences(visits.indptr, visits.items[order], weights[order])
+
+
+def _shuffled_ties(events: Events, in_time_order: Mask | None) -> Longs:
+    """Return an order in which events of one second are shuffled, where rows have none.
+
+    Otherwise, the regressions would learn the order of the ids.
+    """
+    order = np.arange(len(events))
+    if events.seconds is None or in_time_order is None or in_time_order.all():
+        return order
+    users = events.users
+    is_same = (users[1:] == users[:-1]) & (events.seconds[1:] == events.seconds[:-1])
+    is_first = np.append(True, ~is_same)[: len(order)]
+    is_tied = ~is_first
+    is_tied[:-1] |= is_same
+    tied = np.flatnonzero(is_tied & ~in_time_order[users])
+    groups = np.cumsum(is_first)[tied]
+    draws = np.random.default_rng(0).random(len(tied))
+    order[tied] = tied[np.lexsort((draws, groups))]
+    return order
 
 
 def latest_places(sequences: Sequences) -> Longs:

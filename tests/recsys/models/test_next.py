@@ -193,6 +193,20 @@ def test_two_events_of_one_item_in_the_same_second_are_one():
     np.testing.assert_array_equal(one.items, other.items)
 
 
+def test_ties_of_rows_without_order_are_shuffled_and_others_are_not():
+    start = 1_500_000_000
+    visits = ((1, start), (2, start), (3, start + 60))
+    rows = [(user, *visit) for user in range(200) for visit in visits]
+    in_order = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    ratings = Ratings.from_frame(in_order, implicit=True)
+    first = sequences_of_events(ratings).items[::3]
+    assert (first == 0).all()
+    reversed_rows = Ratings.from_frame(in_order[::-1], implicit=True)
+    shuffled = sequences_of_events(reversed_rows)
+    assert 60 < np.count_nonzero(shuffled.items[::3] == 0) < 140
+    assert (shuffled.items[2::3] == 2).all()
+
+
 def test_without_times_the_error_names_the_option_and_another_model():
     frame = make_events().drop("timestamp")
     with pytest.raises(DataError, match=r"no timestamps; name their column .*ease"):
