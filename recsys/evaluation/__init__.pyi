@@ -16,8 +16,8 @@ from .monitoring import Monitoring as Monitoring
 from .monitoring import monitor as monitor
 from .report import html_report as html_report
 from .results import Evaluation as Evaluation
-from .results import Settings as Settings
-from .results import SplitInfo as SplitInfo
+from .settings import Settings as Settings
+from .settings import SplitInfo as SplitInfo
 from .split_files import SharedTest as SharedTest
 from .split_files import fingerprint as fingerprint
 from .split_files import fold_pairs as fold_pairs

@@ -32,12 +32,11 @@ from recsys.evaluation.positions import Positions
 from recsys.evaluation.results import (
     Evaluation,
     Measurement,
-    Settings,
-    SplitInfo,
     fold_values,
     joined,
     summarize,
 )
+from recsys.evaluation.settings import Settings, SplitInfo
 from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Repeats, Split
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, Step, predicted_ratings

@@ -11,13 +11,22 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import chain, combinations, product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import polars as pl
 
-from recsys.errors import DataError, check_whole
+import recsys
+from recsys.errors import DataError
+from recsys.evaluation.latex import latex_table
 from recsys.evaluation.metrics import Metric
+from recsys.evaluation.saved import (
+    EvaluationDocument,
+    MetricFacts,
+    load_evaluation,
+    save_evaluation,
+)
+from recsys.evaluation.settings import Settings, SplitInfo
 from recsys.evaluation.statistics import (
     Ratio,
     bootstrap,
@@ -77,48 +86,20 @@ _OF_FOLDS = {
     "value": pl.Float64,
 }
 
+_LABEL = {"model": pl.String}
+_FRAMES: dict[str, dict[str, Any]] = {
+    "table": _LABEL | {"users": pl.Int64},
+    "metrics": _MEASURED,
+    "comparisons": _COMPARED,
+    "per_user": _LABEL,
+    "residuals": _LABEL | _BINS,
+    "folds": _OF_FOLDS,
+}
+"""Frames of an `Evaluation`, with the columns that all have."""
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _FORM = re.compile(
     r"\s*(?P<name>[^\s<>=]+)\s*(?:(?P<sign>[<>]=?)\s*(?P<bound>\S+)|worse)\s*"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Arguments of `evaluate` other than models, metrics and data; `ns` are in ascending order."""
-
-    ns: tuple[int, ...]
-    relevant_from: float | None = None
-    candidates: int | None = None
-    new: Literal["drop", "keep"] = "drop"
-    resamples: int = 1000
-    confidence: float = 0.95
-    random_state: int = 0
-    diversity: float = 0.0
-    positions: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.ns:
-            raise DataError("n must be a number or several; got none.")
-        if self.new not in ("drop", "keep"):
-            raise DataError(f"new must be 'drop' or 'keep'; got {self.new!r}.")
-        check_whole("resamples", self.resamples, 0)
-        if not 0 < self.confidence < 1:
-            raise DataError(
-                f"confidence must be between 0 and 1; got {self.confidence}."
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class SplitInfo:
-    """Description of a split, without its ratings."""
-
-    method: str
-    parameters: dict[str, Any]
-    description: str
-    counts: dict[str, int]
-    repeats: str = "drop"
-    implicit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,10 +277,31 @@ class Evaluation:
         ----------
         metrics : sequence of str, optional
             Names such as "rmse" and "ndcg@10"; by default those that have a direction.
-        """
-        from recsys.evaluation.latex import latex_table  # which imports this module
 
-        return latex_table(self, metrics)
+        Raises
+        ------
+        DataError
+            If a metric was not measured.
+        """
+        values = self.to_frame()
+        measured = [name for name in self.table.columns if name in {*values["metric"]}]
+        directions = {
+            name: self.measured[name.partition("@")[0]].direction for name in measured
+        }
+        if metrics is None:
+            metrics = [name for name in measured if directions[name]]
+        for name in metrics:
+            if name not in measured:
+                raise DataError(
+                    f"There is no metric {name!r}; the evaluation has "
+                    f"{', '.join(measured)}."
+                )
+        return latex_table(
+            values,
+            self.comparisons,
+            {name: directions[name] for name in metrics},
+            self.held_out,
+        )
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the results in a new directory, for `load` and `recsys evaluate PATH`.
@@ -309,9 +311,22 @@ class Evaluation:
         DataError
             If the directory exists, and is not a saved evaluation to `overwrite`.
         """
-        from recsys.evaluation.saved import save_evaluation  # which imports this module
-
-        save_evaluation(self, path, overwrite=overwrite)
+        document = EvaluationDocument(
+            package_version=recsys.__version__,
+            settings=self.settings,
+            splits=self.splits,
+            counts=self.counts,
+            fingerprint=self.fingerprint,
+            timed=self.timed,
+            steps=self.steps,
+            measured={
+                name: MetricFacts(metric.definition, metric.direction)
+                for name, metric in self.measured.items()
+            },
+            parameters=self.parameters,
+        )
+        frames = {name: getattr(self, name) for name in _FRAMES}
+        save_evaluation(document, frames, path, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
@@ -322,9 +337,20 @@ class Evaluation:
         DataError
             If the directory is not a saved evaluation, or is damaged.
         """
-        from recsys.evaluation.saved import load_evaluation  # which imports this module
-
-        return load_evaluation(path)
+        document, frames = load_evaluation(path, _FRAMES)
+        return cls(
+            **frames,
+            steps=document.steps,
+            measured={
+                name: facts.metric(name) for name, facts in document.measured.items()
+            },
+            settings=document.settings,
+            splits=document.splits,
+            counts=document.counts,
+            fingerprint=document.fingerprint,
+            parameters=document.parameters,
+            timed=document.timed,
+        )
 
     @property
     def held_out(self) -> str:
@@ -347,20 +373,6 @@ class Evaluation:
         later = "" if first.method in _IN_TIME else ", and later ratings"
         models = " and ".join(self.timed)
         return text + self.worded(f"; times of test ratings{later} known to ") + models
-
-
-def empty_frames() -> dict[str, pl.DataFrame]:
-    """Return the frames of an `Evaluation` without rows, with the columns that all have."""
-    label = {"model": pl.String}
-    schemas: dict[str, Any] = {
-        "table": label | {"users": pl.Int64},
-        "metrics": _MEASURED,
-        "comparisons": _COMPARED,
-        "per_user": label,
-        "residuals": label | _BINS,
-        "folds": _OF_FOLDS,
-    }
-    return {name: pl.DataFrame(schema=schema) for name, schema in schemas.items()}
 
 
 def fold_values(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,10 +18,9 @@ import polars as pl
 from msgspec import Struct
 from polars.exceptions import PolarsError
 
-import recsys
 from recsys.errors import DataError
 from recsys.evaluation.metrics import METRICS, Metric
-from recsys.evaluation.results import Evaluation, Settings, SplitInfo, empty_frames
+from recsys.evaluation.settings import Settings, SplitInfo
 from recsys.models.base import Step
 from recsys.saving import model_file
 from recsys.saving.arrays import FORMAT_VERSION, DamageError
@@ -28,30 +28,39 @@ from recsys.saving.storage import complete_directory, obstacle
 
 MANIFEST = "evaluation.json"
 _FORMAT: Literal["recsys-evaluation"] = "recsys-evaluation"
-_FRAMES = ("table", "metrics", "comparisons", "per_user", "residuals", "folds")
-_FILES = re.compile(rf"{re.escape(MANIFEST)}|({'|'.join(_FRAMES)})\.parquet")
+_FILES = re.compile(rf"{re.escape(MANIFEST)}|[a-z_]+\.parquet")
 
 
-class _MetricFacts(Struct, frozen=True):
+class MetricFacts(Struct, frozen=True):
     """A metric without its function."""
 
     definition: str
     direction: int
 
+    def metric(self, name: str) -> Metric:
+        """Return the metric of a name; the function of a custom one is not saved."""
+        if name in METRICS:
+            return METRICS[name]
 
-class _Document(Struct, frozen=True, kw_only=True):
+        def of_lists(lists: Any) -> Any:
+            raise DataError(f"The function of the metric {name} is not saved.")
+
+        return Metric(name, of_lists, self.definition, self.direction)
+
+
+class EvaluationDocument(Struct, frozen=True, kw_only=True):
     """Contents of evaluation.json: all of an `Evaluation` but its frames."""
 
     format: Literal["recsys-evaluation"] = _FORMAT
     format_version: Literal[4] = FORMAT_VERSION
     package_version: str = ""
     settings: Settings
-    splits: list[SplitInfo]
+    splits: tuple[SplitInfo, ...]
     counts: dict[str, int]
     fingerprint: str
-    timed: list[str]
-    steps: dict[str, list[Step]]
-    measured: dict[str, _MetricFacts]
+    timed: tuple[str, ...]
+    steps: dict[str, tuple[Step, ...]]
+    measured: dict[str, MetricFacts]
     parameters: dict[str, dict[str, bool | int | float | str | None]]
 
 
@@ -61,7 +70,13 @@ def is_evaluation(path: str | Path) -> bool:
     return file.is_file() and _FORMAT.encode() in file.read_bytes()[:1000]
 
 
-def save_evaluation(found: Evaluation, path: str | Path, *, overwrite: bool) -> None:
+def save_evaluation(
+    document: EvaluationDocument,
+    frames: Mapping[str, pl.DataFrame],
+    path: str | Path,
+    *,
+    overwrite: bool,
+) -> None:
     """Save an evaluation; see `Evaluation.save`.
 
     Raises
@@ -69,26 +84,11 @@ def save_evaluation(found: Evaluation, path: str | Path, *, overwrite: bool) -> 
     DataError
     """
     check_target(path, overwrite=overwrite)
-    metrics = {
-        name: _MetricFacts(metric.definition, metric.direction)
-        for name, metric in found.measured.items()
-    }
-    document = _Document(
-        package_version=recsys.__version__,
-        settings=found.settings,
-        splits=[*found.splits],
-        counts=found.counts,
-        fingerprint=found.fingerprint,
-        timed=[*found.timed],
-        steps={label: [*steps] for label, steps in found.steps.items()},
-        measured=metrics,
-        parameters=found.parameters,
-    )
     with complete_directory(
         path, "evaluation", DataError, overwrite=overwrite
     ) as folder:
-        for name in _FRAMES:
-            getattr(found, name).write_parquet(folder / f"{name}.parquet")
+        for name, frame in frames.items():
+            frame.write_parquet(folder / f"{name}.parquet")
         (folder / MANIFEST).write_bytes(model_file.to_json(document))
 
 
@@ -107,8 +107,10 @@ def check_target(path: str | Path, *, overwrite: bool = False) -> None:
         raise DataError(f"The evaluation cannot be saved in {path}: {problem}")
 
 
-def load_evaluation(path: str | Path) -> Evaluation:
-    """Load an evaluation; see `Evaluation.load`.
+def load_evaluation(
+    path: str | Path, schemas: Mapping[str, Mapping[str, Any]]
+) -> tuple[EvaluationDocument, dict[str, pl.DataFrame]]:
+    """Load an evaluation; see `Evaluation.load`. `schemas` has columns that a frame must have.
 
     Raises
     ------
@@ -124,55 +126,30 @@ def load_evaluation(path: str | Path) -> Evaluation:
         )
     try:
         content = model_file.read_document(folder, MANIFEST)
-        document = model_file.checked(content, _Document, MANIFEST)
-        frames = {name: _frame(folder, name) for name in _FRAMES}
+        document = model_file.checked(content, EvaluationDocument, MANIFEST)
+        frames = {name: _frame(folder, name, schemas[name]) for name in schemas}
         _check(document, frames)
     except (DamageError, PolarsError, OSError) as error:
         raise DataError(f"{path} is damaged: {error}.") from None
-    return Evaluation(
-        **frames,
-        steps={label: tuple(steps) for label, steps in document.steps.items()},
-        measured={
-            name: _metric(name, facts) for name, facts in document.measured.items()
-        },
-        settings=document.settings,
-        splits=tuple(document.splits),
-        counts=document.counts,
-        fingerprint=document.fingerprint,
-        parameters=document.parameters,
-        timed=tuple(document.timed),
-    )
+    return document, frames
 
 
-def _frame(folder: Path, name: str) -> pl.DataFrame:
+def _frame(folder: Path, name: str, schema: Mapping[str, Any]) -> pl.DataFrame:
     """Return a saved frame, which has the columns that it must have."""
     frame = pl.read_parquet(folder / f"{name}.parquet", use_pyarrow=False)
-    for column, dtype in empty_frames()[name].schema.items():
+    for column, dtype in schema.items():
         if frame.schema.get(column) != dtype:
             raise DamageError(f"{name}.parquet lacks the column {column} of {dtype}")
     return frame
 
 
-def _check(document: _Document, frames: dict[str, pl.DataFrame]) -> None:
+def _check(document: EvaluationDocument, frames: Mapping[str, pl.DataFrame]) -> None:
     """Check that the frames are of the models and metrics of the document."""
     models = {*frames["table"]["model"]}
     kinds = {*frames["metrics"]["kind"]}
     if not document.splits or models != document.parameters.keys():
         raise DamageError(f"the models of table.parquet are not those of {MANIFEST}")
     if not kinds <= document.measured.keys():
-        raise DamageError(
-            f"metrics.parquet has metrics that {MANIFEST} does not describe"
-        )
+        raise DamageError(f"metrics.parquet has metrics that {MANIFEST} lacks")
     if not {*frames["metrics"]["model"]} <= models:
         raise DamageError("metrics.parquet has other models than table.parquet")
-
-
-def _metric(name: str, facts: _MetricFacts) -> Metric:
-    """Return the metric of a name; the function of a custom one is not saved."""
-    if name in METRICS:
-        return METRICS[name]
-
-    def of_lists(lists: Any) -> Any:
-        raise DataError(f"The function of the metric {name} is not saved.")
-
-    return Metric(name, of_lists, facts.definition, facts.direction)

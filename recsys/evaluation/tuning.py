@@ -27,7 +27,7 @@ from recsys.evaluation.experiment import (
     with_history,
 )
 from recsys.evaluation.metrics import METRICS, mae, rmse
-from recsys.evaluation.results import Settings
+from recsys.evaluation.settings import Settings
 from recsys.evaluation.splits import RatingsLike, Split, default_split
 from recsys.messages import counted
 from recsys.models.base import Model, Step, predicted_ratings

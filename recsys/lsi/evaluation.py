@@ -16,11 +16,10 @@ from recsys.evaluation.metrics import METRICS
 from recsys.evaluation.results import (
     Evaluation,
     Measurement,
-    Settings,
-    SplitInfo,
     fold_values,
     summarize,
 )
+from recsys.evaluation.settings import Settings, SplitInfo
 from recsys.lsi.search import METHODS
 from recsys.messages import counted
 from recsys.readers.judgements import Judgements, places_of

@@ -1,0 +1,46 @@
+"""Settings of an evaluation, and descriptions of its splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from recsys.errors import DataError, check_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Arguments of `evaluate` other than models, metrics and data; `ns` are in ascending order."""
+
+    ns: tuple[int, ...]
+    relevant_from: float | None = None
+    candidates: int | None = None
+    new: Literal["drop", "keep"] = "drop"
+    resamples: int = 1000
+    confidence: float = 0.95
+    random_state: int = 0
+    diversity: float = 0.0
+    positions: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.ns:
+            raise DataError("n must be a number or several; got none.")
+        if self.new not in ("drop", "keep"):
+            raise DataError(f"new must be 'drop' or 'keep'; got {self.new!r}.")
+        check_whole("resamples", self.resamples, 0)
+        if not 0 < self.confidence < 1:
+            raise DataError(
+                f"confidence must be between 0 and 1; got {self.confidence}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitInfo:
+    """Description of a split, without its ratings."""
+
+    method: str
+    parameters: dict[str, Any]
+    description: str
+    counts: dict[str, int]
+    repeats: str = "drop"
+    implicit: bool = False
