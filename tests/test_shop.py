@@ -162,6 +162,7 @@ def test_the_day_of_a_shop(tmp_path, monkeypatch, postgres, database):
         code, messages = service.stop()
     assert code == 0, messages
     assert "visitor-1" not in Path("events.jsonl").read_text()
+    run("update", "models/second", "--item-table", products, "--force")
     run(*lists)
     written = pl.DataFrame(
         database("SELECT customer_id, sku, version FROM offers"),
