@@ -31,7 +31,7 @@ def read_catalogue(
     ----------
     source : path, address or frame
     ratings : Ratings
-        Ratings of the model, whose ids those of the catalogue may be.
+        Ratings of the model, whose items the catalogue has.
     reading : mapping
         Options with which the ratings were read.
     earlier : Features, optional

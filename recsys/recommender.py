@@ -30,8 +30,7 @@ from recsys.models.registry import make_model
 from recsys.placement import Placement, placement
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
-from recsys.ranking.filters import BlockLike
-from recsys.ranking.lists import ColdUser, Fill, ListOptions
+from recsys.ranking.lists import BlockLike, ColdUser, Fill, ListOptions
 from recsys.ranking.rerank import column_of_items, prepare_lists, similar_lists
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import TableSource, as_ratings

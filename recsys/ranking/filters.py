@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,17 +15,14 @@ from numpy.typing import NDArray
 from lowrank.kernels import row_places
 from recsys.data.columns import of_roles
 from recsys.data.features import Features
-from recsys.data.frames import FrameLike, listed
+from recsys.data.frames import listed
 from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.messages import close_matches, did_you_mean
 from recsys.models.parts import Indices, Mask
-from recsys.ranking.lists import ListOptions
+from recsys.ranking.lists import BlockLike, ListOptions
 from recsys.ranking.topn import CsrPairs
-
-BlockLike: TypeAlias = "IdsLike | FrameLike | Mapping[Any, IdsLike]"
-"""Items to block for everyone; or for each user, as a frame of users and items or a mapping."""
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 # Subqueries can read files. Backslashes, comments and dollars can hide a subquery from `_TEXT`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from recsys.declarations import Declaration, Kind
 from recsys.errors import DataError
@@ -16,8 +16,11 @@ from recsys.errors import DataError
 if TYPE_CHECKING:
     import polars as pl
 
+    from recsys.data.frames import FrameLike
     from recsys.data.ids import IdsLike
-    from recsys.ranking.filters import BlockLike
+
+BlockLike: TypeAlias = "IdsLike | FrameLike | Mapping[Any, IdsLike]"
+"""Items to block for everyone; or for each user, as a frame of users and items or a mapping."""
 
 ColdUser = Literal["error", "popular"]
 Fill = Literal["none", "popular"]
@@ -139,7 +142,7 @@ class ListOptions:
         return not any(map(self._is_set, DEFAULTS))
 
     def of_items(self) -> ListOptions:
-        """Return the options, which are to be those of lists of similar items.
+        """Return the options after a check that lists of similar items have them.
 
         Raises
         ------

@@ -154,7 +154,7 @@ class _ByName:
 
 
 def _settings(model: str | Settings, settings: Mapping[str, Any]) -> Settings:
-    """Return settings as they are, or those of a path with other fields."""
+    """Return settings as they are, or the settings of a model at a path."""
     return model if isinstance(model, Settings) else Settings(str(model), **settings)
 
 
