@@ -70,7 +70,7 @@ class SplitOptions:
     )
     last: int | None = cli.declared(
         "K",
-        "Number of ratings of each user to hold out by leave-last.",
+        "Number of ratings of each user to test: the last by leave-last, the next by time.",
         type=click.IntRange(min=1),
         show_default=str(_DEFAULTS["last"]),
     )
@@ -110,8 +110,11 @@ class SplitOptions:
             methods = [
                 method for method, (_, option, _) in SPLITS.items() if option == name
             ]
+            if name == "last":
+                methods = ["leave-last", "time"]
             # Without a method, the split is by time or at random: both take a fraction.
-            fits = self.method in methods or (self.method is None and "time" in methods)
+            by_default = self.method is None and name == "test_fraction"
+            fits = self.method in methods or by_default
             if getattr(self, name) is not None and not fits:
                 flag = f"--{name.replace('_', '-')}"
                 raise click.UsageError(
@@ -142,6 +145,8 @@ def make_splits(
     function, option, is_random = SPLITS[splitting.method]
     size = getattr(splitting, option) or _DEFAULTS[option]
     options: dict[str, Any] = {"random_state": seed} if is_random else {}
+    if splitting.method == "time":
+        options["k"] = splitting.last
     # Only these cut between events of one pair; others hold out whole pairs.
     if splitting.method in ("time", "leave-last", "sessions"):
         options["repeats"] = splitting.repeats or "drop"

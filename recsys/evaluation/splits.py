@@ -16,7 +16,7 @@ from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.data.times import Moment, moment, shown_time
 from recsys.errors import DataError, check_choice, check_whole
 from recsys.messages import counted, worded
-from recsys.models.holdout import last_events
+from recsys.models.holdout import last_events, next_events
 from recsys.readers import as_ratings
 
 NOTHING_KNOWN = (
@@ -146,6 +146,8 @@ class Split:
         events = "event" if k == 1 else f"{k} events"
         if self.repeats == "drop":
             events += " whose item is new to the user"
+        if self.method == "time" and "k" in self.parameters:
+            template = "each user's next {events}, since {moment}"
         moment = shown_time(self.parameters.get("cut", 0))
         text = template.format(**self.parameters, moment=moment, events=events)
         return worded(text, implicit=self.train.implicit)
@@ -295,6 +297,7 @@ def time_split(
     test_fraction: float = FRACTION,
     *,
     cut: Moment | None = None,
+    k: int | None = None,
     repeats: Repeats = "drop",
 ) -> Split:
     """Hold out the newest events, so that models learn from the past only.
@@ -312,6 +315,9 @@ def time_split(
     cut : int, str, date or datetime, optional
         Point in time from which events are held out, instead of a share: seconds since 1970-01-01
         UTC, or a date or time such as "2015-01-01".
+    k : int, optional
+        Number of the next events of each user to test, by default all later ones. With
+        ``repeats="drop"``, only events whose item is new to the user are counted.
     repeats : {"drop", "keep"}
         Whether to leave out test pairs that the training part has.
 
@@ -347,7 +353,12 @@ def time_split(
             f"{times.min()} and {times.max()}."
         )
     parameters = {"test_fraction": test_fraction, "cut": cut}
-    return _split_events(data, held_out, "time", parameters, repeats)
+    tested = held_out
+    if k is not None:
+        check_whole("k", k, 1)
+        parameters["k"] = k
+        tested = next_events(data, held_out, k, only_new=repeats == "drop")
+    return _split_events(data, held_out, "time", parameters, repeats, tested)
 
 
 def sessions_split(
@@ -417,8 +428,9 @@ def _split_events(
     method: str,
     parameters: dict[str, Any],
     repeats: Repeats,
+    tested: Mask | None = None,
 ) -> Split:
-    """Return the split that holds out the marked events.
+    """Return the split that holds out the marked events, and tests them or the `tested` ones.
 
     Raises
     ------
@@ -428,7 +440,7 @@ def _split_events(
     check_choice("repeats", repeats, get_args(Repeats))
     train = ratings.of_events(~held_out)
     # Metrics count interactions without weights, so the test part does not age.
-    test = ratings.of_events(held_out, aged=False)
+    test = ratings.of_events(held_out if tested is None else tested, aged=False)
     n_known = 0
     if repeats == "drop":
         test, n_known = without_pairs_of(train, test)

@@ -216,6 +216,27 @@ def last_events(ratings: Ratings, k: int, random_state: int, *, only_new: bool) 
     return is_last
 
 
+def next_events(ratings: Ratings, is_later: Mask, k: int, *, only_new: bool) -> Mask:
+    """Mark the first k later events of each user.
+
+    With `only_new`, only events whose item is new to the user are counted and marked.
+    """
+    log = ratings.log
+    order = event_order(ratings, 0)
+    counts = is_later[order]
+    if only_new:
+        pairs = log.users[order] * np.int64(ratings.n_items) + log.items[order]
+        is_first = np.zeros(len(log), np.bool_)
+        is_first[np.unique(pairs, return_index=True)[1]] = True
+        counts &= is_first
+    running = np.cumsum(counts)
+    before = np.append(0, running)[log.indptr[:-1]]
+    position = running - np.repeat(before, np.diff(log.indptr))
+    is_next = np.zeros(len(log), np.bool_)
+    is_next[order] = counts & (position <= k)
+    return is_next
+
+
 def _pairs(ratings: Ratings) -> Longs:
     """Return a number for each pair of user and item."""
     users = ratings.user_index_of_nonzeros().astype(np.int64)

@@ -308,3 +308,39 @@ def test_a_saved_model_has_no_positions(tmp_path: Path) -> None:
     source = [str(tmp_path / "model"), "--test", str(tmp_path / "test.csv")]
     result = CliRunner().invoke(cli, ["evaluate", *source, "--positions"])
     assert "--positions does not apply to a saved model" in result.output
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), k=st.integers(1, 3), keep=st.booleans())
+def test_a_split_by_time_tests_the_next_items_of_each_user(
+    seed: int, k: int, keep: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = [(int(rng.integers(6)), int(rng.integers(8)), time) for time in range(60)]
+    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    repeats = "keep" if keep else "drop"
+    split = recsys.time_split(frame, 0.5, k=k, repeats=repeats)
+    expected = set()
+    for user in range(6):
+        before = [item for u, item, time in rows if u == user and time < 30]
+        seen, n = set() if keep else {*before}, 0
+        for u, item, time in rows:
+            if u != user or time < 30 or n == k or (not keep and item in seen):
+                continue
+            n += 1
+            seen.add(item)
+            expected.add((user, item))
+    assert {row[:2] for row in split.test.to_frame().rows()} == expected
+    assert split.train.log.seconds.max() == 29
+    assert split.description.startswith("each user's next ")
+
+
+def test_the_command_tests_the_next_items(tmp_path: Path) -> None:
+    clicks, parts = tmp_path / "clicks.csv", tmp_path / "parts"
+    sessions(n=60).write_csv(clicks)
+    by_time = ("--method", "time", "--last", "1", "--test-fraction", "0.4")
+    chosen = ("--model", "popular", "-n", "4", "--json")
+    direct = run("evaluate", str(clicks), *by_time, *chosen)
+    assert "each user's next event whose item is new to the user, since" in direct
+    run("split", str(clicks), *by_time, "--out", str(parts))
+    assert metrics(run("evaluate", str(parts), *chosen)) == metrics(direct)
