@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from recsys.messages import html_table
 from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
 from recsys.models.parts import Indices, Mask
-from recsys.models.registry import make_model
+from recsys.models.registry import make_model, name_for_loading
 from recsys.placement import Placement, placement
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
@@ -301,9 +301,20 @@ class Recommender:
         save_model(saved, path, overwrite=overwrite)
 
     @classmethod
-    def load(cls, path: str | Path, *, verify: bool = False) -> Self:
-        """Load a saved model; see `recsys.storage.load_model`."""
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        verify: bool = False,
+        models: Iterable[type[Model]] = (),
+    ) -> Self:
+        """Load a saved model; see `recsys.saving.storage.load_model`.
+
+        `models` are classes of your own that it may have. A class is never imported because a
+        saved model names it.
+        """
         check_process()
+        name_for_loading(models)
         return cls._of(load_model(path, verify=verify), is_named=True)
 
     def with_tables(

@@ -31,6 +31,31 @@ Given = tuple[tuple[str, str, Any], ...]
 """Parameters on the command line: model (or "" for all), name and value of each."""
 
 
+def own_class(address: str, kind: click.ParamType) -> type[Model]:
+    """Return a class of models in a file, from now on a class that may be loaded, too."""
+    from recsys.errors import DataError
+    from recsys.models.registry import class_in_file, name_for_loading
+
+    try:
+        defined = class_in_file(address)
+    except DataError as error:
+        kind.fail(str(error))
+    name_for_loading([defined])
+    return defined
+
+
+class _ModelClass(click.ParamType):
+    """Class of models in a file of Python."""
+
+    name = "FILE.py::CLASS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> type[Model]:
+        """Return the class, which may be loaded from now on."""
+        return own_class(str(value), self)
+
+
 class _ModelType(click.Choice[str]):
     """Name of a model, optionally with a suffix; an error suggests similar names."""
 
@@ -42,6 +67,8 @@ class _ModelType(click.Choice[str]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
         """Return the valid name, with the suffix if it was given."""
+        if "::" in str(value):
+            return own_class(value, self).name
         if self._suffix is None or not str(value).endswith(self._suffix):
             return super().convert(value, param, ctx)
         name = str(value).removesuffix(self._suffix)
@@ -101,7 +128,7 @@ def command(
 
 
 def common_options(function: F) -> F:
-    """Add `--quiet` and `--debug`, which may precede or follow the verb."""
+    """Add `--quiet`, `--debug` and `--model-class`, which may precede or follow the verb."""
 
     def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and param.name:
@@ -112,9 +139,19 @@ def common_options(function: F) -> F:
         "expose_value": False,
         "callback": remember,
     }
+    own_classes = option(
+        "--model-class",
+        type=_ModelClass(),
+        multiple=True,
+        expose_value=False,
+        is_eager=True,
+        section=EVERYWHERE,
+        help="Class of a saved model that is defined in a file of your own.",
+    )
     add = functools.partial(option, section=EVERYWHERE, **shared)
     debug = add("--debug", help="Show tracebacks.")
-    return add("--quiet", "-q", help="Print only data and errors.")(debug(function))
+    quiet = add("--quiet", "-q", help="Print only data and errors.")
+    return quiet(debug(own_classes(function)))
 
 
 def bundle(

@@ -86,7 +86,7 @@ def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) 
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
-    """Load a saved index; see `recsys.storage.load_model`.
+    """Load a saved index; see `recsys.saving.storage.load_model`.
 
     Raises
     ------

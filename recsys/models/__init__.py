@@ -1,1 +1,8 @@
-"""Models of ratings and of implicit feedback, one module per family."""
+"""Models of ratings and of interactions, behind one interface.
+
+The public names are listed in ``__init__.pyi``, and imported when first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,7 +7,8 @@ import math
 import re
 from dataclasses import Field, dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+from types import NoneType
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, get_args
 
 import numpy as np
 
@@ -176,13 +177,20 @@ class _Named(Protocol):
 
 M = TypeVar("M", bound=_Named)
 
+DEFINED: dict[str, type[Any]] = {}
+"""Classes of models that this process has defined with a name, by their names."""
+
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def model(cls: type[M]) -> type[M]:
-    """Make a class a dataclass with keyword-only parameters, and add them to its docstring."""
+    """Make a class a dataclass with keyword-only parameters, and add them to its docstring.
+
+    Raises
+    ------
+    TypeError
+        If a parameter has another type than int, float, bool or str, or None besides.
+    """
     decorated = dataclass(kw_only=True, eq=False)(cls)
-    # Annotations are texts, such as "int | None": the first word is the type.
-    types = {"int": int, "float": float, "bool": bool, "str": str}
     # Parameters of the class come before those of its bases.
     declared = sorted(
         fields(decorated), key=lambda f: f.name not in decorated.__annotations__
@@ -190,12 +198,38 @@ def model(cls: type[M]) -> type[M]:
     parameters = []
     for f in declared:
         if f.init:
-            kind = types.get(str(f.type).split(" ")[0], object)
+            kind = _type_of(f.type)
+            if kind is object and "description" in f.metadata:
+                raise TypeError(
+                    f"The parameter {f.name} of {cls.__name__} must be annotated with int, float, "
+                    f"bool or str, or one of them and None (int | None); got {f.type}."
+                )
             parameters.append(Parameter(f.name, kind, f.default, **f.metadata))
     decorated._parameters = tuple(parameters)
     if decorated.__doc__ and parameters:
         decorated.__doc__ = _with_parameters(decorated.__doc__, parameters)
+    if "name" in vars(cls):
+        DEFINED[cls.name] = decorated
     return decorated
+
+
+def _type_of(annotation: Any) -> type:
+    """Return the type of a parameter, without None; object for a type that is not valid.
+
+    Annotations are texts after ``from __future__ import annotations``.
+    """
+    if isinstance(annotation, str):
+        words = re.findall(r"\w+", annotation)
+        names = [word for word in words if word not in ("None", "Optional", "typing")]
+    else:
+        options = get_args(annotation) or (annotation,)
+        names = [
+            getattr(option, "__name__", "")
+            for option in options
+            if option is not NoneType
+        ]
+    types = {option.__name__: option for option in _TYPES}
+    return types.get(names[0], object) if len(names) == 1 else object
 
 
 def _with_parameters(docstring: str, parameters: list[Parameter]) -> str:

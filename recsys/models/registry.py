@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recsys.errors import DataError
@@ -38,6 +41,8 @@ MODELS: dict[str, str] = {
     "spectral": "recsys.models.linear_filter:Spectral",
 }
 
+# Only a class that the caller has named is loaded: a saved model runs no code of its own.
+_LOADABLE: dict[str, type[Model]] = {}
 _CHOICE = {"auto": "recsys.auto:Auto"}  # chooses one of MODELS, which is saved instead
 
 
@@ -51,6 +56,10 @@ def model_class(name: str) -> type[Model]:
     """
     # Import on demand: `recsys --help` lists the models without their libraries.
     if name not in MODELS | _CHOICE:
+        from recsys.models.parameters import DEFINED
+
+        if name in DEFINED:
+            return DEFINED[name]
         close = similar_names(str(name))
         hint = f"did you mean {' or '.join(close)}? The" if close else "the"
         raise DataError(
@@ -59,6 +68,62 @@ def model_class(name: str) -> type[Model]:
     module, _, attribute = (MODELS | _CHOICE)[name].partition(":")
     loaded: type[Model] = getattr(import_module(module), attribute)
     return loaded
+
+
+def class_in_file(address: str) -> type[Model]:
+    """Return a class of models that a Python file defines, by ``own.py::MyModel``.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be run, or does not define such a class.
+    """
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    from recsys.models.base import Model
+    from recsys.models.parameters import DEFINED
+
+    file, _, attribute = address.partition("::")
+    if not Path(file).is_file():
+        raise DataError(f"There is no file {file}, for the model {address}.")
+    spec = spec_from_file_location(f"models_in_{Path(file).stem}", file)
+    if spec is None or spec.loader is None:
+        raise DataError(f"{file} must be a file of Python, such as own.py::MyModel.")
+    module = module_from_spec(spec)
+    sys.modules[module.__name__] = module  # where dataclasses look for it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise DataError(f"{file} cannot be run: {problem}.") from error
+    defined: Any = getattr(module, attribute, None)
+    if not (isinstance(defined, type) and issubclass(defined, Model)):
+        classes = [
+            name
+            for name, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
+        raise DataError(
+            f"{file} has no class of models {attribute!r}; "
+            f"it has {', '.join(classes) or 'no classes'}."
+        )
+    own_name = vars(defined).get("name")
+    if own_name is None or DEFINED.get(own_name) is not defined or own_name in MODELS:
+        raise DataError(
+            f"The class {attribute} of {file} must have a name that no other model has "
+            '(name = "mine"), and the decorator @model.'
+        )
+    return defined
+
+
+def name_for_loading(models: Iterable[type[Model]]) -> None:
+    """Let saved models of these classes be loaded, in this process."""
+    _LOADABLE.update({model.name: model for model in models})
+
+
+def class_to_load(name: str) -> type[Model] | None:
+    """Return the class of a saved model; None if it is unknown or was not named by the caller."""
+    return model_class(name) if name in MODELS else _LOADABLE.get(name)
 
 
 def similar_names(name: str) -> list[str]:
@@ -108,9 +173,17 @@ def seeded_model(
     return make_model(name, **used | params)
 
 
+def is_made_by_name(model: Model) -> bool:
+    """Return whether the class of a model is found by its name."""
+    from recsys.models.parameters import DEFINED
+
+    is_found = model.name in {*MODELS, *_CHOICE, *DEFINED}
+    return is_found and model_class(model.name) is type(model)
+
+
 def request_of(model: Model) -> FitRequest | None:
     """Return the request for a model with its parameters; None if it cannot be made by name."""
-    if model.name not in MODELS | _CHOICE or model_class(model.name) is not type(model):
+    if not is_made_by_name(model):
         return None
     return model._request
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from recsys.data.feedback import Feedback, Kind
 from recsys.data.kinds import EventRule, FeatureKind, FeatureRequest, ReadAs
 from recsys.errors import ModelFileError, RecsysError
-from recsys.models.registry import MODELS, model_class
+from recsys.models.registry import MODELS, class_to_load
 from recsys.provenance import FitRequest
 from recsys.saving.arrays import (
     FORMAT_VERSION,
@@ -506,10 +506,13 @@ def opened_model(directory: SavedDirectory, *, verify: bool = False) -> OpenedMo
     DamageError, ModelFileError
     """
     manifest = checked_manifest(directory, MODEL)
-    if manifest.model not in MODELS:
+    named_class = class_to_load(manifest.model)
+    if named_class is None:
         raise ModelFileError(
             f"The saved model {directory.path} is of the kind {manifest.model!r}, which this "
-            f"version of recsys does not know; it knows {', '.join(sorted(MODELS))}."
+            f"version of recsys does not know; it knows {', '.join(sorted(MODELS))}. The class "
+            "of a model of your own must be named to load it: "
+            "Recommender.load(path, models=[MyModel]), or --model-class own.py::MyModel."
         )
     training = manifest.training
     grades = training["rating_min"], training["rating_max"]
@@ -522,7 +525,7 @@ def opened_model(directory: SavedDirectory, *, verify: bool = False) -> OpenedMo
         for name, array in arrays.items()
         if name.startswith(folder)
     }
-    model = model_class(manifest.model)._from_arrays(manifest.parameters, fitted)
+    model = named_class._from_arrays(manifest.parameters, fitted)
     return OpenedModel(manifest, arrays, model)
 
 

@@ -56,7 +56,7 @@ from recsys.data.rows import check_scale
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
 from recsys.models.base import Model
-from recsys.models.registry import MODELS, model_class
+from recsys.models.registry import is_made_by_name
 from recsys.provenance import Provenance
 from recsys.saving import model_file
 from recsys.saving.arrays import (
@@ -112,11 +112,12 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     """
     provenance = saved.provenance
     name = saved.model.name
-    if name not in MODELS or model_class(name) is not type(saved.model):
+    if not is_made_by_name(saved.model):
         raise ModelFileError(
-            f"A saved {type(saved.model).__name__} could not be loaded again, since "
-            f"recsys.models.registry.MODELS has no model {name!r}. Register it first."
+            f"A saved {type(saved.model).__name__} could not be loaded again: its class needs the "
+            f"decorator @model, and a name of its own instead of {name!r}."
         )
+    _check_declared(saved.model)
     # A model that is not finite could not be loaded again.
     saved.model._check_finite()
     # Personal columns that no feature needs are not saved.
@@ -168,6 +169,18 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             parent=provenance.parent,
             tag=provenance.tag,
         )
+
+
+def _check_declared(model: Model) -> None:
+    """Check that all arrays which a fit has set are declared, or they would be lost."""
+    declared = {entry.name for entry in fields(model)}
+    for name, value in vars(model).items():
+        is_private = name.startswith("_")
+        if isinstance(value, np.ndarray) and not is_private and name not in declared:
+            raise ModelFileError(
+                f"The array {name} of a {type(model).__name__} would not be saved; declare it in "
+                f"the class, as in: {name}: np.ndarray = fitted()."
+            )
 
 
 def _arrays_of(ratings: Ratings) -> Arrays:
