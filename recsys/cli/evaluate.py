@@ -168,7 +168,7 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[Evaluation, list[Gate
         ns = tuple(n for n in ns if n in stored.settings.ns) or stored.settings.ns
     names = [name for *_, name in value_names(list(evaluation.METRICS.values()), ns)]
     gates = parsed_gates(request.fail_if, names, comparing=at_least > 1)
-    result = stored or _measured(request, at_least)
+    result = stored or _measured(request, at_least, gates)
     _report_counts(result, request.splitting.method)
     if request.save is not None:
         result.save(request.save)
@@ -206,8 +206,15 @@ def _loaded(request: _Request) -> Evaluation | None:
     return evaluation.Evaluation.load(request.ratings[0])
 
 
-def _measured(request: _Request, at_least: int) -> Evaluation:
-    """Read, split, fit and measure."""
+def _measured(request: _Request, at_least: int, gates: Sequence[Gate]) -> Evaluation:
+    """Read, split, fit and measure, also by unusual metrics that conditions name."""
+    from recsys.evaluation.metrics import resolve_metrics
+
+    kinds = {gate.name.partition("@")[0] for gate in gates}
+    metrics = None
+    if any(not evaluation.METRICS[kind].is_usual for kind in kinds):
+        usual = {metric.name for metric in resolve_metrics(None)}
+        metrics = sorted(usual | kinds)
     models, splits = _prepared(request, at_least)
     ns = request.n
     if request.report is not None:  # its curves also show shorter lists
@@ -217,6 +224,7 @@ def _measured(request: _Request, at_least: int) -> Evaluation:
             models,
             splits,
             ns,
+            metrics=metrics,
             relevant_from=request.relevant_from,
             candidates=request.candidates,
             new=request.new,

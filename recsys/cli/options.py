@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -24,6 +24,9 @@ from recsys.messages import did_you_mean
 from recsys.models.registry import MODELS, similar_names
 from recsys.ranking.lists import ListOptions
 
+if TYPE_CHECKING:
+    from recsys.models.base import Model
+
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Any]
 Decorator = Callable[[Verb], Verb]
@@ -31,7 +34,7 @@ Given = tuple[tuple[str, str, Any], ...]
 """Parameters on the command line: model (or "" for all), name and value of each."""
 
 
-def own_class(address: str, kind: click.ParamType) -> type[Model]:
+def own_class(address: str) -> type[Model]:
     """Return a class of models in a file, from now on a class that may be loaded, too."""
     from recsys.errors import DataError
     from recsys.models.registry import class_in_file, name_for_loading
@@ -39,12 +42,12 @@ def own_class(address: str, kind: click.ParamType) -> type[Model]:
     try:
         defined = class_in_file(address)
     except DataError as error:
-        kind.fail(str(error))
+        raise click.BadParameter(str(error)) from error
     name_for_loading([defined])
     return defined
 
 
-class _ModelClass(click.ParamType):
+class _ModelClass(click.ParamType["type[Model]"]):
     """Class of models in a file of Python."""
 
     name = "FILE.py::CLASS"
@@ -53,7 +56,7 @@ class _ModelClass(click.ParamType):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> type[Model]:
         """Return the class, which may be loaded from now on."""
-        return own_class(str(value), self)
+        return own_class(str(value))
 
 
 class _ModelType(click.Choice[str]):
@@ -68,7 +71,7 @@ class _ModelType(click.Choice[str]):
     ) -> str:
         """Return the valid name, with the suffix if it was given."""
         if "::" in str(value):
-            return own_class(value, self).name
+            return own_class(value).name
         if self._suffix is None or not str(value).endswith(self._suffix):
             return super().convert(value, param, ctx)
         name = str(value).removesuffix(self._suffix)

@@ -20,6 +20,7 @@ from recsys.cli.output import Activity, Output, note
 from recsys.cli.split import SplitOptions, load_splits, make_splits, split_options
 from recsys.errors import DataError
 from recsys.messages import counted, worded
+from recsys.models.registry import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -341,7 +342,7 @@ def _commands(
     """Return shell commands that fit a model with the best parameters and evaluate it."""
     from recsys.saving.splits import split_files
 
-    model = ["--model", found.model]
+    model = ["--model", address_of(found.model)]
     for name, value in found.parameters.items():
         if value is None:
             continue

@@ -24,6 +24,8 @@ from recsys.evaluation.metrics import (
     Lists,
     Metric,
     MetricLike,
+    grades_of,
+    highest_grades,
     hit_matrix,
     recommended_counts,
     resolve_metrics,
@@ -37,7 +39,13 @@ from recsys.evaluation.results import (
     summarize,
 )
 from recsys.evaluation.settings import Settings, SplitInfo
-from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Repeats, Split
+from recsys.evaluation.splits import (
+    COLD,
+    NOTHING_KNOWN,
+    Repeats,
+    Split,
+    default_split,
+)
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.factor_form import FactorForm
@@ -84,7 +92,7 @@ _OF_CANDIDATES = 0x5EED
 
 def evaluate(
     models: Mapping[str, ModelLike] | Iterable[ModelLike] | ModelLike,
-    split: Split | Mapping[str, Split] | Iterable[Split],
+    split: Split | Ratings | Mapping[str, Split] | Iterable[Split],
     n: int | Sequence[int] = 10,
     *,
     relevant_from: float | None = None,
@@ -114,9 +122,11 @@ def evaluate(
         Names; model objects, which are fitted in place; or a fitted `Recommender`, which is not
         fitted again: its ratings must be the training part. ``"als:no-features"`` and
         `WithoutFeatures` are fitted without the features of the training part.
-    split : Split, iterable of Split, or mapping of label to Split
-        Several splits are folds: a user's metrics are means over the folds that test the user. A
-        mapping gives each model its own split, all with the same test ratings (see `shared_test`).
+    split : Split, Ratings, iterable of Split, or mapping of label to Split
+        Ratings are split as the command does: the newest tenth is tested, or a random one
+        without timestamps. Several splits are folds: a user's metrics are means over the folds
+        that test the user. A mapping gives each model its own split, all with the same test
+        ratings (see `shared_test`).
     n : int or sequence of int
         Lengths of the recommendations.
     relevant_from : float, optional
@@ -175,6 +185,8 @@ def evaluate(
     [0.0001, 0.0001]
     """
     labelled = _labelled(models)
+    if isinstance(split, Ratings):
+        split = default_split(split, random_state=random_state)
     several = isinstance(split, Iterable) and not isinstance(split, Split | Mapping)
     folds: Iterable[Any] = split if several else [split]
     if repeats is not None:
@@ -267,7 +279,7 @@ def _check_positions(metrics: Sequence[Metric], candidates: int | None) -> None:
     if candidates is not None:
         raise DataError("positions are ranked among all items; leave out candidates.")
     for metric in metrics:
-        if metric.scope != "user" or metric.uses_catalogue:
+        if metric.scope != "user" or metric.uses_catalogue or metric.uses_grades:
             raise DataError(
                 f"{metric.name} does not apply to positions; {', '.join(_OF_POSITIONS)} do, "
                 "and functions of lists, hits and n_relevant."
@@ -843,6 +855,10 @@ def measure_lists(
     if catalogue is not None:
         aligned["profile"] = catalogue.profile(task.split.seen, task.users)
         arrays = {name: getattr(catalogue, name) for name in catalogue.__slots__}
+    if any(metric.uses_grades for metric in metrics):
+        train = task.split.train
+        aligned["users"] = task.users
+        arrays |= {"train": train, "highest": float(train.values.max())}
     counts = {n: recommended_counts(listed[:, :n], n_items) for n in ns}
     of_lists = [metric for metric in metrics if metric.scope != "ratings"]
     blocks: dict[str, list[Doubles]] = {
@@ -854,6 +870,10 @@ def measure_lists(
         arrays |= {name: values[rows] for name, values in aligned.items()}
         for metric, n in itertools.product(of_lists, ns):
             arrays |= {"lists": lists[rows, :n], "hits": hits[:, :n]}
+            if metric.uses_grades:
+                users = task.users[rows]
+                arrays["grades"] = grades_of(lists[rows, :n], users, task.relevant)
+                arrays["ideal"] = highest_grades(n, users, task.relevant)
             if metric.influence is None:
                 metric_values = metric._of_users(arrays)
             else:

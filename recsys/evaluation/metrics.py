@@ -54,12 +54,21 @@ class Metric:
           first, padded with -1,
         - ``hits``, bool ndarray of the same shape: True for relevant items,
         - ``n_relevant``, int ndarray of shape (n_users,): number of relevant items,
+        - ``grades``, float64 ndarray of the same shape as ``lists``: test ratings of the relevant
+          items among the recommended ones, 0 elsewhere; for interactions, their weights,
+        - ``ideal``, of the same shape: the user's highest test ratings in descending order,
+          padded with 0,
+        - ``highest``, float: the highest rating of the training part,
+        - ``users``, int ndarray of shape (n_users,): indices of the users,
+        - ``train``, the training `Ratings`, with ids and tables of users and items,
         - ``profile``, ``popularity``, ``information`` and ``vectors``: see `Catalogue`.
 
         In the registry, rmse and mae take predicted and actual ratings, and coverage and gini take
         the number of times that each item is recommended; these functions return a number.
     direction : {1, -1, 0}
         1 if higher values are better, -1 if lower ones are, 0 if it depends on the application.
+    is_usual : bool
+        Whether `evaluate` includes the metric by default.
     influence : callable, optional
         For a function of such counts: a function of lists and counts that returns the change of the
         metric when each user is left out, shape (n_users,), for the jackknife interval.
@@ -70,6 +79,7 @@ class Metric:
     definition: str
     direction: int = 1
     influence: Callable[[Lists, Counts], Doubles] | None = None
+    is_usual: bool = True
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -104,9 +114,16 @@ class Metric:
         """True if the metric needs a `Catalogue` of the training ratings."""
         return not _OF_CATALOGUE.isdisjoint(self.needs)
 
+    @property
+    def uses_grades(self) -> bool:
+        """True if the metric needs the test ratings, or the users and their tables."""
+        return not _OF_GRADES.isdisjoint(self.needs)
+
 
 _OF_CATALOGUE = {"profile", "popularity", "information", "vectors"}
 _OF_LISTS = {"lists", "hits", "n_relevant"}
+_OF_GRADES = {"grades", "ideal", "highest", "users", "train"}
+_PERSISTENCE = 0.8  # probability that a user looks at the next item of a list
 METRICS: dict[str, Metric] = {}
 """All metrics by name."""
 
@@ -114,12 +131,19 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _metric(
-    name: str, definition: str, direction: int = 1, influence: Any = None
+    name: str,
+    definition: str,
+    direction: int = 1,
+    influence: Any = None,
+    *,
+    is_usual: bool = True,
 ) -> Callable[[_F], _F]:
     """Enter a function in `METRICS`."""
 
     def register(function: _F) -> _F:
-        METRICS[name] = Metric(name, function, definition, direction, influence)
+        METRICS[name] = Metric(
+            name, function, definition, direction, influence, is_usual
+        )
         return function
 
     return register
@@ -130,7 +154,7 @@ MetricLike = str | Metric | Callable[..., Doubles]
 
 
 def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
-    """Return metrics in the order of the registry, custom ones last; None returns the registry.
+    """Return metrics in the order of the registry, custom ones last; None returns the usual ones.
 
     Raises
     ------
@@ -139,7 +163,7 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
         `Metric` does not list.
     """
     if metrics is None:
-        return tuple(METRICS.values())
+        return tuple(metric for metric in METRICS.values() if metric.is_usual)
     names: set[str] = set()
     custom: dict[str, Metric] = {}
     for requested in [metrics] if isinstance(metrics, str | Metric) else metrics:
@@ -163,11 +187,12 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
             raise DataError(
                 f"A custom metric must have a new name; got {requested.name!r}{hint}."
             )
-        unknown = set(requested.needs) - _OF_LISTS - _OF_CATALOGUE
+        available = _OF_LISTS | _OF_GRADES | _OF_CATALOGUE
+        unknown = set(requested.needs) - available
         if unknown:
             raise DataError(
                 f"The parameters of the metric {requested.name} must be among "
-                f"{', '.join(sorted(_OF_LISTS | _OF_CATALOGUE))}; got {', '.join(sorted(unknown))}."
+                f"{', '.join(sorted(available))}; got {', '.join(sorted(unknown))}."
             )
         custom[requested.name] = requested
     registered = (metric for name, metric in METRICS.items() if name in names)
@@ -208,6 +233,44 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
     # Padding of -1 makes the key of the last item of the user before: it is masked.
     keys = users[:, None] * np.int64(relevant.n_items) + lists
     return has_pairs(relevant, keys) & (lists >= 0)
+
+
+def grades_of(lists: Lists, users: Counts, relevant: Ratings) -> Doubles:
+    """Return the ratings of the recommended items that are relevant, and 0 for the others.
+
+    Examples
+    --------
+    >>> relevant = Ratings.from_matrix(np.array([[np.nan, 2, 5], [1, np.nan, np.nan]]))
+    >>> grades_of(np.array([[2, 0], [0, -1]], dtype=np.int32), np.array([0, 1]), relevant)
+    array([[5., 0.],
+           [1., 0.]])
+    """
+    keys = users[:, None] * np.int64(relevant.n_items) + lists
+    rows = relevant.user_index_of_nonzeros().astype(np.int64)
+    relevant_keys = rows * relevant.n_items + relevant.indices
+    places = np.searchsorted(relevant_keys, keys)
+    places = np.minimum(places, len(relevant_keys) - 1)
+    is_hit = hit_matrix(lists, users, relevant)
+    return np.where(is_hit, relevant.values[places], 0.0)
+
+
+def highest_grades(n: int, users: Counts, relevant: Ratings) -> Doubles:
+    """Return the n highest ratings of each user, descending, padded with 0.
+
+    Examples
+    --------
+    >>> relevant = Ratings.from_matrix(np.array([[np.nan, 2, 5], [1, np.nan, np.nan]]))
+    >>> highest_grades(2, np.array([0, 1]), relevant)
+    array([[5., 2.],
+           [1., 0.]])
+    """
+    rows = relevant.user_index_of_nonzeros()
+    order = np.lexsort((-relevant.values, rows))
+    ranks = np.arange(len(rows)) - relevant.indptr[rows]
+    is_listed = ranks < n
+    grades = np.zeros((relevant.n_users, n))
+    grades[rows[is_listed], ranks[is_listed]] = relevant.values[order][is_listed]
+    return np.asarray(grades[users])
 
 
 @_metric("precision", "relevant items among the N recommended, divided by N")
@@ -270,6 +333,73 @@ _metric(
     "sum of 1 / log2(rank + 1) over relevant recommended items, divided by that sum over "
     "the ranks 1 to min(N, number of the user's relevant items)",
 )(ndcg)
+
+
+@_metric(
+    "graded_ndcg",
+    "sum of rating / log2(rank + 1) over relevant recommended items, divided by that sum over "
+    "the user's N highest test ratings",
+    is_usual=False,
+)
+def graded_ndcg(grades: Doubles, ideal: Doubles) -> Doubles:
+    """Return the NDCG at N with ratings as gains; negative ratings count as 0.
+
+    Järvelin and Kekäläinen (2002), "Cumulated gain-based evaluation of IR techniques".
+
+    Examples
+    --------
+    >>> graded_ndcg(np.array([[0.0, 5.0]]), np.array([[5.0, 0.0]])).round(4)
+    array([0.6309])
+    """
+    discounts = 1 / np.log2(np.arange(2, grades.shape[1] + 2))
+    gain = np.maximum(grades, 0) @ discounts
+    highest_gain = np.maximum(ideal, 0) @ discounts
+    ratio = np.zeros(len(gain))
+    return np.divide(gain, highest_gain, out=ratio, where=highest_gain > 0)
+
+
+@_metric(
+    "err",
+    "expected 1 / rank of the item that satisfies a user who looks down the list: an item with "
+    "rating g does with probability (2^g - 1) / 2^(highest rating)",
+    is_usual=False,
+)
+def expected_reciprocal_rank(grades: Doubles, highest: float) -> Doubles:
+    """Return the expected reciprocal rank at N.
+
+    Chapelle et al. (2009), "Expected reciprocal rank for graded relevance".
+
+    Examples
+    --------
+    >>> expected_reciprocal_rank(np.array([[1.0, 0.0], [0.0, 1.0]]), 1.0)
+    array([0.5 , 0.25])
+    """
+    satisfies = np.exp2(np.maximum(grades, 0) - highest) - np.exp2(-highest)
+    satisfies = np.clip(satisfies, 0, 1)
+    goes_on = np.cumprod(1 - satisfies, axis=1)
+    reaches = np.hstack([np.ones_like(goes_on[:, :1]), goes_on[:, :-1]])
+    ranks = np.arange(1, grades.shape[1] + 1)
+    return np.asarray((reaches * satisfies / ranks).sum(axis=1))
+
+
+@_metric(
+    "rbp",
+    "sum of 0.2 x 0.8^(rank - 1) over relevant recommended items",
+    is_usual=False,
+)
+def rank_biased_precision(hits: Hits) -> Doubles:
+    """Return the rank-biased precision at N, for users who look at the next item with 80%.
+
+    Moffat and Zobel (2008), "Rank-biased precision for measurement of retrieval
+    effectiveness".
+
+    Examples
+    --------
+    >>> rank_biased_precision(np.array([[True, False], [False, True]]))
+    array([0.2 , 0.16])
+    """
+    weights = (1 - _PERSISTENCE) * _PERSISTENCE ** np.arange(hits.shape[1])
+    return np.asarray(hits @ weights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,13 @@ from recsys.evaluation.experiment import (
     prepare_positions,
     with_history,
 )
-from recsys.evaluation.metrics import METRICS, mae, rmse
+from recsys.evaluation.metrics import METRICS, Metric, MetricLike, resolve_metrics
 from recsys.evaluation.settings import Settings
 from recsys.evaluation.splits import RatingsLike, Split, default_split
 from recsys.messages import counted
 from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.parameters import Range
-from recsys.models.registry import make_model, model_class, parameters
+from recsys.models.registry import make_model, model_class, parameters, request_of
 from recsys.readers import as_ratings
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ RANKING_METRICS = tuple(
     metric.name for metric in METRICS.values() if metric.direction > 0
 )
 
+_LENGTH = 10  # of the lists for a metric of one's own
 _MOST_USERS = 500  # maximum number of users for ranking metrics during a fit
 _COMPARED_WITH = 5  # number of complete trials before pruning begins
 _FIRST_DECISIVE = 3  # first iteration whose validation RMSE may prune a trial
@@ -109,10 +110,10 @@ class Tuning:
 
 
 def tune(
-    model: str,
+    model: str | Model,
     ratings: RatingsLike,
     *,
-    metric: str | None = None,
+    metric: MetricLike | None = None,
     trials: int = 30,
     timeout: float | None = None,
     sampler: Literal["tpe", "random", "grid"] = "tpe",
@@ -141,12 +142,14 @@ def tune(
 
     Parameters
     ----------
-    model : str
-        Name in `recsys.models.registry.MODELS`.
+    model : str or Model
+        Name in `recsys.models.registry.MODELS`, or a model, also of a class of your own with the
+        decorator `model`; its parameters that differ from their defaults are fixed.
     ratings : Ratings, frame or path
         Training ratings, without the test ratings of a later evaluation.
-    metric : str, optional
-        "rmse", "mae", or a ranking metric such as "ndcg@10". By default "rmse" if the model
+    metric : str, Metric or function, optional
+        "rmse", "mae", a ranking metric such as "ndcg@10", or a metric of your own for lists of 10
+        items, as `evaluate` takes it. By default "rmse" if the model
         predicts ratings, else "ndcg@10".
     trials : int
         Number of trials, including those already in the study.
@@ -205,8 +208,17 @@ def tune(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    metric = _metric_of(model, data, metric)
     fixed = dict(fixed or {})
+    if isinstance(model, Model):
+        request = request_of(model)
+        if request is None:
+            raise DataError(
+                f"A {type(model).__name__} cannot be tuned: its class needs the decorator @model, "
+                f"and a name of its own instead of {model.name!r}."
+            )
+        model = request.model
+        fixed = request.parameters | fixed
+    measure, metric = _metric_of(model, data, metric)
     searched = _search_space(model, metric, ranges or {}, fixed)
     unfitted = make_model(model, **fixed)
     if unfitted.uses_features:
@@ -237,6 +249,7 @@ def tune(
     task = _Objective(
         model=model,
         metric=metric,
+        measure=measure,
         ranges=searched,
         common={name: common[name] for name in common if name in declared} | fixed,
         split=split,
@@ -316,11 +329,21 @@ def _grid(
     return [dict(zip(ranges, points[number], strict=True)) for number in order]
 
 
-def _metric_of(model: str, data: Ratings, metric: str | None) -> str:
-    """Return the metric, by default of the model, after a check that it applies."""
+def _metric_of(
+    model: str, data: Ratings, metric: MetricLike | None
+) -> tuple[Metric, str]:
+    """Return the metric and its name, by default of the model, after a check that it applies."""
     predicts = model_class(model).predicts_ratings
     if metric is None:
         metric = "rmse" if predicts and not data.implicit else "ndcg@10"
+    if not isinstance(metric, str):
+        (measure,) = resolve_metrics([metric])
+        if measure.scope != "user" or measure.uses_catalogue:
+            raise DataError(
+                f"Models cannot be tuned by {measure.name}: a metric of your own is a function "
+                "of the lists of single users, such as hits or grades."
+            )
+        return measure, f"{measure.name}@{_LENGTH}"
     check_metric_name(metric)
     if metric in RATING_METRICS and data.implicit:
         raise DataError(
@@ -330,7 +353,7 @@ def _metric_of(model: str, data: Ratings, metric: str | None) -> str:
         raise DataError(
             f"The {model} model predicts no ratings, so it has no {metric}; tune it by ndcg@10."
         )
-    return metric
+    return METRICS[metric.partition("@")[0]], metric
 
 
 class _OutOfTimeError(Exception):
@@ -343,6 +366,7 @@ class _Objective:
 
     model: str
     metric: str
+    measure: Metric
     ranges: Mapping[str, Range]
     common: dict[str, Any]
     split: Split
@@ -351,7 +375,7 @@ class _Objective:
 
     @property
     def minimize(self) -> bool:
-        return self.metric in RATING_METRICS
+        return self.measure.direction < 0
 
     def run(
         self,
@@ -397,7 +421,7 @@ class _Objective:
                 raise optuna.TrialPruned
 
         # The fit accepts validation ratings of training users only.
-        sees_test = self.minimize and self.split.history is None
+        sees_test = self.metric in RATING_METRICS and self.split.history is None
         try:
             model.fit(
                 self.split.train,
@@ -423,18 +447,18 @@ class _Objective:
     def _value(self, model: Model, split: Split) -> float:
         """Return the metric of a model in its current state."""
         served = with_history(model, split.history)
-        kind, _, n = self.metric.partition("@")
-        if self.minimize:
+        if self.metric in RATING_METRICS:
             predicted = predicted_ratings(served, split.test)
             predicted = np.clip(predicted, *split.train.grade_range())
-            return (rmse if kind == "rmse" else mae)(predicted, split.test.values)
+            return float(self.measure.function(predicted, split.test.values))
+        n = self.metric.rpartition("@")[2]
         if split.method == "sessions":
             settings = Settings((int(n),), self.relevant_from)
             task, _ = prepare_positions(split, settings, as_is=True)
         else:
             task = RankingTask.of(split, int(n), self.relevant_from)
         lists = task.recommend(served)
-        values, _ = measure_lists(lists, task, [int(n)], [METRICS[kind]])
+        values, _ = measure_lists(lists, task, [int(n)], [self.measure])
         return float(np.mean(values[self.metric]))
 
     def best(self, trials: Sequence[Trial]) -> Trial:

@@ -42,6 +42,7 @@ MODELS: dict[str, str] = {
 }
 
 # Only a class that the caller has named is loaded: a saved model runs no code of its own.
+_ADDRESSES: dict[str, str] = {}  # of the classes in files, by name
 _LOADABLE: dict[str, type[Model]] = {}
 _CHOICE = {"auto": "recsys.auto:Auto"}  # chooses one of MODELS, which is saved instead
 
@@ -96,13 +97,13 @@ def class_in_file(address: str) -> type[Model]:
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
         raise DataError(f"{file} cannot be run: {problem}.") from error
-    defined: Any = getattr(module, attribute, None)
+    classes: dict[str, type] = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    }
+    defined = classes.get(attribute)
     if not (isinstance(defined, type) and issubclass(defined, Model)):
-        classes = [
-            name
-            for name, value in vars(module).items()
-            if isinstance(value, type) and value.__module__ == module.__name__
-        ]
         raise DataError(
             f"{file} has no class of models {attribute!r}; "
             f"it has {', '.join(classes) or 'no classes'}."
@@ -113,7 +114,13 @@ def class_in_file(address: str) -> type[Model]:
             f"The class {attribute} of {file} must have a name that no other model has "
             '(name = "mine"), and the decorator @model.'
         )
-    return defined
+    _ADDRESSES[own_name] = address
+    return DEFINED[own_name]
+
+
+def address_of(name: str) -> str:
+    """Return the name of a model as the command takes it: own.py::MyModel of a class in a file."""
+    return _ADDRESSES.get(name, name)
 
 
 def name_for_loading(models: Iterable[type[Model]]) -> None:
@@ -123,7 +130,9 @@ def name_for_loading(models: Iterable[type[Model]]) -> None:
 
 def class_to_load(name: str) -> type[Model] | None:
     """Return the class of a saved model; None if it is unknown or was not named by the caller."""
-    return model_class(name) if name in MODELS else _LOADABLE.get(name)
+    if name in MODELS:
+        return model_class(name)
+    return _LOADABLE.get(name)
 
 
 def similar_names(name: str) -> list[str]:

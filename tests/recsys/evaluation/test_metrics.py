@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,15 +14,18 @@ from recsys.errors import DataError
 from recsys.evaluation import (
     METRICS,
     average_precision,
+    evaluate,
     hit_matrix,
     hit_rate,
     mae,
     ndcg,
     precision,
+    random_split,
     recall,
     reciprocal_rank,
     rmse,
 )
+from recsys.evaluation.metrics import grades_of, highest_grades
 
 LOG3 = math.log2(3)
 
@@ -162,3 +166,65 @@ def test_every_metric_has_a_definition_in_words_and_a_direction():
         "user",
         "catalogue",
     }
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_graded_metrics_equal_brute_force(n):
+    generator = np.random.default_rng(n)
+    matrix = generator.integers(0, 6, (20, 9)).astype(float)
+    matrix[matrix == 0] = np.nan
+    matrix[:, 0] = 1.0  # no user without a rating
+    relevant = Ratings.from_matrix(matrix)
+    users = np.arange(20)[::2]
+    lists = np.stack([generator.permutation(9)[:n] for _ in users]).astype(np.int32)
+    lists[0, 1:] = -1
+    grades = grades_of(lists, users, relevant)
+    ideal = highest_grades(n, users, relevant)
+    gains = METRICS["graded_ndcg"].function(grades, ideal)
+    reciprocal = METRICS["err"].function(grades, 5.0)
+    for row, user in enumerate(users):
+        ratings = np.nan_to_num(matrix[user])
+        listed = [item for item in lists[row] if item >= 0]
+        assert grades[row, : len(listed)].tolist() == ratings[listed].tolist()
+        best = sorted(ratings, reverse=True)[:n]
+        assert ideal[row].tolist() == best
+        dcg = sum(ratings[item] / np.log2(k + 2) for k, item in enumerate(listed))
+        highest_dcg = sum(grade / np.log2(k + 2) for k, grade in enumerate(best))
+        assert gains[row] == pytest.approx(dcg / highest_dcg)
+        expected = 0.0
+        reaches = 1.0
+        for k, item in enumerate(listed):
+            satisfies = (2 ** ratings[item] - 1) / 2**5
+            expected += reaches * satisfies / (k + 1)
+            reaches *= 1 - satisfies
+        assert reciprocal[row] == pytest.approx(expected)
+
+
+def test_graded_ndcg_equals_scikit_learn():
+    from sklearn.metrics import ndcg_score
+
+    generator = np.random.default_rng(0)
+    ratings = generator.integers(1, 6, (5, 12)).astype(float)
+    scores = generator.random((5, 12))
+    lists = np.argsort(-scores, axis=1)[:, :4].astype(np.int32)
+    relevant = Ratings.from_matrix(ratings)
+    users = np.arange(5)
+    graded = METRICS["graded_ndcg"].function(
+        grades_of(lists, users, relevant), highest_grades(4, users, relevant)
+    )
+    assert graded.mean() == pytest.approx(ndcg_score(ratings, scores, k=4))
+
+
+def test_own_metrics_see_users_and_tables():
+    split = random_split(Ratings.from_matrix(np.full((30, 9), 4.0)), random_state=0)
+    seen = []
+
+    def first_user(users, train, grades, lists, highest):
+        seen.append((train.n_items, grades.max(), highest))
+        return users * 1.0
+
+    evaluation = evaluate("popular", split, n=2, metrics=[first_user], resamples=0)
+    users = evaluation.per_user
+    assert seen == [(9, 4.0, 4.0)]
+    measured = users.filter(pl.col("first_user@2").is_not_null())
+    assert measured["first_user@2"].to_list() == measured["user"].to_list()

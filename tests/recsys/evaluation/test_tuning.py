@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import (
+    METRICS,
     Split,
     evaluate,
     held_out_users,
@@ -352,11 +354,14 @@ def test_worse_trials_of_ranking_metrics_are_pruned(model, interactions):
 
 def test_trials_without_a_finite_value_are_pruned(ratings, monkeypatch):
     values = iter([2.0, math.nan, math.inf, 1.0, 3.0, 1.5])
-    monkeypatch.setattr("recsys.evaluation.tuning.rmse", lambda *_: next(values))
+    rmse = METRICS["rmse"]
+    monkeypatch.setitem(
+        METRICS, "rmse", replace(rmse, function=lambda *_: next(values))
+    )
     found = quick("bias", ratings)
     assert [t.value for t in found.trials] == [2.0, None, None, 1.0, 3.0, 1.5]
     assert found.best.number == 3
-    monkeypatch.setattr("recsys.evaluation.tuning.rmse", lambda *_: math.nan)
+    monkeypatch.setitem(METRICS, "rmse", replace(rmse, function=lambda *_: math.nan))
     with pytest.raises(DataError, match="with its defaults has no finite rmse"):
         quick("bias", ratings)
 

@@ -483,7 +483,7 @@ def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path):
         pass
 
     with pytest.raises(
-        ModelFileError, match="A saved Mine could not be loaded again, since"
+        ModelFileError, match="A saved Mine could not be loaded again: its class"
     ):
         Recommender(Mine()).fit(make_ratings()).save(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []

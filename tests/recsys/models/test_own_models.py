@@ -1,0 +1,214 @@
+"""Models of one's own: parameters, saving, tuning, blending, and the command."""
+
+import sys
+from typing import Optional
+
+import numpy as np
+import pytest
+
+from recsys import Recommender, evaluate, random_split, read_ratings, sample_path, tune
+from recsys.cli.main import cli
+from recsys.errors import DataError, ModelFileError
+from recsys.models import Model, fitted, model, parameter
+
+CODE = '''
+import numpy as np
+from recsys.models import Model, fitted, model, parameter
+
+@model
+class Mine(Model):
+    """Means of items, damped towards 0."""
+
+    name = "mine-in-a-file"
+    damping: float = parameter(5.0, "Weight of 0.", low=1.0, high=50.0)
+    n_users: int = fitted()
+    n_items: int = fitted()
+    means: np.ndarray = fitted("n_items")
+
+    def _fit(self, ratings, progress):
+        self.n_users, self.n_items = ratings.shape
+        sums = np.bincount(ratings.indices, ratings.values, self.n_items)
+        self.means = sums / (self.damping + ratings.counts("item"))
+
+    def predict(self, users, items):
+        return self.means[np.asarray(items)]
+
+    def scores(self, users):
+        return np.tile(self.means, (len(users), 1))
+
+class Bare:
+    pass
+'''
+
+
+@model
+class Damped(Model):
+    """Means of items, damped towards 0."""
+
+    name = "damped"
+    damping: float = parameter(5.0, "Weight of 0.", low=1.0, high=50.0)
+    n_users: int = fitted()
+    n_items: int = fitted()
+    means: np.ndarray = fitted("n_items")
+
+    def _fit(self, ratings, progress):
+        self.n_users, self.n_items = ratings.shape
+        sums = np.bincount(ratings.indices, ratings.values, self.n_items)
+        self.means = sums / (self.damping + ratings.counts("item"))
+
+    def predict(self, users, items):
+        return self.means[np.asarray(items)]
+
+    def scores(self, users):
+        return np.tile(self.means, (len(users), 1))
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    return read_ratings(sample_path())
+
+
+@pytest.mark.parametrize(
+    ("annotation", "kind"),
+    [
+        (int, int),
+        (int | None, int),
+        (Optional[float], float),  # noqa: UP045
+        ("bool", bool),
+        ("str | None", str),
+        ("Optional[int]", int),
+    ],
+)
+def test_parameters_may_be_annotated_in_any_way(annotation, kind):
+    annotations = {"x": annotation}
+    body = {"__annotations__": annotations, "x": parameter(None, "A parameter.")}
+    (declared,) = model(type("Any", (Model,), body)).parameters()
+    assert declared.type is kind
+
+
+def test_rejects_a_parameter_of_another_type():
+    body = {"__annotations__": {"x": list}, "x": parameter(None, "A parameter.")}
+    with pytest.raises(TypeError, match="parameter x of Lists must be annotated"):
+        model(type("Lists", (Model,), body))
+
+
+def test_checks_values_of_own_parameters():
+    with pytest.raises(DataError, match="damping must be positive; got -1"):
+        Damped(damping=-1)
+
+
+def test_loads_only_a_class_that_is_named(ratings, tmp_path):
+    path = tmp_path / "model"
+    saved = Recommender(Damped(damping=2.0)).fit(ratings)
+    saved.save(path)
+    with pytest.raises(ModelFileError, match=r"models=\[MyModel\]"):
+        Recommender.load(path)
+    loaded = Recommender.load(path, models=[Damped])
+    assert loaded.model.get_params() == {"damping": 2.0}
+    assert loaded.recommend(1).equals(saved.recommend(1))
+
+
+def test_rejects_saving_what_would_be_lost(ratings, tmp_path):
+    class Undecorated(Damped):
+        pass
+
+    @model
+    class Undeclared(Damped):
+        name = "undeclared"
+
+        def _fit(self, ratings, progress):
+            super()._fit(ratings, progress)
+            self.extra = np.zeros(3)
+
+    with pytest.raises(ModelFileError, match="needs the decorator @model"):
+        Recommender(Undecorated()).fit(ratings).save(tmp_path / "one")
+    with pytest.raises(ModelFileError, match="The array extra of a Undeclared"):
+        Recommender(Undeclared()).fit(ratings).save(tmp_path / "two")
+
+
+def test_tunes_a_model_and_keeps_its_parameters(ratings):
+    tuned = tune(Damped(), ratings, trials=2)
+    assert list(tuned.parameters) == ["damping"]
+    with pytest.raises(DataError, match="no parameter left to tune"):
+        tune(Damped(damping=3.0), ratings, trials=1)
+
+
+def test_blends_own_models_by_name(ratings):
+    blend = Recommender("blend", members="bias,damped").fit(ratings).model
+    assert len(blend.shares) == 2
+
+
+def test_ratings_are_split_as_the_command_does(ratings):
+    by_default = evaluate(Damped(), ratings, metrics=["rmse"], resamples=0)
+    assert by_default.splits[0].method == "time"
+
+
+def test_tunes_by_an_own_metric(ratings):
+    def misses(hits):
+        return 1.0 - hits.any(axis=1)
+
+    from recsys.evaluation import Metric
+
+    metric = Metric("misses", misses, "share of lists without a hit", direction=-1)
+    tuned = tune("popular", ratings, metric=metric, trials=3)
+    complete = [trial.value for trial in tuned.trials if trial.value is not None]
+    assert tuned.metric == "misses@10"
+    assert tuned.best.value == min(complete)
+
+
+def test_command_takes_a_class_in_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(CODE)
+    fit = ["fit", str(sample_path()), "--model", "own.py::Mine", "-p", "damping=2"]
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            cli(list(words))
+        return end.value.code, capsys.readouterr()
+
+    assert run(*fit, "--out", "model")[0] == 0
+    recommend = ["recommend", "model", "--user", "1", "-n", "2", "--format", "csv"]
+    monkeypatch.setattr("recsys.models.registry._LOADABLE", {})  # a new process
+    code, output = run(*recommend)
+    assert code == 1
+    assert "--model-class own.py::MyModel" in output.err
+    code, output = run(*recommend, "--model-class", "own.py::Mine")
+    assert code == 0
+    assert output.out.count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("absent.py::Mine", "There is no file absent.py"),
+        ("own.py::Absent", "no class of models 'Absent'; it has Mine, Bare"),
+        ("own.py::Bare", "no class of models 'Bare'"),
+        ("broken.py::Mine", "broken.py cannot be run: ZeroDivisionError"),
+    ],
+)
+def test_rejects_an_address_without_a_class(tmp_path, monkeypatch, address, reason):
+    from recsys.models.registry import class_in_file
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(CODE)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(DataError, match=reason):
+        class_in_file(address)
+
+
+def test_scores_of_any_numeric_type_are_converted(ratings):
+    class Counts(Damped):
+        def scores(self, users):
+            return np.tile(np.arange(self.n_items), (len(users), 1))
+
+    split = random_split(ratings, random_state=0)
+    table = evaluate(Counts(), split, metrics=["ndcg"], resamples=0).table
+    assert np.isfinite(table["ndcg@10"][0])
+
+
+def test_own_modules_do_not_hide_others(tmp_path):
+    from recsys.models.registry import class_in_file
+
+    (tmp_path / "json.py").write_text(CODE)
+    class_in_file(f"{tmp_path / 'json.py'}::Mine")
+    assert "Mine" not in vars(sys.modules.get("json", object))
