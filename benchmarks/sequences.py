@@ -1,4 +1,4 @@
-"""What comes next: accuracy and seconds of `next`, of its parts, and of models without order.
+"""Models of what comes next: accuracy and seconds of `next`, of its parts, and of others.
 
 Films: the last film of each user of ml-latest-small is held out, and all films that the user has
 not rated are ranked. The figures are the hit rate and NDCG at 10. Films without training ratings

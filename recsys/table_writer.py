@@ -366,7 +366,7 @@ class _PostgreSQL(TableWriter):
         """Execute statements, all of them again while other transactions hold locks.
 
         Whoever needs the table after this transaction waits for it as long as it waits itself. So
-        it gives up soon, and tries again after a pause in which others are served.
+        it stops soon, and tries again after a pause in which others are served.
 
         Raises
         ------

@@ -22,7 +22,8 @@ VERBS = {
     "fit": Verb("recsys.cli.fit:fit", "Fit a model to ratings and save it."),
     "recommend": Verb("recsys.cli.recommend:recommend", "Recommend items to users."),
     "similar": Verb(
-        "recsys.cli.recommend:similar", "List similar items or similar users."
+        "recsys.cli.recommend:similar",
+        "List similar items or similar users, or what comes next after an item.",
     ),
     "together": Verb(
         "recsys.cli.together:together", "List items that are bought together."
@@ -44,7 +45,7 @@ VERBS = {
     ),
     "update": Verb(
         "recsys.cli.fit:update",
-        "Add new ratings to a model, or remove old ones or users.",
+        "Add new ratings to a model, remove old ones or users, or replace the tables.",
     ),
     "monitor": Verb(
         "recsys.cli.versions:monitor",

@@ -62,7 +62,7 @@ def test_every_command_has_help_with_examples(run, path):
 @pytest.mark.parametrize(("path", "example"), EXAMPLES, ids=[e for _, e in EXAMPLES])
 def test_examples_parse(path, example):
     part = next(
-        p for p in re.split(r"\||>(?=[^']*$)|\$\(|\)", example) if "recsys " in p
+        p for p in re.split(r"\||>(?=[^'\"]*$)|\$\(|\)", example) if "recsys " in p
     )
     words = shlex.split(part.replace('eval "', ""))
     assert words[0] == "recsys"
