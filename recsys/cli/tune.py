@@ -250,9 +250,9 @@ def _training_data(
     note(f"set aside: {split.description}, {held_out}")
     if split.method == "given":  # by an unknown method
         return split.train, SplitOptions()
-    if split.method == "leave-last":
+    if "k" in split.parameters:
         inner = SplitOptions(
-            "leave-last", last=split.parameters["k"], repeats=split.repeats
+            split.method, last=split.parameters["k"], repeats=split.repeats
         )
         return split.train, inner
     # A fold was drawn at random, so its validation ratings are, too.

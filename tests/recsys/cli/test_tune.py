@@ -289,7 +289,11 @@ def test_rejects_malformed_ranges(run, ratings, text):
             2,
             "Folds have no training ratings in common",
         ),
-        (["--train", "x", "--last", 2], 2, "--last applies to --method leave-last."),
+        (
+            ["--train", "x", "--last", 2],
+            2,
+            "--last applies to --method leave-last or time.",
+        ),
         (
             ["--train", "x", "--range", "factors=3:1"],
             2,
