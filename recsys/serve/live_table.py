@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import stat
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 
+from recsys.addresses import shown
 from recsys.catalogues import read_catalogue
 from recsys.data.features import Features
 from recsys.database import parse_address
@@ -17,6 +20,7 @@ from recsys.serve.loading import load_responses
 from recsys.serve.responses import Responses
 from recsys.serve.slots import without_folders
 
+_PATIENCE = 30.0  # seconds for a reading
 _LONGEST_PAUSE = 16  # largest number of refreshes between two attempts after failures
 
 _log = logging.getLogger("recsys.serve")
@@ -55,6 +59,7 @@ class LiveTable:
         self._table: Features | None = None
         self._signature: tuple[int, ...] | None = None  # of a file
         self._due = 0.0
+        self._reader: threading.Thread | None = None
 
     def load(self, path: Path) -> Responses:
         """Load a model, and return its responses with the newest table."""
@@ -85,10 +90,7 @@ class LiveTable:
             return None
         self._signature = signature
         try:
-            reading = base.recommender.provenance.reading
-            table, remark = read_catalogue(
-                self.source, base.ratings, reading, self._table
-            )
+            table, remark = self._read_in_time(base)
             if _signature_of(self.source) != signature:
                 self._signature = None
                 raise DataError(f"{self.source} has changed while it was read.")
@@ -117,6 +119,33 @@ class LiveTable:
             "age": age,
             "rejected": self.rejected,
         }
+
+    def _read_in_time(self, base: Responses) -> tuple[Features, str]:
+        """Return the table and a remark on it.
+
+        A database that does not answer delays neither new models nor the end of the service.
+        """
+        if self._reader is not None and self._reader.is_alive():
+            raise DataError(f"{shown(self.source)} is still being read.")
+        earlier = self._table
+        reading = base.recommender.provenance.reading
+        result: Future[tuple[Features, str]] = Future()
+
+        def read() -> None:
+            try:
+                table = read_catalogue(self.source, base.ratings, reading, earlier)
+                result.set_result(table)
+            except Exception as error:
+                result.set_exception(error)
+
+        self._reader = threading.Thread(target=read, daemon=True)
+        self._reader.start()
+        try:
+            return result.result(_PATIENCE)
+        except TimeoutError:
+            raise DataError(
+                f"{shown(self.source)} has not been read within {_PATIENCE:g} seconds."
+            ) from None
 
     def _is_same(self, table: Features) -> bool:
         """Return whether a table is the one that the model is served with."""

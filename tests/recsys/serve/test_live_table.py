@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -16,7 +17,7 @@ from recsys import Recommender
 from tests.serving import Application
 
 pytest.importorskip("fastapi")
-from recsys.serve import create_app
+from recsys.serve import create_app, live_table
 
 ITEMS = pl.DataFrame(
     {
@@ -209,6 +210,19 @@ def test_a_missing_table_is_tried_again_with_longer_pauses(saved, tmp_path, capl
         while service.get("/v1/recommend/105?condition=available").status != 200:
             assert time.monotonic() < deadline
             service.sleep(0.02)
+
+
+def test_a_database_that_does_not_answer_delays_nothing(shop, monkeypatch):
+    answered = threading.Event()
+    monkeypatch.setattr(live_table, "_PATIENCE", 0.01)
+    monkeypatch.setattr(live_table, "read_catalogue", lambda *_: answered.wait(60))
+    before = shop.items("/v1/recommend/105?condition=available")
+    shop.change(ITEMS.with_columns(stock=0))
+    assert "has not been read within 0.01 seconds" in shop.state()["rejected"]
+    shop.change(ITEMS.with_columns(stock=1))
+    assert "is still being read" in shop.state()["rejected"]
+    assert shop.items("/v1/recommend/105?condition=available") == before
+    answered.set()
 
 
 def test_a_new_model_has_the_table_at_once(saved, tmp_path):
