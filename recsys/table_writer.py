@@ -394,10 +394,13 @@ class _PostgreSQL(TableWriter):
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-# One line: messages of the driver quote it in front of the reason.
+# One line: messages of the driver quote it in front of the reason. Two transactions that create
+# one table violate a constraint of the catalogue.
 _UNLESS_LOCKED = (
     "DO ${tag}$ BEGIN {steps}; PERFORM set_config('recsys.outcome', 'done', true); "
     "EXCEPTION WHEN lock_not_available OR deadlock_detected THEN "
+    "PERFORM set_config('recsys.outcome', 'locked', true); "
+    "WHEN unique_violation THEN IF position('\"pg_' IN SQLERRM) = 0 THEN RAISE; END IF; "
     "PERFORM set_config('recsys.outcome', 'locked', true); END ${tag}$"
 )
 _OUTCOME = "SELECT current_setting('recsys.outcome')"

@@ -519,3 +519,29 @@ def test_a_writer_gives_up_when_a_transaction_does_not_end(postgres, monkeypatch
         assert place.rows() == FIRST.rows()
     finally:
         place.run("DROP TABLE IF EXISTS recs")
+
+
+def test_two_writers_of_a_new_table_at_once_lose_no_rows(place):
+    if "duckdb" in place.address:
+        pytest.skip("DuckDB locks its file for one process")
+    failures: list[Exception] = []
+    start = threading.Barrier(3)
+
+    def append(frame: pl.DataFrame) -> None:
+        try:
+            with table_writer(parse_address(place.address), "append") as writer:
+                writer.write(frame)
+                start.wait(60)
+        except Exception as error:
+            failures.append(error)
+
+    frames = [FIRST, SECOND, FIRST.with_columns(user=pl.lit("c"))]
+    for turn in range(4):
+        threads = [threading.Thread(target=append, args=(each,)) for each in frames]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert len(place.rows()) == 6, turn
+        place.run("DROP TABLE recs")
