@@ -34,6 +34,13 @@ from recsys.ranking.lists import BlockLike, ColdUser, Fill, ListOptions
 from recsys.ranking.rerank import column_of_items, prepare_lists, similar_lists
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import TableSource, as_ratings
+from recsys.reasons import (
+    LANGUAGES,
+    Language,
+    in_words,
+    kinds_of_history,
+    shared_reasons,
+)
 from recsys.refit import fit_model
 from recsys.saving.storage import Saved, load_model, save_model
 from recsys.topics import Topics
@@ -1051,6 +1058,33 @@ class Recommender:
             n,
             self._titles,
         )
+
+    def reasons(
+        self, user: IdLike, item: IdLike, language: Language = "en"
+    ) -> tuple[list[dict[str, Any]], str]:
+        """Return the reasons that speak for an item, with their shares, and a text of them.
+
+        Items of the history have the kind of what the user has done ("rating", a kind of event or
+        "interaction"). Shares below a tenth are summed, and so are features that are stock or
+        price. The text is such as "because you looked at A and bought B".
+
+        Raises
+        ------
+        DataError
+            If the model's scores cannot be explained.
+        """
+        check_choice("language", language, LANGUAGES)
+        explanation = self.explain(user, item)
+        terms = explanation.filter(explanation["part"].is_in(["item", "feature"]))
+        names = terms.drop("contribution", "part").to_dicts()
+        (row,) = self.ratings.users.index([user]).tolist()
+        indices = self.ratings.items.find(terms["item"].drop_nulls())
+        kinds = iter(kinds_of_history(self.ratings, row, indices))
+        for name in names:
+            if name["item"] is not None:
+                name["kind"] = next(kinds)
+        reasons = shared_reasons(names, terms["contribution"].to_numpy())
+        return reasons, in_words(reasons, language)
 
     def placement(
         self, user: IdLike, item: IdLike, n: int = 10, **options: Any

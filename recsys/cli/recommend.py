@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from recsys.data.ids import Ids
     from recsys.placement import Placement
+    from recsys.reasons import Language
     from recsys.recommender import ColdPair, Recommender
 
 _NOTED_TOPICS = 3  # topics that a note on an explanation names
@@ -377,6 +378,7 @@ def similar(
         'recsys explain model --user-features "age=30, job=student" --item 318',
         "recsys explain model --user 42 --item 318 --by topics",
         'recsys explain model --user 42 --item 318 --where "stock > 0"',
+        "recsys explain model --user 42 --item 318 --language de",
     ],
     one_of={"--item": ("item",), "--title": ("title",)},
     required="Choose the item",
@@ -403,6 +405,11 @@ def explain(
         "Explain by the ratings of the user, or by the topics of a model with nonnegative=true.",
         type=click.Choice(["ratings", "topics"]),
         default="ratings",
+    ),
+    language: Language | None = cli.declared(
+        "",
+        "Language in which a note has the reasons: en or de.",
+        type=click.Choice(["en", "de"]),
     ),
     n: int = cli.length("contributions to show"),
 ) -> None:
@@ -447,13 +454,18 @@ def explain(
     }
     place = recommender.placement(user, chosen, _FIRST, **asdict(options))
     document = asdict(place) | {"lacks": place.lacks.to_dicts()}
+    reasons, text = recommender.reasons(user, chosen, language or "en")
     output.write(
         frame,
         command="explain",
         model=recommender.model.name,
         **pair,
         placement=document,
+        reasons=reasons,
+        text=text,
     )
+    if language is not None:
+        note(text)
     note_placement(place, chosen)
     if by == "ratings" and has_topics(recommender.model):
         note_topics(recommender.explain(user, chosen, by="topics"))

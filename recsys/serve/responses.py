@@ -32,10 +32,14 @@ from recsys.ranking.rerank import (
     similar_lists,
 )
 from recsys.ranking.topn import SOURCES, CsrPairs, KnownUsers, TopN, top_n
+from recsys.reasons import in_words, kinds_of_history, shared_reasons
 from recsys.recommender import Recommender
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
 from recsys.serve.visitors import RecentEvents
+
+Told: TypeAlias = Literal["", "en", "de"]
+"""Language in which reasons are also told in words; empty for none."""
 
 History: TypeAlias = tuple[Int32s, Floats32]
 """Int64s of items in ascending order, and their ratings."""
@@ -131,7 +135,11 @@ class Responses:
             self.neighbours([0][: self.ratings.n_items], 1)
 
     def recommend(
-        self, users: Sequence[Id], n: int, options: ListOptions, explain: bool = False
+        self,
+        users: Sequence[Id],
+        n: int,
+        options: ListOptions,
+        explain: Told | None = None,
     ) -> list[Json]:
         """Return n recommendations for each user."""
         return self._choose(self.recommender, users, n, options, explain)
@@ -240,7 +248,7 @@ class Responses:
         history: Mapping[Id, float | None] | pl.DataFrame,
         n: int,
         options: ListOptions,
-        explain: bool = False,
+        explain: Told | None = None,
         features: Mapping[str, Any] | None = None,
         user: Id | None = None,
     ) -> Json:
@@ -273,7 +281,7 @@ class Responses:
         user: Id | None,
         n: int,
         options: ListOptions,
-        explain: bool = False,
+        explain: Told | None = None,
     ) -> Json:
         """Return recommendations by the latest events of a visitor.
 
@@ -337,7 +345,7 @@ class Responses:
         users: Sequence[Id],
         n: int,
         options: ListOptions,
-        explain: bool,
+        explain: Told | None,
         policy: str = "personal",
     ) -> list[Json]:
         """Return recommendations with all options of `Recommender.recommend`."""
@@ -361,8 +369,8 @@ class Responses:
             filled = self._fill(blocks, len(ids))
             lists_of_part = zip(indices[part], labels, filled, strict=True)
             for index, label, rows in lists_of_part:
-                if explain and index >= 0:
-                    self._add_reasons(recommender, index, rows)
+                if explain is not None and index >= 0:
+                    self._add_reasons(recommender, index, rows, explain)
                 kind = policy if index >= 0 else "popular"
                 lists.append(self._list(str(label), rows, kind))
         return lists
@@ -433,7 +441,7 @@ class Responses:
             answer["model"] = self.name
         return answers
 
-    def explain(self, user: Id, item: Id, n: int) -> Json:
+    def explain(self, user: Id, item: Id, n: int, told: Told = "") -> Json:
         """Return the score of an item for a user as a sum over ratings and features."""
         (row,) = self.ratings.users.index([user]).tolist()
         index = self.catalogue.place(item)
@@ -455,6 +463,7 @@ class Responses:
             "base": short(base),
             "popularity": short(popularity),
             "because": reasons,
+            **self._in_words(self.recommender, row, names, terms[0], told),
             "others": short(remainder),
             "model": self.name,
         }
@@ -546,9 +555,9 @@ class Responses:
         return [name for name in is_able if is_able[name]]
 
     def _add_reasons(
-        self, recommender: Recommender, user: int, rows: list[Json]
+        self, recommender: Recommender, user: int, rows: list[Json], told: Told
     ) -> None:
-        """Add reasons to each row of a list."""
+        """Add reasons to each row of a list, also in words if a language is requested."""
         check_time()
         index_of = self.ratings.items.place
         indices = [index_of(row["item"]) for row in rows]
@@ -556,6 +565,28 @@ class Responses:
         names, terms, _ = self._reasons(recommender, user, items)
         for row, terms_of_item in zip(rows, terms, strict=True):
             row["because"] = _largest(names, terms_of_item, _N_REASONS)
+            row |= self._in_words(recommender, user, names, terms_of_item, told)
+
+    def _in_words(
+        self,
+        recommender: Recommender,
+        user: int,
+        names: list[Json],
+        terms: Floats32,
+        told: Told,
+    ) -> Json:
+        """Return the reasons with their shares, and a text, if a language is requested."""
+        if not told:
+            return {}
+        ratings = recommender.ratings
+        part = slice(ratings.indptr[user], ratings.indptr[user + 1])
+        kinds = kinds_of_history(ratings, user, ratings.indices[part])
+        # The items of the history are the first terms.
+        of_history = [
+            {**name, "kind": kind} for name, kind in zip(names, kinds, strict=False)
+        ]
+        reasons = shared_reasons([*of_history, *names[len(kinds) :]], terms)
+        return {"reasons": reasons, "text": in_words(reasons, told)}
 
     def _reasons(
         self, recommender: Recommender, user: int, items: Int64s

@@ -14,12 +14,13 @@ from pydantic import AfterValidator
 from recsys.data.ids import Ids
 from recsys.ranking.filters import check_modest
 from recsys.ranking.lists import DEFAULTS, ListOptions, declarations
+from recsys.reasons import Language, preferred_language
 from recsys.serve import schemas
 from recsys.serve.catalogue import Id, Json
 from recsys.serve.events import checked_events, event_records
 from recsys.serve.metrics import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, unauthorized
-from recsys.serve.responses import Responses
+from recsys.serve.responses import Responses, Told
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
@@ -85,6 +86,10 @@ _VISITOR = Query(
     description="Id whose events in the journal, of the last hour, count.",
 )
 Visitor = Annotated[str, _VISITOR]
+OfLanguage = Annotated[
+    Language | None,
+    Query(description="Language of a text, if not that of Accept-Language."),
+]
 OfVisitor = Annotated[str | None, _VISITOR]
 
 
@@ -266,6 +271,7 @@ async def recommend(
     user: PathId,
     n: N = LENGTH,
     explain: bool = False,
+    language: OfLanguage = None,
     visitor: OfVisitor = None,
     variant: OfVariant = None,
     **values: Any,
@@ -277,15 +283,16 @@ async def recommend(
     """
     if explain or _shows_history(values):
         sees_users(request)
+    told = _told(request, language) if explain else None
     if visitor is not None:
         return await _of_visitor(
-            request, service, visitor, user, n, explain, variant, values
+            request, service, visitor, user, n, told, variant, values
         )
     # In an A/B test, the user decides on the model.
     answers = service.answers(variant, user)
     options = _options(request, answers, _with_ids(values, answers.ratings.items))
     lists = await service.run(
-        answers.recommend, [user], service.check_n(n), options, explain
+        answers.recommend, [user], service.check_n(n), options, told
     )
     return Answer(service.recorded(lists, variant)[0])
 
@@ -306,6 +313,7 @@ async def recommend_visitor(
     visitor: Visitor,
     n: N = LENGTH,
     explain: bool = False,
+    language: OfLanguage = None,
     variant: OfVariant = None,
     **values: Any,
 ) -> Answer:
@@ -316,9 +324,8 @@ async def recommend_visitor(
     """
     if explain or _shows_history(values):
         sees_users(request)
-    return await _of_visitor(
-        request, service, visitor, None, n, explain, variant, values
-    )
+    told = _told(request, language) if explain else None
+    return await _of_visitor(request, service, visitor, None, n, told, variant, values)
 
 
 async def _of_visitor(
@@ -327,7 +334,7 @@ async def _of_visitor(
     visitor: str,
     user: str | None,
     n: int,
-    explain: bool,
+    explain: Told | None,
     variant: Variant | None,
     values: Mapping[str, Any],
 ) -> Answer:
@@ -347,6 +354,12 @@ async def _of_visitor(
         explain,
     )
     return Answer(service.recorded([result], variant)[0])
+
+
+def _told(request: Request, language: Language | None) -> Told:
+    """Return the language in which reasons are told in words, if one is requested."""
+    accepted = request.headers.get("accept-language", "")
+    return language or preferred_language(accepted) or ""
 
 
 def _shows_history(values: Mapping[str, Any]) -> bool:
@@ -392,6 +405,7 @@ async def recommend_to(
     """
     n = service.check_n(body.n)
     values = body.model_dump()
+    told = _told(request, body.language) if body.explain else None
     if body.users is not None:
         if body.explain or _shows_history(values):
             sees_users(request)
@@ -406,9 +420,7 @@ async def recommend_to(
         for users in groups.values():
             answers = service.answers(variant, users[0])
             options = _options(request, answers, values)
-            results += await service.run(
-                answers.recommend, users, n, options, body.explain
-            )
+            results += await service.run(answers.recommend, users, n, options, told)
         # Groups have changed the order of the request.
         order = {str(user): position for position, user in enumerate(body.users)}
         results.sort(key=lambda result: order[result["user"]])
@@ -430,7 +442,7 @@ async def recommend_to(
     ):
         rated = answers.events_of(history)
     result = await service.run(
-        answers.recommend_new, rated, n, options, body.explain, body.features, body.user
+        answers.recommend_new, rated, n, options, told, body.features, body.user
     )
     return Answer(service.recorded([result], variant)[0])
 
@@ -494,15 +506,21 @@ async def together(
     check=sees_users,
 )
 async def explain(
+    request: Request,
     service: Served,
     user: PathId,
     item: PathId,
     n: N = LENGTH,
+    language: OfLanguage = None,
     variant: OfVariant = None,
 ) -> Answer:
-    """Explain a score as a sum over ratings and features."""
+    """Explain a score as a sum over ratings and features, and in words."""
     answers = service.answers(variant, user)
-    return Answer(await service.run(answers.explain, user, item, service.check_n(n)))
+    told = _told(request, language)
+    explanation = await service.run(
+        answers.explain, user, item, service.check_n(n), told
+    )
+    return Answer(explanation)
 
 
 @_route(

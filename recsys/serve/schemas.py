@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from recsys.ranking.lists import DEFAULTS, ListOptions, declarations
+from recsys.reasons import Language
 from recsys.serve.settings import LENGTH
 
 # A browser sends what it has received, which is text; programs may send integers.
@@ -87,6 +88,24 @@ class ReasonBody(_Body):
     contribution: Finite
 
 
+class ShareBody(_Body):
+    """Reason for an item with its share of all that speaks for it."""
+
+    item: IdText | None = None
+    title: str | None = None
+    value: Finite | None = None
+    kind: str | None = Field(
+        None,
+        description="What the user has done: a kind of event, rating or interaction.",
+    )
+    feature: str | None = None
+    other: bool | None = Field(
+        None,
+        description="True for the sum of shares below a tenth, and of stock and prices.",
+    )
+    share: Finite
+
+
 class RankedItem(NamedItem):
     """Entry of a list."""
 
@@ -100,6 +119,8 @@ class RankedItem(NamedItem):
     because: list[ReasonBody] | None = Field(
         None, description="Largest contributions to the score."
     )
+    reasons: list[ShareBody] | None = None
+    text: str | None = Field(None, description="The reasons in words.")
 
 
 class ListBody(_Body):
@@ -163,6 +184,8 @@ class ExplanationBody(NamedItem):
         description="Discount for an item with few ratings; at most 0."
     )
     because: list[ReasonBody]
+    reasons: list[ShareBody] | None = None
+    text: str | None = Field(None, description="The reasons in words.")
     others: Finite
     model: str
 
@@ -413,6 +436,9 @@ class _RecommendRequest(_Body):
     )
     n: int = Field(LENGTH, ge=1)
     explain: bool = False
+    language: Language | None = Field(
+        None, description="Language of a text, if not that of Accept-Language."
+    )
 
     @field_validator("features")
     @classmethod

@@ -1,0 +1,163 @@
+"""Reasons of a recommendation in words, from the contributions to its score."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from recsys.data.arrays import Floats, Ints, Longs
+
+if TYPE_CHECKING:
+    from recsys.data.ratings import Ratings
+
+Language: TypeAlias = Literal["en", "de"]
+LANGUAGES: tuple[Language, ...] = ("en", "de")
+
+_LEAST = 0.1  # share of the score below which reasons are summed
+# Nobody likes an item because it is in stock, or for what it costs.
+_OF_THE_SHOP = re.compile(
+    r"price|preis|cost|kosten|stock|lager|bestand|invent|availab|verf[uü]g|discount"
+    r"|rabatt|margin|marge",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(r"(?:user: )?(.*?)(?: [=~] | near |$)")
+# What a user has done, by kinds of events.
+_DEEDS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("cart|basket|korb", {"en": "put {} in the basket", "de": "{} in den Korb gelegt"}),
+    (
+        "purchas|buy|bought|order|sale|kauf|bestell",
+        {"en": "bought {}", "de": "{} gekauft"},
+    ),
+    ("like|fav|wish|bookmark|merk", {"en": "liked {}", "de": "{} gemerkt"}),
+    ("play|listen|scrobble|hör", {"en": "listened to {}", "de": "{} gehört"}),
+    ("view|click|look|visit|seh|ansicht", {"en": "looked at {}", "de": "{} angesehen"}),
+    ("^rating$", {"en": "rated {}", "de": "{} bewertet"}),
+    ("", {"en": "chose {}", "de": "{} gewählt"}),
+)
+_AND = {"en": "and", "de": "und"}
+_DONE = {"en": "because you {}", "de": "weil Sie {} haben"}
+_FEATURES = {"en": "because of {}", "de": "wegen {}"}
+_AMONG_OTHERS = {"en": "{}, among other reasons", "de": "unter anderem {}"}
+_POPULAR = {"en": "because many others like it", "de": "weil es vielen anderen gefällt"}
+
+
+def kinds_of_history(ratings: Ratings, user: int, items: Ints | Longs) -> list[str]:
+    """Return what a user has done with each item: "rating", a kind of event, or "interaction".
+
+    Of several kinds of events, the one with the largest weight counts.
+    """
+    events, rule = ratings.events, ratings.rule
+    if not ratings.implicit:
+        return ["rating"] * len(items)
+    if events is None or events.kinds is None:
+        return ["interaction"] * len(items)
+    part = slice(events.indptr[user], events.indptr[user + 1])
+    strongest: dict[int, int] = {}
+    pairs = zip(events.items[part].tolist(), events.kinds[part].tolist(), strict=True)
+    for item, code in pairs:
+        best = strongest.get(item, code)
+        strongest[item] = max(best, code, key=lambda kind: rule.weights[kind])
+    codes = [strongest.get(item) for item in items.tolist()]
+    return ["interaction" if code is None else rule.kinds[code] for code in codes]
+
+
+def shared_reasons(
+    names: Sequence[Mapping[str, Any]], terms: Floats
+) -> list[dict[str, Any]]:
+    """Return the reasons with their shares of all positive contributions to a score.
+
+    `names` describe the terms: items of the history, with the kind of the deed, or features. Shares
+    below a tenth are summed in the last reason, which has the key "other", with the shares of
+    features that are stock or price.
+    """
+    positive = np.maximum(terms, 0).astype(np.float64)
+    total = positive.sum()
+    if not total:
+        return []
+    shares = positive / total
+    reasons = []
+    for term in np.argsort(-shares, kind="stable").tolist():
+        if shares[term] < _LEAST:
+            break
+        label = _LABEL.match(names[term].get("feature") or "")
+        if label is None or not _OF_THE_SHOP.search(label[1]):
+            reasons.append({**names[term], "share": round(float(shares[term]), 3)})
+    rest = 1 - sum(reason["share"] for reason in reasons)
+    if rest > 1e-3:
+        reasons.append({"other": True, "share": round(rest, 3)})
+    return reasons
+
+
+def in_words(reasons: Sequence[Mapping[str, Any]], language: Language) -> str:
+    """Return reasons as a part of a sentence: "because you looked at A and bought B".
+
+    Examples
+    --------
+    >>> looked = {"item": "1", "title": "A", "kind": "view", "share": 0.6}
+    >>> bought = {"item": "2", "title": "B", "kind": "purchase", "share": 0.4}
+    >>> in_words([looked, bought], "en"), in_words([looked, bought], "de")
+    ('because you looked at A and bought B', 'weil Sie A angesehen und B gekauft haben')
+    """
+    by_deed: dict[str, list[str]] = {}
+    features = []
+    for reason in reasons:
+        if reason.get("feature"):
+            text = str(reason["feature"]).removeprefix("user: ")
+            features.append(text.replace(" = ", ": "))
+        elif reason.get("item") is not None:
+            name = str(reason.get("title") or reason["item"])
+            by_deed.setdefault(_deed(reason["kind"], language), []).append(name)
+    clauses = []
+    if by_deed:
+        deeds = [
+            deed.format(_listed(items, language)) for deed, items in by_deed.items()
+        ]
+        clauses.append(_DONE[language].format(_listed(deeds, language)))
+    if features:
+        clauses.append(_FEATURES[language].format(_listed(features, language)))
+    if not clauses:
+        return _POPULAR[language]
+    text = f", {_AND[language]} ".join(clauses)
+    is_partial = any(
+        reason.get("other") and reason["share"] >= _LEAST for reason in reasons
+    )
+    return _AMONG_OTHERS[language].format(text) if is_partial else text
+
+
+def preferred_language(accepted: str) -> Language | None:
+    """Return the language of a text for a header Accept-Language, None if it has neither.
+
+    Examples
+    --------
+    >>> preferred_language("de-AT,de;q=0.9,en;q=0.5"), preferred_language("fr, en")
+    ('de', 'en')
+    """
+    weights: dict[Language, float] = {"en": 0.0, "de": 0.0}
+    for entry in accepted.split(","):
+        tag, _, quality = entry.strip().partition(";")
+        match = re.fullmatch(r"\s*q=([01](?:\.\d{0,3})?)\s*", quality)
+        weight = 1.0 if match is None else float(match[1])
+        for language in LANGUAGES:
+            if tag.lower().split("-")[0] == language:
+                weights[language] = max(weights[language], weight)
+    if not any(weights.values()):
+        return None
+    return "de" if weights["de"] > weights["en"] else "en"
+
+
+def _deed(kind: str, language: Language) -> str:
+    """Return the words for what a user has done by an event of a kind."""
+    return next(
+        words[language]
+        for pattern, words in _DEEDS
+        if re.search(pattern, kind, re.IGNORECASE)
+    )
+
+
+def _listed(texts: Sequence[str], language: Language) -> str:
+    """Return texts with commas and a word between the last two."""
+    *first, last = texts
+    return f"{', '.join(first)} {_AND[language]} {last}" if first else last
