@@ -336,6 +336,9 @@ def explore(
     model_b: str | None = cli.declared(
         "MODEL", "Second model, to show next to the first."
     ),
+    together: str | None = cli.declared(
+        "TABLE", "Output of `recsys together`, shown at each item."
+    ),
     items: int | None = cli.declared(
         "N",
         "Number of items in the page; the most rated ones are chosen.",
@@ -370,7 +373,7 @@ def explore(
     first = source.open()
     second = None if model_b is None else inputs.load_model(model_b)
     # Computed before the file is opened, which replaces an older page.
-    page = static_page(first, second, n_items=items, n_users=users)
+    page = static_page(first, second, n_items=items, n_users=users, together=together)
     text = page.html.encode()
     with atomic_file(Path(out)) as stream:
         stream.write(text)

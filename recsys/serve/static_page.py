@@ -22,6 +22,7 @@ from recsys.models.abilities import FoldsInUsers
 from recsys.ranking.topn import CsrPairs, Scorer, top_n
 from recsys.serve.browser_model import Form, browser_model, is_linear, scores_new
 from recsys.serve.catalogue import Catalogue, id_texts
+from recsys.serve.loading import load_pairs
 from recsys.serve.problems import ProblemError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def static_page(
     n_items: int | None = None,
     n_users: int = 200,
     title: str | None = None,
+    together: str | None = None,
 ) -> StaticPage:
     """Make a page that computes recommendations itself, without a server or network.
 
@@ -81,6 +83,8 @@ def static_page(
         can read them.
     title : str, optional
         Title of the page; by default, it has the names of the models.
+    together : str, optional
+        Table of `recsys together`: a file, or a table of a database.
 
     Raises
     ------
@@ -125,6 +129,7 @@ def static_page(
         "items": _items(catalogue, items),
         "users": _users(recommender, items, users),
         "models": forms,
+        "together": None if together is None else _pairs(together, catalogue, items),
     }
     return StaticPage(_assembled(data), len(items), len(users))
 
@@ -232,6 +237,26 @@ def _neighbours(recommender: Recommender, items: Indices) -> Form:
     n = min(_N_NEIGHBOURS, max(1, len(items) - 1))
     n_items = recommender.ratings.n_items
     return _ranked(recommender, scorer, items, items, n, CsrPairs.diagonal(n_items))
+
+
+def _pairs(together: str, catalogue: Catalogue, items: Indices) -> Form:
+    """Return what is bought together with each item, padded with -1."""
+    pairs = load_pairs(together)
+    ids = id_texts(catalogue.ratings.items, items)
+    position = {id: at for at, id in enumerate(ids)}
+    shape = (len(ids), _N_NEIGHBOURS)
+    places = np.full(shape, -1, np.int32)
+    both = np.zeros(shape, np.int32)
+    low = np.zeros(shape, np.float32)
+    for at, id in enumerate(ids):
+        # Items outside of the page are left out.
+        rows = pairs.rows_of(id, _N_NEIGHBOURS)
+        rows = [row for row in rows if row["item"] in position]
+        for rank, row in enumerate(rows):
+            places[at, rank] = position[row["item"]]
+            both[at, rank] = row["both"]
+            low[at, rank] = row["low"]
+    return {"places": places, "scores": both, "low": low}
 
 
 def _next(recommender: Recommender, items: Indices) -> Form:

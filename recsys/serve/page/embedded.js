@@ -22,6 +22,7 @@ class Embedded {
     const folds = Object.values(data.models).every(({ form }) => form); // otherwise both show users of the page
     for (const [variant, others] of Object.entries(data.models)) {
       const found = ["similar", "next", "map", "spectrum"].filter((name) => others[name]);
+      if (data.together) found.push("together");
       data.card.models[variant].abilities = folds ? ["history", "explain", ...found] : found;
     }
     this.card = { ...data.card, ...data.card.models.a };
@@ -125,6 +126,12 @@ class Embedded {
     const { similar } = this.of(variant), at = this.place(item);
     if (!similar) throw new Error("This model does not find similar items.");
     return { ...this.named(at), items: this.ranked(similar, at, n) };
+  }
+
+  async together(item, n) {
+    const { low } = this.data.together, at = this.place(item), first = at * low.shape[1];
+    const items = this.ranked(this.data.together, at, n);
+    return { items: items.map((each, j) => ({ ...each, both: each.score, low: low.data[first + j] })) };
   }
 
   async next(item, n, variant) {

@@ -441,15 +441,20 @@ def test_an_item_shows_what_comes_next(door, visit, static, walks, tmp_path):
         assert list_.locator(".title").all_inner_texts() == expected
 
 
-def test_an_item_shows_what_is_bought_together(visit, walks, tmp_path):
+@pytest.mark.parametrize("door", ["serve", "explore"])
+def test_an_item_shows_what_is_bought_together(door, visit, static, walks, tmp_path):
     walks.save(tmp_path / "model")
     lines = [(order, item) for order in range(40) for item in (103, 104 + order % 20)]
     lines += [(order, item) for order in range(50, 80) for item in (105, 109)]
     frame = pl.DataFrame(lines, schema=["order", "item"], orient="row")
-    together(frame, "order").write_parquet(tmp_path / "pairs.parquet")
     pairs = str(tmp_path / "pairs.parquet")
-    with serving(tmp_path / "model", together=pairs) as address:
-        page = visit(address)
+    together(frame, "order").write_parquet(pairs)
+    with ExitStack() as stack:
+        if door == "explore":
+            page = visit(static(walks, together=pairs))
+        else:
+            served = serving(tmp_path / "model", together=pairs)
+            page = visit(stack.enter_context(served))
         page.evaluate("itemPanel.open('105')")
         list_ = page.get_by_role("list", name="Bought together")
         list_.wait_for()
