@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -38,10 +38,10 @@ def ends(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def brute_force(
-    model: str, train: pl.DataFrame, test: pl.DataFrame, repeats: str
+    model: str, train: pl.DataFrame, test: pl.DataFrame, repeats: str, **options: Any
 ) -> dict[str, tuple[float, float, int]]:
     """Sums of hit rate and reciprocal rank, and positions, of each user: one list at a time."""
-    recommender = Recommender(model).fit(recsys.Ratings.from_frame(train))
+    recommender = Recommender(model).fit(recsys.Ratings.from_frame(train, **options))
     trained = {*train["item"]}
     sums: dict[str, tuple[float, float, int]] = {}
     for user in test["user"].unique(maintain_order=True):
@@ -204,11 +204,34 @@ def test_a_fitted_recommender_is_evaluated_as_it_is() -> None:
     )
 
 
-def test_old_events_of_a_half_life_count_from_the_position() -> None:
-    frame = sessions().with_columns(weight=pl.lit(1.0))
-    ratings = recsys.Ratings.from_frame(frame, half_life="1d", weight="weight")
-    found = evaluate("ials", sessions_split(ratings, 0.3), N)
-    assert math.isfinite(found.table[f"ndcg@{N}"][0])
+@pytest.mark.parametrize("model", ["ials", "next", "als"])
+@pytest.mark.parametrize("repeats", ["drop", "keep"])
+def test_kinds_and_ages_of_events_and_grades_count_as_in_recommend(
+    model: str, repeats: str
+) -> None:
+    frame = sessions(1, n=60)
+    rng = np.random.default_rng(1)
+    options: dict[str, Any] = {}
+    if model == "als":
+        frame = frame.with_columns(
+            rating=pl.Series(rng.integers(1, 6, len(frame)) * 1.0)
+        )
+    else:
+        frame = frame.with_columns(
+            event=pl.Series(rng.choice(["view", "buy"], len(frame)))
+        )
+        weights = {"view": 1, "buy": 3}
+        options = {"event": "event", "event_weights": weights, "half_life": "0.02d"}
+    split = sessions_split(recsys.Ratings.from_frame(frame, **options), 0.3)
+    first = ends(frame).filter(pl.col("end") < split.parameters["cut"])["user"]
+    is_early = pl.col("user").is_in(first.implode())
+    parts = frame.filter(is_early), frame.filter(~is_early)
+    hits, gains, n = np.sum(
+        [*brute_force(model, *parts, repeats, **options).values()], 0
+    )
+    row = evaluate(model, split, N, positions=True, repeats=repeats).table.to_dicts()[0]
+    assert row[f"hit_rate@{N}"] == pytest.approx(hits / n)
+    assert row[f"mrr@{N}"] == pytest.approx(gains / n)
 
 
 @pytest.mark.parametrize("model", ["random", "implicit-bpr"])
