@@ -649,7 +649,8 @@ def _chosen_columns(texts: Sequence[str]) -> dict[str, str]:
         If a name is missing, or two columns get one name.
     """
     columns: dict[str, str] = {}
-    for text in texts:
+    # A variable of the environment may have spaces after its commas.
+    for text in filter(None, texts):
         name, equals, other = (part.strip() for part in text.partition("="))
         target = other if equals else name
         if not name or not target or target in columns:

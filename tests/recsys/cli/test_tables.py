@@ -245,3 +245,13 @@ def test_ids_of_type_uuid_and_enum_go_into_a_table_of_postgresql(run, postgres):
                 cursor.execute("DROP TABLE IF EXISTS recs")
                 cursor.execute("DROP TYPE IF EXISTS sku")
             database.connection.commit()
+
+
+def test_columns_may_be_set_outside_the_command_line(run, model, monkeypatch):
+    arguments = ("recommend", model, "--user", "1", "-n", "2")
+    monkeypatch.setenv("RECSYS_RECOMMEND_COLUMNS", "item=sku, rank")
+    assert run(*arguments).stdout.startswith("sku,rank\n")
+    monkeypatch.delenv("RECSYS_RECOMMEND_COLUMNS")
+    Path("recsys.toml").write_text('[recommend]\ncolumns = ["user", "item=sku"]\n')
+    assert run(*arguments).stdout.startswith("user,sku\n")
+    assert run(*arguments, "--columns", "rank").stdout.startswith("rank\n")
