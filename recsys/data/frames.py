@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -113,7 +113,7 @@ def listed(ids: IdsLike) -> list[Any] | pl.Series | Array:
         raise DataError(
             f"Expected an id or a sequence of ids; got a {type(ids).__name__}{hint}."
         )
-    if isinstance(ids, str | int | np.integer | float):
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         return [ids]
     return ids if isinstance(ids, pl.Series | np.ndarray) else list(ids)
 

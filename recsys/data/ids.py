@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias, cast
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -514,9 +516,19 @@ def query_series(values: IdsLike, kind: str) -> pl.Series:
 
 def _uniform(values: Any, kind: str) -> Any:
     """Return a single id as a list of one, and a list of mixed types as strings."""
+    if isinstance(values, pl.Series) and values.dtype.is_temporal():
+        return values.cast(pl.String)
+    if isinstance(values, pl.Series) and values.dtype == pl.Object:
+        values = values.to_list()
+    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
+        return values.astype(str)
     if isinstance(values, pl.Series | np.ndarray) and values.dtype != object:
         return values
     listed = [values] if isinstance(values, int | str) else list(values)
+    # A database returns UUIDs as objects; as texts they are ids, as they are in files.
+    listed = [
+        str(value) if isinstance(value, UUID | date) else value for value in listed
+    ]
     large = (
         isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT
         for value in listed

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ import polars as pl
 import pytest
 
 from recsys import Ratings, Recommender
-from recsys.errors import UnknownIdError
+from recsys.errors import DataError, UnknownIdError
 
 PAIRS = [(1, 10), (1, 20), (2, 10), (2, 30), (3, 20), (3, 30), (3, 10)]
 ODD: list[Any] = [
@@ -207,3 +209,35 @@ def test_the_command(
     assert "Unknown item 'sku-20'; the nearest id is 20." in message
     message = run("explain", "model", "--user", "visitor-2", "--item", "10", code=1)
     assert "Unknown user 'visitor-2'; the nearest id is 2." in message
+
+
+@pytest.mark.parametrize("ids", [[1, 1, 2, 2, 3, 3], [*"112233"]])
+def test_unknown_ids_of_other_types_are_unknown_users(ids):
+    pairs = pl.DataFrame({"user": ids, "item": [*"abacbc"]})
+    recommender = Recommender("popular").fit(pairs)
+    uuid, date = UUID(int=5), datetime.date(2025, 1, 1)
+    for unknown in ("visitor-17", "", 99, 2**70, np.str_("x"), uuid, date):
+        for users in (unknown, [unknown], [unknown, ids[0]]):
+            lists = recommender.recommend(users, 1, cold_start="popular")
+            assert lists["item"][0] == "c"
+            assert lists["user"].cast(pl.String)[0] == str(unknown)
+        with pytest.raises(UnknownIdError):
+            recommender.recommend(unknown)
+        pair = [(unknown, "a")]
+        assert len(recommender.predict(pair, cold_start="popular")) == 1
+        with pytest.raises(UnknownIdError):
+            recommender.predict(pair)
+        for method in (recommender.explain, recommender.placement):
+            with pytest.raises(UnknownIdError):
+                method(unknown, "a")
+    for column in (
+        pl.Series([date]),
+        pl.Series([uuid], dtype=pl.Object),
+        np.array([date], "M8[D]"),
+        pd.Series([uuid]),
+    ):
+        assert len(recommender.recommend(column, 1, cold_start="popular")) == 1
+    # Bytes, missing ids and fractions are no ids at all.
+    for wrong in (b"x", [None], 1.5, True):
+        with pytest.raises(DataError):
+            recommender.recommend(wrong, cold_start="popular")
