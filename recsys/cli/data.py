@@ -22,7 +22,7 @@ from recsys.cli.output import (
     note,
     write_facts,
 )
-from recsys.messages import counted, missing_extra
+from recsys.messages import counted, missing_extra, worded
 from recsys.saving.atomic import unfinished_directory
 
 if TYPE_CHECKING:
@@ -87,6 +87,13 @@ def inspect(
         if encoder is not None:
             facts[plan][f"features of {side}s"] = str(encoder)
     document = {"command": "data inspect", "read_as": str(loaded.source), **facts}
+    if output.resolved_format == "table" and choice.ratings.implicit:
+        facts = {
+            worded(section, implicit=True): {
+                worded(name, implicit=True): value for name, value in values.items()
+            }
+            for section, values in facts.items()
+        }
     write_facts(facts, output, document)
 
 

@@ -15,6 +15,7 @@ const app = {
   listeners: [],
 
   get implicit() { return Boolean(this.card.training.implicit); },
+  get noun() { return this.implicit ? "interaction" : "rating"; },
 
   entry(item) { return this.history.find((each) => each.item === item); },
 
@@ -126,7 +127,7 @@ const app = {
       return;
     }
     const factors = this.names.length === 1 && parameters?.factors ? countText(parameters.factors, "factor") : null;
-    const facts = [title ? name : null, factors, countText(training.users, "user"), countText(training.items, "item"), countText(training.ratings, app.implicit ? "interaction" : "rating")];
+    const facts = [title ? name : null, factors, countText(training.users, "user"), countText(training.items, "item"), countText(training.ratings, app.noun)];
     const shown = [...facts, this.card.remark].filter(Boolean);
     $("facts").replaceChildren(...shown.flatMap((fact, at) => [at ? " · " : "", h("span", {}, fact)]));
   },

@@ -29,7 +29,7 @@ const itemPanel = {
       if (text.length > 60) long.push(h("p", { class: "description" }, text));
       else add(name, text);
     }
-    add(app.implicit ? "interactions" : "ratings", item.count.toLocaleString("en"));
+    add(`${app.noun}s`, item.count.toLocaleString("en"));
     if (typeof item.mean === "number") add("mean", digits(item.mean));
     add("id", item.item);
     const like = h("button", { class: "primary", "aria-pressed": String(Boolean(entry && !entry.out)) }, icon("heart"), entry ? "In the history" : "Like");

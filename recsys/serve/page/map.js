@@ -224,7 +224,7 @@ const mapView = {
     tip.hidden = !item;
     if (!item) return;
     const [x, y] = this.at(item, this.size());
-    tip.textContent = `${titleOf(item)} · ${countText(item.count, app.implicit ? "interaction" : "rating")}`;
+    tip.textContent = `${titleOf(item)} · ${countText(item.count, app.noun)}`;
     tip.style.left = `${Math.min(Math.max(x, 90), $("frame").clientWidth - 90)}px`;
     tip.style.top = `${y}px`;
     tip.classList.toggle("below", y < 60);

@@ -62,7 +62,7 @@ const recommendView = {
       const liked = app.entry(item.item);
       const row = h("li", { role: "option", id: `found-${at}`, "aria-selected": "false" },
         h("span", {}, titleOf(item)),
-        h("small", { class: "muted" }, liked ? "in the history" : item.count ? countText(item.count, "rating") : "no ratings yet"));
+        h("small", { class: "muted" }, liked ? "in the history" : item.count ? countText(item.count, app.noun) : `no ${app.noun}s yet`));
       row.addEventListener("pointerdown", (event) => { event.preventDefault(); this.take(at); });
       return row;
     });
@@ -164,9 +164,9 @@ const recommendView = {
       this.showUser(user);
     };
     const note = $("history-note");
-    if (!history.length) note.textContent = user === null ? "Nothing yet: search an item, or mark one below." : "This user has no ratings.";
+    if (!history.length) note.textContent = user === null ? "Nothing yet: search an item, or mark one below." : `This user has no ${app.noun}s.`;
     else if (user !== null && left.length) note.textContent = `What if not: ${left.map(titleOf).slice(0, 3).join(", ")}${left.length > 3 ? " and others" : ""}`;
-    else note.textContent = user === null ? "" : `${countText(app.total, "rating")}${history.length > SEEN ? " in a list that scrolls" : ""}. ${app.can("history") ? "Leave one out to see what it changes." : "The model knows its own users only."}`;
+    else note.textContent = user === null ? "" : `${countText(app.total, app.noun)}${history.length > SEEN ? " in a list that scrolls" : ""}. ${app.can("history") ? "Leave one out to see what it changes." : "The model knows its own users only."}`;
     note.hidden = !note.textContent;
     sliding($("history"), () => $("history").replaceChildren(...history.map((each) => this.historyRow(each))));
     const focused = this.refocus && $("history").querySelector(`[data-focus="${CSS.escape(this.refocus)}"]`);
@@ -291,7 +291,7 @@ const recommendView = {
       h("span", { class: "rank" }, String(item.rank)),
       h("div", { class: "what" },
         h("div", { class: "line" }, h("button", { class: "title", onclick: () => itemPanel.open(item.item) }, title),
-          moved, item.new ? h("span", { class: "moved" }, "no ratings yet") : null, shared ? h("span", { class: "shared", title: "in both lists" }, spoken("in both lists")) : null),
+          moved, item.new ? h("span", { class: "moved" }, `no ${app.noun}s yet`) : null, shared ? h("span", { class: "shared", title: "in both lists" }, spoken("in both lists")) : null),
         this.reasons(item.because ?? [], rates || item.score <= 0 ? null : item.score)),
       score, buttons || "");
   },
