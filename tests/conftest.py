@@ -61,7 +61,7 @@ LONGEST = (
     "tests/test_interrupts.py",
     "tests/recsys/cli/test_errors.py",
     "tests/lowrank/completion/test_complete.py",
-    "tests/recsys/test_storage.py",
+    "tests/recsys/saving/test_storage.py",
     "tests/recsys/cli/test_evaluate.py",
     "tests/test_shipping.py",
     "docs/howto/scikit-learn.md",
