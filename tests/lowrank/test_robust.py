@@ -81,7 +81,7 @@ def optimum_of_plain_steps(X, penalty, steps=20_000):
     weight = 4 / np.abs(X).mean()
     sparse_part, multipliers = np.zeros_like(X), np.zeros_like(X)
     best = np.inf
-    for _ in range(steps):
+    for step in range(steps):
         U, s, Vt = np.linalg.svd(
             X - sparse_part + multipliers / weight, full_matrices=False
         )
@@ -89,7 +89,8 @@ def optimum_of_plain_steps(X, penalty, steps=20_000):
         moved = X - low_rank + multipliers / weight
         sparse_part = moved - np.clip(moved, -penalty / weight, penalty / weight)
         multipliers += weight * (X - low_rank - sparse_part)
-        best = min(best, objective(low_rank, X - low_rank, penalty))
+        if step % 100 == 0:
+            best = min(best, objective(low_rank, X - low_rank, penalty))
     return best
 
 

@@ -14,6 +14,7 @@ NAMES = ["auto", *MODELS]
 OPTIONS = {
     "als": {"factors": 4},
     "bayes": {"factors": 3},
+    "ials": {"factors": 8},
     "implicit-als": {"factors": 4},
     "implicit-bpr": {"factors": 4},
     "implicit-lmf": {"factors": 4},

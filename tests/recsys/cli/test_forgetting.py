@@ -138,7 +138,7 @@ MODELS = {
         "--seed",
         "3",
     ],
-    "events": ["--model", "ials", *EVENTS],
+    "events": ["--model", "ials", "--factors", "8", *EVENTS],
     "popular": ["--model", "popular", *EVENTS],
 }
 
