@@ -78,7 +78,7 @@ def placement(
 def _lacks(
     item: int | str, first: pl.Series, explained: Callable[[int | str], pl.DataFrame]
 ) -> pl.DataFrame:
-    """Return what contributes more to the scores of the first items than to that of an item."""
+    """Return what contributes more to the scores of the first items than to an item's."""
     try:
         of_item = explained(item)
     except DataError:  # a model that cannot explain its scores still ranks

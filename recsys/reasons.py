@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Language: TypeAlias = Literal["en", "de"]
 LANGUAGES: tuple[Language, ...] = ("en", "de")
 
+_NOTHING = 1e-3  # share that is rounding
 _LEAST = 0.1  # share of the score below which reasons are summed
 # Nobody likes an item because it is in stock, or for what it costs.
 _OF_THE_SHOP = re.compile(
@@ -55,13 +56,21 @@ def kinds_of_history(ratings: Ratings, user: int, items: Ints | Longs) -> list[s
     if events is None or events.kinds is None:
         return ["interaction"] * len(items)
     part = slice(events.indptr[user], events.indptr[user + 1])
+    event_items = events.items[part].tolist()
+    codes = events.kinds[part].tolist()
     strongest: dict[int, int] = {}
-    pairs = zip(events.items[part].tolist(), events.kinds[part].tolist(), strict=True)
-    for item, code in pairs:
+    for item, code in zip(event_items, codes, strict=True):
         best = strongest.get(item, code)
-        strongest[item] = max(best, code, key=lambda kind: rule.weights[kind])
-    codes = [strongest.get(item) for item in items.tolist()]
-    return ["interaction" if code is None else rule.kinds[code] for code in codes]
+        if rule.weights[code] >= rule.weights[best]:
+            best = code
+        strongest[item] = best
+    kinds = []
+    for item in items.tolist():
+        kind = "interaction"
+        if item in strongest:
+            kind = rule.kinds[strongest[item]]
+        kinds.append(kind)
+    return kinds
 
 
 def shared_reasons(
@@ -82,11 +91,14 @@ def shared_reasons(
     for term in np.argsort(-shares, kind="stable").tolist():
         if shares[term] < _LEAST:
             break
-        label = _LABEL.match(names[term].get("feature") or "")
-        if label is None or not _OF_THE_SHOP.search(label[1]):
-            reasons.append({**names[term], "share": round(float(shares[term]), 3)})
+        reason = dict(names[term])
+        label = _LABEL.match(reason.get("feature") or "")
+        if label is not None and _OF_THE_SHOP.search(label[1]):
+            continue
+        reason["share"] = round(float(shares[term]), 3)
+        reasons.append(reason)
     rest = 1 - sum(reason["share"] for reason in reasons)
-    if rest > 1e-3:
+    if rest > _NOTHING:
         reasons.append({"other": True, "share": round(rest, 3)})
     return reasons
 
@@ -101,7 +113,7 @@ def in_words(reasons: Sequence[Mapping[str, Any]], language: Language) -> str:
     >>> in_words([looked, bought], "en"), in_words([looked, bought], "de")
     ('because you looked at A and bought B', 'weil Sie A angesehen und B gekauft haben')
     """
-    by_deed: dict[str, list[str]] = {}
+    items_by_deed: dict[str, list[str]] = {}
     features = []
     for reason in reasons:
         if reason.get("feature"):
@@ -109,12 +121,15 @@ def in_words(reasons: Sequence[Mapping[str, Any]], language: Language) -> str:
             features.append(text.replace(" = ", ": "))
         elif reason.get("item") is not None:
             name = str(reason.get("title") or reason["item"])
-            by_deed.setdefault(_deed(reason["kind"], language), []).append(name)
+            deed = _deed(reason["kind"], language)
+            items = items_by_deed.setdefault(deed, [])
+            items.append(name)
     clauses = []
-    if by_deed:
-        deeds = [
-            deed.format(_listed(items, language)) for deed, items in by_deed.items()
-        ]
+    if items_by_deed:
+        deeds = []
+        for deed, items in items_by_deed.items():
+            listed_items = _listed(items, language)
+            deeds.append(deed.format(listed_items))
         clauses.append(_DONE[language].format(_listed(deeds, language)))
     if features:
         clauses.append(_FEATURES[language].format(_listed(features, language)))
@@ -160,4 +175,6 @@ def _deed(kind: str, language: Language) -> str:
 def _listed(texts: Sequence[str], language: Language) -> str:
     """Return texts with commas and a word between the last two."""
     *first, last = texts
-    return f"{', '.join(first)} {_AND[language]} {last}" if first else last
+    if not first:
+        return last
+    return f"{', '.join(first)} {_AND[language]} {last}"
