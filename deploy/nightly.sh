@@ -22,7 +22,6 @@ set -eu
 models=${MODELS:-models}
 gate=${GATE:-ndcg@10 worse}
 keep=${KEEP:-7}
-version=$models/$(date -u +%Y-%m-%dT%H%M%S)
 worse=1
 try_again=75
 
@@ -70,6 +69,7 @@ add_events() {
 mkdir -p "$models"
 exec 9>"$models/.nightly.lock"
 flock -w "${WAIT:-3600}" 9 || later "waiting for another run"
+version=$models/$(date -u +%Y-%m-%dT%H%M%S)
 
 if [ ! -e "$models/latest" ]; then
     # shellcheck disable=SC2086

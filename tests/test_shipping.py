@@ -349,7 +349,7 @@ def test_two_runs_at_once_and_one_that_was_killed(tmp_path):
         messages = [process.communicate(timeout=120)[1] for process in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], messages
     assert sum("no new ratings" in text for text in messages) == 1
-    assert nights.versions == [nights.latest, "latest"]
+    assert {nights.latest, "latest"} <= {*nights.versions}
     hidden = [path.name for path in (tmp_path / "models").glob(".*")]
     assert hidden == [".nightly.lock"]
 

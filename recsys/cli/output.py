@@ -44,7 +44,7 @@ PATIENCE = 1.0
 SCHEMA = 1
 """Version of the JSON documents; it changes when a key is removed or changes its meaning."""
 
-_OPTIONAL = ("title", "new")  # columns of lists that a table need not have
+_OPTIONAL = ("title", "new", "source")  # columns that a table of lists need not have
 
 SUFFIXES = {f".{form}": form for form in FORMATS[1:]} | {".ndjson": "jsonl"}
 
