@@ -106,6 +106,20 @@ class _Request:
         default=0.0,
         type=click.FloatRange(0, 1),
     )
+    by: tuple[str, ...] = cli.declared(
+        "COLUMN",
+        "Groups of items: a column of their table, or popularity; repeatable.",
+        multiple=True,
+        commas=True,
+        details=_DETAILS,
+    )
+    by_user: tuple[str, ...] = cli.declared(
+        "COLUMN",
+        "Groups of users: a column of their table, or activity; repeatable.",
+        multiple=True,
+        commas=True,
+        details=_DETAILS,
+    )
     positions: bool = cli.declared(
         "",
         "Predict each test event from the events before it.",
@@ -231,6 +245,8 @@ def _measured(request: _Request, at_least: int, gates: Sequence[Gate]) -> Evalua
             diversity=request.diversity,
             positions=request.positions,
             repeats=_repeats(request),
+            by=request.by,
+            by_user=request.by_user,
             features=False,  # those of the options for reading, or none
             random_state=request.fitting.seed,
             on_step=lambda label, step: activity.step(step, f"Fitting {label}"),
@@ -520,6 +536,7 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
                 "parameters": found.parameters[row["model"]],
                 "metrics": values[row["model"]],
                 "folds": _folds_of(found, row["model"]),
+                "slices": _slices_of(found, row["model"]),
                 "fit_seconds": row["fit_seconds"],
                 "recommend_seconds": row["recommend_seconds"],
             }
@@ -535,6 +552,54 @@ def _folds_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
     for row in found.folds.filter(model=model).to_dicts():
         of_folds.setdefault(row["fold"], {})[row["metric"]] = row["value"]
     return [{"fold": fold, "metrics": metrics} for fold, metrics in of_folds.items()]
+
+
+def _slices_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
+    """Return the metrics of a model in each group as JSON values."""
+    slices: list[dict[str, Any]] = []
+    groups = found.slices.filter(model=model).group_by(
+        "side", "by", "group", maintain_order=True
+    )
+    for _, rows in groups:
+        first, *_ = rows.to_dicts()
+        shared = ("side", "by", "group", "users", "exposure", "relevance")
+        metrics = {
+            row["metric"]: {
+                "value": row["value"],
+                "interval": [row["low"], row["high"]],
+                "gap": row["gap"],
+                "p_value": row["p_value"],
+                "adjusted": row["adjusted"],
+            }
+            for row in rows.to_dicts()
+        }
+        slices.append({key: first[key] for key in shared} | {"metrics": metrics})
+    return slices
+
+
+def _slice_tables(found: Evaluation) -> list[pl.DataFrame]:
+    """Return a table of the groups for each column, by the NDCG or the first metric of lists."""
+    import polars as pl
+
+    if found.slices.is_empty():
+        return []
+    names = found.slices["metric"].unique(maintain_order=True).to_list()
+    name = next((name for name in names if name.startswith("ndcg@")), names[0])
+    tables = []
+    rows = found.slices.filter(metric=name)
+    for (_, by), part in rows.group_by("side", "by", maintain_order=True):
+        columns = [
+            pl.col("group").alias(str(by)),
+            "model",
+            "users",
+            pl.col("value").round(4).alias(name),
+            pl.col("gap").round(4),
+            pl.col("adjusted").round(4).alias("p"),
+        ]
+        if part["exposure"].is_not_null().any():
+            columns += [pl.col("exposure").round(3), pl.col("relevance").round(3)]
+        tables.append(part.select(columns))
+    return tables
 
 
 def _fold_table(found: Evaluation) -> list[pl.DataFrame]:
@@ -734,6 +799,7 @@ def _write(result: Evaluation, output: Output, command: str) -> None:
         return
     shown, legend = tables(result)
     shown += _fold_table(result)
+    shown += _slice_tables(result)
     output.write_document(document, _without_empty(result.table), shown, legend)
 
 

@@ -37,8 +37,10 @@ from recsys.evaluation.results import (
     fold_values,
     joined,
     summarize,
+    value_names,
 )
 from recsys.evaluation.settings import Settings, SplitInfo
+from recsys.evaluation.slices import Grouping, groupings
 from recsys.evaluation.splits import (
     COLD,
     NOTHING_KNOWN,
@@ -102,6 +104,8 @@ def evaluate(
     positions: bool = False,
     repeats: Repeats | None = None,
     metrics: Sequence[MetricLike] | None = None,
+    by: Sequence[str] = (),
+    by_user: Sequence[str] = (),
     features: bool | Sequence[str] = True,
     resamples: int = 1000,
     confidence: float = 0.95,
@@ -152,6 +156,9 @@ def evaluate(
         Names in `METRICS`, by default all (of positions, hit_rate, mrr and ndcg), and custom
         metrics: a `Metric`, or a function as it describes, such as ``first_hit`` below, whose
         higher values are better.
+    by, by_user : sequence of str
+        Columns of the table of items (or "popularity"), and of the table of users (or
+        "activity"), by whose groups the metrics are listed in `Evaluation.slices`.
     features : bool or sequence of str
         Whether models that can use the tables of items and users of the training part, or the
         columns to use, as in `Recommender.fit`.
@@ -199,6 +206,8 @@ def evaluate(
     measured = resolve_metrics(metrics)
     if positions:
         _check_positions(measured, candidates)
+        if by or by_user:
+            raise DataError("Groups are of users' lists; leave out positions.")
     elif repeats is not None:
         raise DataError(
             "repeats needs positions=True; otherwise the split says what is left out."
@@ -249,7 +258,9 @@ def evaluate(
                 mark = mark or fingerprint(*fold_split.parts)
                 prepared[id(fold_split)] = task
             listen = None if on_step is None else partial(on_step, label)
-            runs[label].append(_measure(model, task, settings.ns, measured, listen))
+            groups = groupings(task.split.train, by, by_user)
+            run = _measure(model, task, settings.ns, measured, listen, groups)
+            runs[label].append(run)
     if not infos:
         raise DataError("split must hold at least one Split; got none.")
     if infos[0].method in COLD:  # these splits test new users or items
@@ -761,6 +772,7 @@ def _measure(
     ns: Sequence[int],
     metrics: Sequence[Metric],
     on_step: Callable[[Step], None] | None,
+    groups: Sequence[Grouping] = (),
 ) -> Measurement:
     """Fit a model to the training part, unless it is fitted, and measure it on the test part."""
     split = task.split
@@ -809,10 +821,13 @@ def _measure(
         residuals = pl.DataFrame(
             {"low": edges[:-1], "high": edges[1:], "count": counts}
         )
+    slices = None
     if lists is not None:
         by_list, overall = measure_lists(lists, task, ns, metrics)
         for name, values in by_list.items():
             columns[name] = task.of_users(values)
+        if groups:
+            slices = _sliced(groups, lists, task, ns, metrics, by_list)
     users = np.flatnonzero(columns["ratings"])
     series = {
         name: pl.Series(of_users[users], nan_to_null=True)
@@ -827,7 +842,55 @@ def _measure(
         recommend_seconds,
         recommender.model.get_params(),
         timed,
+        slices,
     )
+
+
+def _sliced(
+    groups: Sequence[Grouping],
+    lists: Lists,
+    task: RankingTask,
+    ns: Sequence[int],
+    metrics: Sequence[Metric],
+    of_all: dict[str, Doubles],
+) -> pl.DataFrame:
+    """Return the metrics of each user in each group of users, or for each group of items.
+
+    For a group of items, only its items are relevant. Its share of the lists is the exposure, and
+    its share of the relevant items the relevance, of each user.
+    """
+    of_lists = [metric for metric in metrics if metric.is_sliced]
+    names = [name for *_, name in value_names(of_lists, ns)]
+    parts = []
+    for group, number in ((g, at) for g in groups for at in range(len(g.names))):
+        is_member = group.members[number]
+        part = task
+        if group.side == "user":
+            rows = np.flatnonzero(is_member[task.users])
+            values = {name: of_all[name][rows] for name in names}
+            exposure = relevance = np.full(len(rows), np.nan)
+        else:
+            relevant = task.relevant.take(is_member[task.relevant.indices])
+            n_relevant = relevant.counts("user")[task.users]
+            rows = np.flatnonzero(n_relevant)
+            part = replace(task, relevant=relevant, users=task.users[rows])
+            values, _ = measure_lists(lists[rows], part, ns, of_lists)
+            is_listed = lists[rows] >= 0
+            n_listed = np.maximum(is_listed.sum(axis=1), 1)
+            exposure = (is_listed & is_member[lists[rows]]).sum(axis=1) / n_listed
+            relevance = n_relevant[rows] / task.n_relevant[rows]
+        columns: dict[str, Any] = {
+            "user": task.split.test.users.take(task.users[rows]),
+            **{name: values[name] for name in names},
+            "exposure": exposure,
+            "relevance": relevance,
+        }
+        keys = [pl.lit(text).alias(key) for key, text in group.keys(number).items()]
+        if len(rows):
+            parts.append(pl.DataFrame(columns).select(*keys, pl.all()))
+    if not parts:
+        raise DataError("No test user is in any of the groups.")
+    return pl.concat(parts)
 
 
 def measure_lists(

@@ -115,6 +115,11 @@ class Metric:
         return not _OF_CATALOGUE.isdisjoint(self.needs)
 
     @property
+    def is_sliced(self) -> bool:
+        """True if the metric is of the list and the relevant items of a user alone."""
+        return self.scope == "user" and not self.uses_catalogue
+
+    @property
     def uses_grades(self) -> bool:
         """True if the metric needs the test ratings, or the users and their tables."""
         return not _OF_GRADES.isdisjoint(self.needs)

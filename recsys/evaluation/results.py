@@ -27,6 +27,7 @@ from recsys.evaluation.saved import (
     save_evaluation,
 )
 from recsys.evaluation.settings import Settings, SplitInfo
+from recsys.evaluation.slices import SLICES, pooled, summarized
 from recsys.evaluation.statistics import (
     Ratio,
     bootstrap,
@@ -94,6 +95,7 @@ _FRAMES: dict[str, dict[str, Any]] = {
     "per_user": _LABEL,
     "residuals": _LABEL | _BINS,
     "folds": _OF_FOLDS,
+    "slices": SLICES,
 }
 """Frames of an `Evaluation`, with the columns that all have."""
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -118,6 +120,7 @@ class Measurement:
     recommend_seconds: float
     parameters: dict[str, Any] = field(default_factory=dict)
     timed: bool = False  # whether predictions used the times of the test ratings
+    slices: pl.DataFrame | None = None  # values of users in groups
 
 
 def joined(runs: Sequence[Measurement], *, weighted: bool = False) -> Measurement:
@@ -151,8 +154,10 @@ def joined(runs: Sequence[Measurement], *, weighted: bool = False) -> Measuremen
         histograms = [run.residuals for run in runs if run.residuals is not None]
         bins = pl.concat(histograms).group_by("low", "high").agg(pl.col("count").sum())
         residuals = bins.sort("low", "high")
+    slices = [run.slices for run in runs if run.slices is not None]
     return replace(
         first,
+        slices=pooled(slices) if slices else None,
         values=values.sort("user").select(first.values.columns),
         overall={
             name: sum(run.overall[name] for run in runs) / len(runs)
@@ -193,6 +198,11 @@ class Evaluation:
         Histogram of predicted minus actual ratings: model, low, high, count.
     folds : polars DataFrame
         One row per model, metric and fold (or split): model, metric, kind, n, fold (from 1), value.
+    slices : polars DataFrame
+        One row per model, group and metric of lists: model, side, by, group, metric, users, value,
+        low, high, gap (to the other users; of a group of items, to the other groups),
+        p_value, adjusted (by Holm's method over the groups), exposure and relevance (share of the
+        group in the lists, and in the relevant items, of items).
     steps : dict of str to tuple of Step
         Iterations of each model on the first fold.
     measured : dict of str to Metric
@@ -214,6 +224,7 @@ class Evaluation:
     per_user: pl.DataFrame
     residuals: pl.DataFrame
     folds: pl.DataFrame
+    slices: pl.DataFrame
     steps: dict[str, tuple[Step, ...]]
     measured: dict[str, Metric]
     settings: Settings
@@ -417,6 +428,10 @@ def summarize(
         if metric.name not in ERRORS or columns.issuperset(ERRORS[metric.name])
     ]
     named_values = value_names(computable, settings.ns)
+    names_of_lists = [name for metric, _, name in named_values if metric.is_sliced]
+    sliced = {
+        model: run.slices for model, run in runs.items() if run.slices is not None
+    }
     ratios: dict[tuple[str, str], Ratio] = {}
     for (model, run), (metric, _, name) in product(runs.items(), named_values):
         ratio = _ratio(run.values, metric, name, by_position=settings.positions)
@@ -476,6 +491,7 @@ def summarize(
         ),
         "per_user": pl.concat(frames, how="diagonal"),
         "residuals": pl.concat([no_bins, *bins]),
+        "slices": summarized(sliced, names_of_lists, settings),
     }
 
 
