@@ -216,7 +216,7 @@ def test_changed_files_are_noticed(ratings, tmp_path):
 
 def test_rejects_other_types_than_splits(tmp_path):
     with pytest.raises(
-        DataError, match="is not a split: it needs a train and a test file"
+        DataError, match="is not a split, and has no pairs of training and test files"
     ):
         read_split(tmp_path)
     (tmp_path / "train.csv").write_text("user,item\n1,2\n")
