@@ -232,7 +232,7 @@ class Baskets:
         block, pairs = blocked_pairs(options.block)
         if pairs is not None:
             raise DataError("Items are blocked for all baskets; leave out the users.")
-        allowed = candidate_mask(self.ratings, options.items, block, options.where)
+        allowed = candidate_mask(self.ratings, block, options)
         parts = []
         counts = [np.zeros(0, np.int64)]
         for part in self._blocks(queries):

@@ -627,8 +627,17 @@ class Recommender:
         self, users: IdsLike | None, n: int, options: ListOptions
     ) -> Iterator[pl.DataFrame]:
         """Recommend as `recommend_batches`, with all options in one record."""
+        labels, blocks, new = self._lists(users, n, options)
+        items = self.ratings.items
+        titles = self._titles
+        return (ranked(top, labels, items, titles=titles, new=new) for top in blocks)
+
+    def _lists(
+        self, users: IdsLike | None, n: int, options: ListOptions
+    ) -> tuple[pl.Series, Iterator[TopN], Mask | None]:
+        """Return the ids of users, blocks of their lists, and which items are new."""
         check_choice("cold_start", options.cold_start, ("error", "popular"))
-        labels, blocks, new = prepare_lists(
+        return prepare_lists(
             self.model,
             self.ratings,
             users,
@@ -638,9 +647,6 @@ class Recommender:
             self._popular_for(options),
             self._listed,
         )
-        items = self.ratings.items
-        titles = self._titles
-        return (ranked(top, labels, items, titles=titles, new=new) for top in blocks)
 
     def similar_items(
         self,
@@ -709,7 +715,8 @@ class Recommender:
         """Find items similar to texts as `similar_items`, with all options in one record."""
         scorer = predictions.text_similarity(self.ratings, texts)
         labels = pl.Series("text", texts, dtype=pl.String)
-        return self._similar_lists(scorer, labels, n, options)
+        blocks = self._similar_blocks(scorer, labels, n, options)
+        return self._joined(blocks, labels, self.ratings.items)
 
     def similar_batches(
         self,
@@ -732,20 +739,22 @@ class Recommender:
         if queries is not None:
             indices = ids.index(listed(queries))
         scorer = self._followers if next else self._item_similarity
-        return self._similar_lists(scorer, ids.take(indices), n, options, indices)
+        labels = ids.take(indices)
+        blocks = self._similar_blocks(scorer, labels, n, options, indices)
+        return self._joined(blocks, labels, ids)
 
-    def _similar_lists(
+    def _similar_blocks(
         self,
         scorer: Scorer,
         labels: pl.Series,
         n: int,
         options: ListOptions,
         indices: Indices | None = None,
-    ) -> Iterator[pl.DataFrame]:
-        """Return frames of the items similar to items of some indices, or to texts."""
+    ) -> Iterator[TopN]:
+        """Return blocks of the items similar to items of some indices, or to texts."""
         # Each item is most similar to itself.
         itself = CsrPairs.diagonal(self.ratings.n_items)
-        blocks = similar_lists(
+        return similar_lists(
             scorer,
             np.arange(len(labels)) if indices is None else indices,
             labels,
@@ -758,7 +767,6 @@ class Recommender:
             self._listed,
             None if indices is None else itself,
         )
-        return self._joined(blocks, labels, self.ratings.items)
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
         """Find the n users most similar to each user, as `similar_items` does for items."""

@@ -48,24 +48,31 @@ _MOST_WORDS = 400
 
 def candidate_mask(
     ratings: Ratings,
-    items: IdsLike | None,
     block: IdsLike | None,
-    where: str | pl.Expr | None,
+    options: ListOptions,
     new: Mask | None = None,
+    listed_items: Mask | None = None,
 ) -> Mask | None:
     """Return a mask of the items that may be recommended, shape (n_items,); None for all.
 
-    These are the items in `items` but not in `block` that meet `where`. `new` marks the items
-    without ratings, if there are any.
+    These are the items of the options that meet their condition, but not those to `block`. `new`
+    marks the items without ratings, if there are any; other items than `listed_items` are in no
+    list.
     """
+    items = options.items
+    where = options.where
     if items is None and block is None and where is None:
-        return None
+        return listed_items
     mask = np.full(ratings.n_items, items is None)
     if items is not None:
         mask[ratings.items.index(listed(items))] = True
     if block is not None:
         mask[ratings.items.index(listed(block))] = False
-    return mask if where is None else mask & rows_where(where, ratings, new=new)
+    if where is not None:
+        mask &= rows_where(where, ratings, new=new)
+    if listed_items is not None:
+        mask &= listed_items
+    return mask
 
 
 def blocked_pairs(

@@ -71,9 +71,7 @@ def prepare_lists(
     block, pairs = blocked_pairs(options.block)
     if pairs is not None:
         exclude = with_blocked(exclude, pairs, ratings, unknown)
-    allowed = candidate_mask(ratings, options.items, block, options.where, new)
-    if listed_items is not None:
-        allowed = listed_items if allowed is None else allowed & listed_items
+    allowed = candidate_mask(ratings, block, options, new, listed_items)
     ties = Ties(ratings.items.hashes)
     everyone = None
     if popular is not None and len(indices):
@@ -160,9 +158,7 @@ def similar_lists(
         raise DataError(
             "Lists of similar items have no users: block takes items, not pairs of user and item."
         )
-    allowed = candidate_mask(ratings, options.items, block, options.where, new)
-    if listed_items is not None:
-        allowed = listed_items if allowed is None else allowed & listed_items
+    allowed = candidate_mask(ratings, block, options, new, listed_items)
     ties = Ties(ratings.items.hashes)
 
     def search_by(scorer: Scorer, among: Mask | None) -> Search:

@@ -28,8 +28,6 @@ from recsys.ranking.lists import ListOptions
 from recsys.ranking.rerank import (
     Groups,
     check_groups,
-    prepare_lists,
-    similar_lists,
 )
 from recsys.ranking.topn import SOURCES, CsrPairs, KnownUsers, TopN, top_n
 from recsys.reasons import in_words, kinds_of_history, shared_reasons
@@ -350,22 +348,11 @@ class Responses:
     ) -> list[Json]:
         """Return recommendations with all options of `Recommender.recommend`."""
         lists: list[Json] = []
-        model, ratings = recommender.model, recommender.ratings
-        popular = recommender._popular_for(options)
-        indices = ratings.users.find(users).tolist()
+        indices = recommender.ratings.users.find(users).tolist()
         for part in pieces(len(users), self._piece):
             check_time()
             ids = list(users[part])
-            labels, blocks, _ = prepare_lists(
-                model,
-                ratings,
-                ids,
-                n,
-                options,
-                recommender._new,
-                popular,
-                recommender._listed,
-            )
+            labels, blocks, _ = recommender._lists(ids, n, options)
             filled = self._fill(blocks, len(ids))
             lists_of_part = zip(indices[part], labels, filled, strict=True)
             for index, label, rows in lists_of_part:
@@ -379,19 +366,9 @@ class Responses:
         """Return the n items most similar to an item, or `next` after it."""
         indices = np.array([self.catalogue.place(item)])
         recommender = self.recommender
-        blocks = similar_lists(
-            recommender._followers if next else recommender._item_similarity,
-            indices,
-            self.ratings.items.take(indices),
-            n,
-            recommender.model,
-            self.ratings,
-            options,
-            recommender._new,
-            recommender._popular_for(options),
-            recommender._listed,
-            CsrPairs.diagonal(self.ratings.n_items),
-        )
+        scorer = recommender._followers if next else recommender._item_similarity
+        labels = self.ratings.items.take(indices)
+        blocks = recommender._similar_blocks(scorer, labels, n, options, indices)
         return self._similar(indices, blocks)[0]
 
     def selected(self, rows: list[Json], options: ListOptions) -> list[Json]:
@@ -403,11 +380,8 @@ class Responses:
         recommender = self.recommender
         block, _ = blocked_pairs(options.block)
         allowed = candidate_mask(
-            ratings, options.items, block, options.where, recommender._new
+            ratings, block, options, recommender._new, recommender._listed
         )
-        listed = recommender._listed
-        if listed is not None:
-            allowed = listed if allowed is None else allowed & listed
         if allowed is not None:
             indices = [ratings.items.place(row["item"]) for row in rows]
             pairs = zip(rows, indices, strict=True)
