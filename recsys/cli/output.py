@@ -27,7 +27,11 @@ from recsys.messages import (
     system_reason,
     wrapped,
 )
-from recsys.saving.atomic import unfinished_directory, unfinished_file
+from recsys.saving.atomic import (
+    scratch_directory,
+    unfinished_directory,
+    unfinished_file,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -340,10 +344,7 @@ class _Parquet(Sink):
 
     def __post_init__(self) -> None:
         if self.path is None or _is_special(self.path):
-            import tempfile
-
-            folder = tempfile.TemporaryDirectory(prefix="recsys-")
-            self.folder = Path(self.held.enter_context(folder))
+            self.folder = self.held.enter_context(scratch_directory())
         else:  # next to the file, where room is needed anyway
             target = Path(os.path.realpath(self.path))
             self.folder = self.held.enter_context(unfinished_directory(target))

@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ import polars as pl
 from recsys.addresses import located, whole
 from recsys.errors import DataError
 from recsys.messages import close_matches, missing_extra
+from recsys.saving.atomic import scratch_directory
 
 _BLOCK = 1 << 20
 _LAYERS = 3  # maximum depth of nested packing, such as a gz in a zip
@@ -74,9 +74,7 @@ class Scratch:
 
     @cached_property
     def _root(self) -> Path:  # created on demand: the disk may be full
-        return Path(
-            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="recsys-"))
-        )
+        return self._stack.enter_context(scratch_directory())
 
     def new(self) -> Path:
         """Return the path of a file that does not exist yet."""

@@ -13,7 +13,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
@@ -41,10 +41,28 @@ _mine = threading.local()  # identities of what this thread has locked
 def unfinished_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory next to `target`, and remove it at the end unless it was renamed."""
     remove_remains(target)
+    with _new_directory(target) as path:
+        yield path
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """Yield a private temporary directory, and remove those of killed processes."""
+    import tempfile  # slow to import, and rarely needed
+
+    target = Path(tempfile.gettempdir(), "recsys")
+    # Other files there are of others, whatever their names are.
+    _remove_unused(_remains(target, "tmp"))
+    with _new_directory(target, mode=0o700) as path:
+        yield path
+
+
+@contextmanager
+def _new_directory(target: Path, mode: int = 0o777) -> Iterator[Path]:
     while True:
         path = _hidden(target)
         try:  # includes mkdir, because an interrupt may come directly after it
-            path.mkdir()
+            path.mkdir(mode)
             with _claimed(path) as is_mine:
                 if is_mine:
                     yield path
@@ -163,7 +181,13 @@ def remove_remains(target: Path) -> None:
     """
     recover(target)
     # Another target that was put aside may have to be recovered.
-    for path in [*_remains(target, "tmp", of_any=True), *_remains(target, "old")]:
+    _remove_unused(_remains(target, "tmp", of_any=True))
+    _remove_unused(_remains(target, "old"))
+
+
+def _remove_unused(paths: Iterable[Path]) -> None:
+    """Remove temporary files and directories that no process uses."""
+    for path in paths:
         if path.is_symlink():
             continue  # see `move_link`
         with suppress(OSError), _unused(path, _ABANDONED) as is_unused:

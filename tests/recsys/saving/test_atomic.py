@@ -205,3 +205,19 @@ def test_a_link_moves_from_one_name_to_another(tmp_path):
         atomic.move_link(tmp_path / "latest", name)
         assert (tmp_path / "latest").resolve().name == name
     assert sorted(each.name for each in tmp_path.iterdir()) == ["latest", "one", "two"]
+
+
+def test_scratch_of_killed_processes_is_removed_and_files_of_others_stay(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, other = tmp_path / ".recsys.01234567.tmp", tmp_path / ".other.01234567.tmp"
+    for path in (left, other):
+        path.mkdir()
+        (path / "1").touch()
+    with atomic.scratch_directory() as first, atomic.scratch_directory() as second:
+        assert not left.exists()
+        assert first != second
+        assert first.stat().st_mode & 0o077 == 0
+        assert second.is_dir()
+    assert names(tmp_path) == [other.name]
