@@ -91,7 +91,7 @@ class Described:
         multiple=True,
     )
     rate: tuple[str, ...] = cli.declared(
-        "TITLE=X", "Item and its rating by a new user; repeatable.", multiple=True
+        "TITLE=X", "Rating of an item by a new user; repeatable.", multiple=True
     )
     user_features: str | None = cli.declared(
         "NAME=VALUE,...", "Features of a new user."
@@ -162,9 +162,9 @@ def recommend(
     The input is a saved model, or ratings to fit a model to. A FILE of users or items has one id
     per line, or is CSV, TSV or Parquet with a column user or item. If --block also has a column
     user, each item is blocked for that user only. The columns are user, item, rank and score; title
-    if titles are known; new if there are items without ratings, which are known by their features;
-    and with --fill or --slots source: model, fill or slot. For models of ratings, the score is the
-    expected rating, not clipped, minus a discount for items with few ratings.
+    if titles are known; new if there are items without ratings, known by their features; and source
+    (model, fill or slot) with --fill or --slots. For models of ratings, the score is the expected
+    rating, not clipped, minus a discount for few ratings.
 
     To describe a new user, give --like and --rate with an id, a title or the beginning of a title;
     or --user-features; or --history, a file with ratings of one or more users, or with items that

@@ -52,7 +52,7 @@ class ListOptions:
     exclude_seen: bool = _declared(
         True,
         "flag",
-        "Also recommend items that the user has rated.",
+        "Also recommend items the user has rated.",
         flag="include_seen",
         service="include_seen",
         of_users=True,
