@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import chromium
 import polars as pl
 import pytest
 from click.testing import CliRunner
@@ -44,6 +45,24 @@ def eventually(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def check_page(address: str, customer: str, products: pl.DataFrame) -> None:
+    """Look at the list of a customer in a real browser, if there is one."""
+    if chromium.why_no_chromium():
+        return
+    with chromium.browser() as browser:
+        page = browser.new_page()
+        page.goto(address)
+        page.get_by_text("A user of the data").click()
+        page.get_by_label("User", exact=True).fill(customer)
+        page.get_by_role("button", name="Show", exact=True).click()
+        page.get_by_role("heading", name=f"History of user {customer}").wait_for()
+        page.locator(".ranked .title").first.wait_for()
+        titles = page.locator(".list").first.locator(".title").all_inner_texts()
+        assert titles
+        assert {*titles} <= {*products["title"]}
+        assert "interactions" in page.locator("#history-note").inner_text()
 
 
 @pytest.fixture
@@ -135,6 +154,8 @@ def test_the_day_of_a_shop(tmp_path, monkeypatch, postgres, database):
         eventually(
             lambda: service.get(f"/v1/items/{other}").json["features"]["price"] == 1.5
         )
+
+        check_page(f"http://127.0.0.1:{service.port}/", "c1", shop.products)
 
         # A visitor looks at pots, and becomes a customer with the next update.
         pots = shop.products.filter(category="pots")["sku"].to_list()
