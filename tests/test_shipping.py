@@ -358,6 +358,7 @@ def test_two_runs_at_once_and_one_that_was_killed(tmp_path):
 def test_the_steps_of_the_compose_file(tmp_path):
     """Without Docker: the database, the nights and the service, with the settings of the file."""
     pytest.importorskip("fastapi")
+    pytest.importorskip("adbc_driver_postgresql")
     if reason := postgres.why_no_postgres():
         pytest.skip(reason)
     services = COMPOSE["services"]
