@@ -85,8 +85,8 @@ def create_app(
         Path of a saved model, of a link to one, or of a saved index; or a mapping of names to
         models, which answer below ``/v1/models/NAME/``.
     **settings
-        Fields of `Settings`, such as ``model_b``. Of a mapping, they are for models given by
-        path, and for what all models share: keys, limits and the index.
+        Fields of `Settings`, such as ``model_b``, of models that are given by path. Several models
+        have the keys and limits of the first one.
 
     Raises
     ------
@@ -113,13 +113,21 @@ def create_app(
                 "The name of a model must be of letters, digits, underscores and hyphens; got "
                 f"{name!r}."
             )
-        own = _settings(part, {**settings, "index": None})
+        own = _settings(part, settings)
         group[name] = Service(own, shared_metrics, name)
     if not group:
         raise DataError("There is no model to serve; name one.")
-    shared = next(iter(group.values())).settings
-    index = settings.get("index")
-    shared = replace(shared, index=index, model_b=None, events=None, log=None)
+    # Keys and limits are those of the first model.
+    first = next(iter(group.values())).settings
+    shared = replace(
+        first,
+        model_b=None,
+        index=None,
+        together=None,
+        item_table=None,
+        events=None,
+        log=None,
+    )
     front = _application(Service(shared, shared_metrics, group=group))
     entries = {name: _application(service).entry for name, service in group.items()}
     front.add_api_route(
@@ -272,7 +280,7 @@ def _of_models(paths: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     }
     named = {}
     for path, methods in paths.items():
-        if not path.startswith("/v1/") or path in ("/v1/models", "/v1/search"):
+        if not path.startswith("/v1/") or path == "/v1/models":
             named[path] = methods
             continue
         for operation in methods.values():

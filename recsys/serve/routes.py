@@ -648,7 +648,11 @@ async def store(service: Served, body: schemas.EventsBody) -> Answer:
 
 async def models(service: Served) -> Answer:
     """List the models, each of which answers below /v1/models/NAME/."""
-    names = {name: part.answers().name for name, part in service.group.items()}
+    names: dict[str, str] = {}
+    for name, part in service.group.items():
+        # The first slot has the model, or an index that is served in its place.
+        first = next(iter(part.slots.values()))
+        names[name] = first.loaded().name
     return Answer({"models": names})
 
 

@@ -232,6 +232,8 @@ class Service:
         ProblemError
             If there is none, or it is not loaded yet.
         """
+        if self.group:
+            self.answers()  # raises
         if self.index is None:
             sentence = "The service has no index of documents (--index)."
             raise ProblemError("not-available", sentence)
@@ -381,7 +383,13 @@ class Service:
 def _check_formats(settings: Settings) -> bool:
     """Check the formats of what is served; return whether the first is a model."""
     if format_of(settings.model) == INDEX_FORMAT:
-        if settings.index or settings.model_b or settings.together:
+        others = (
+            settings.index,
+            settings.model_b,
+            settings.together,
+            settings.item_table,
+        )
+        if any(others):
             raise DataError(
                 f"{settings.model} is an index of documents, served alone; leave out the "
                 "other index, the other model and the table, or name a model first."

@@ -23,10 +23,12 @@ def service(saved: dict[str, Path], tmp_path: Path) -> Any:
     table = tmp_path / "items.csv"
     pl.DataFrame({"item": [1, 2, 3], "title": ["A", "B", "C"]}).write_csv(table)
     models = {
-        "films": Settings(str(saved["als"]), item_table=str(table)),
+        "films": Settings(
+            str(saved["als"]), item_table=str(table), index=str(saved["index"])
+        ),
         "likes": Settings(str(saved["ials"]), events=str(tmp_path / "likes.jsonl")),
     }
-    with Application(create_app(models, index=str(saved["index"]))) as application:
+    with Application(create_app(models)) as application:
         yield application.ready()
 
 
@@ -48,7 +50,7 @@ def test_each_model_answers_below_its_name(service):
     assert service.post("/v1/models/likes/events", event).status == 201
     graded = {"events": [{"user": 105, "item": 4, "value": 3}]}
     assert service.post("/v1/models/films/events", graded).status == 404
-    assert service.get("/v1/search?q=doctor").json["documents"]
+    assert service.get("/v1/models/films/search?q=doctor").json["documents"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_health_metrics_and_description_are_of_all_models(service):
     service.get("/v1/models/likes/recommend/nobody")
     health = service.get("/health/ready").json
     assert health["status"] == "ready"
-    assert [*health["models"]] == ["index", "films/model_a", "likes/model_a"]
+    assert [*health["models"]] == ["films/model_a", "films/index", "likes/model_a"]
     assert health["tables"]["films/model_a"]["rows"] == 3
     metrics = service.get("/metrics").body.decode()
     for labels in (
