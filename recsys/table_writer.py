@@ -515,6 +515,7 @@ class _SQLite(_Embedded):
 
 
 _PATIENCE = 60.0  # seconds to wait for the lock of another process
+_BRIEF_PATIENCE = 5.0
 _LONG_PATIENCE = 600.0  # seconds to wait for transactions of a server
 _LONGEST_PAUSE = 15.0  # seconds between attempts
 _AT_ONCE = 0.5  # seconds too short to report
@@ -529,9 +530,11 @@ class _DuckDB(_Embedded):
     def _look_up(self) -> bool:
         schema, _, name = self._table.rpartition(".")
         names = {"schema": schema or "main", "name": name}
-        with open_database(self.address, write=True) as database:
-            columns = database.connection.execute(_DUCKDB_COLUMNS, names).fetchall()
-            views = database.connection.execute(_DUCKDB_VIEWS, names).fetchall()
+        with ExitStack() as stack:
+            # Another job may look at its own table, which is soon over.
+            connection = self._unlocked(stack, _BRIEF_PATIENCE).connection
+            columns = connection.execute(_DUCKDB_COLUMNS, names).fetchall()
+            views = connection.execute(_DUCKDB_VIEWS, names).fetchall()
         self._existing = [name for (name,) in columns]
         return bool(views)
 
@@ -554,20 +557,18 @@ class _DuckDB(_Embedded):
         self._stream.close()
         self._file.seek(0)
         table = ".".join(map(quoted, self._table.split(".")))
-        connection = self._unlocked().connection
+        connection = self._unlocked(self._stack, _PATIENCE).connection
         connection.register("staging", ipc.open_stream(self._file))
         for step in ("BEGIN", *self._steps(table, "staging"), "COMMIT"):
             connection.execute(step)
 
-    def _unlocked(self) -> Database:
-        """Open the database for the rest of the context, waiting for other processes."""
-        last = time.monotonic() + _PATIENCE
+    def _unlocked(self, stack: ExitStack, patience: float) -> Database:
+        """Open the database until `stack` is closed, waiting for other processes."""
+        last = time.monotonic() + patience
         is_waiting = False
         while True:
             try:
-                return self._stack.enter_context(
-                    open_database(self.address, write=True)
-                )
+                return stack.enter_context(open_database(self.address, write=True))
             except DataError as error:
                 if "lock" not in str(error) or time.monotonic() > last:
                     raise

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 import recsys
 from recsys import Recommender
+from recsys.database import open_database, parse_address
 from recsys.lsi import LSI
 
 
@@ -56,3 +58,22 @@ def test_of_two_fits_to_a_new_path_one_is_an_error(tmp_path, monkeypatch):
     ]
     assert sorted(together(*fits)) == [0, 1]
     assert Recommender.load("model").model.name in ("popular", "random")
+
+
+def test_jobs_that_write_to_one_duckdb_at_once_all_succeed(tmp_path, monkeypatch):
+    pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    pairs = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2]})
+    Recommender("popular").fit(pairs).save("model")
+    jobs = [
+        f"recommend model --all --output shop.duckdb::{name} --if-exists append"
+        for name in ("one", "other", "one")
+    ]
+    assert together(*jobs) == [0, 0, 0]
+    address = parse_address("shop.duckdb")
+    assert address is not None
+    with open_database(address) as database:
+        counts = [
+            database.rows(f"SELECT count(*) FROM {name}") for name in ("one", "other")
+        ]
+    assert counts == [[(2,)], [(1,)]]
