@@ -353,8 +353,6 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     unusable = [*request.splitting.given]
     if request.new == "keep":
         unusable.append("--new keep")
-    if request.positions:
-        unusable.append("--positions")
     for option in unusable:
         raise click.UsageError(f"{option} does not apply to a saved model.")
     require(
@@ -371,6 +369,16 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     like = reading | {"implicit": first.ratings.implicit}
     test = inputs.load_ratings(request.test or "", request.reader, like)
     saved = dict(zip(_labels(paths, loaded, request.model), loaded, strict=True))
+    if request.positions:
+        require(len(saved) == 1, "--positions takes one saved model.")
+        split = evaluation.split_from_pair(first.ratings, test, repeats="keep")
+        names = [*request.model]
+        if names:
+            names = _chosen_models(names, [split], request.fitting.purpose)
+        unfitted, [featured] = _unfitted(names, [split], request)
+        return saved | unfitted, dict.fromkeys(saved, split) | dict.fromkeys(
+            unfitted, featured
+        )
     shared = evaluation.shared_test(
         {label: recommender.ratings for label, recommender in saved.items()},
         test,
@@ -418,7 +426,8 @@ def _chosen_models(
     if purpose == "next":
         note(f"auto: {choice}")
     if choice.ratings.implicit != splits[0].train.implicit:
-        note(f"{choice.reason}; use --model to treat them as ratings")
+        if purpose != "next":
+            note(f"{choice.reason}; use --model to treat them as ratings")
         for number, split in enumerate(splits):
             history = split.history
             splits[number] = replace(
@@ -776,7 +785,8 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     _write(result, output, "evaluate")
     labels = result.table["model"].to_list()
     saved = list(dict.fromkeys(request.ratings)) if _are_models(request) else []
-    if request.candidates is None and not request.diversity:
+    is_usual = request.candidates is None and not request.diversity
+    if is_usual and not result.settings.positions:
         from recsys.saving.versions import record
 
         for source, label in zip(saved, labels, strict=False):

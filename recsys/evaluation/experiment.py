@@ -87,6 +87,10 @@ class WithoutFeatures:
 ModelLike = Model | Recommender | WithoutFeatures | str
 _BLOCK = 2**20  # recommendations measured together
 _BINS = 40  # bins of the histogram of residuals
+OTHER_RATINGS = (
+    "The training part of the split must be the ratings of the fitted recommender; "
+    "shared_test({label: recommender.ratings}, test) makes such a split."
+)
 _OF_POSITIONS = ("hit_rate", "mrr", "ndcg")
 # The order of equal scores has another seed: else candidates would precede the relevant items.
 _OF_CANDIDATES = 0x5EED
@@ -231,7 +235,7 @@ def evaluate(
     mark = ""
     for fold in folds:
         # Models often share a split, which is then prepared once.
-        prepared: dict[int, RankingTask] = {}
+        prepared: dict[tuple[int, int], RankingTask] = {}
         for label, model in labelled.items():
             fold_split = fold.get(label) if isinstance(fold, Mapping) else fold
             if not isinstance(fold_split, Split):
@@ -240,7 +244,12 @@ def evaluate(
                     f"{label!r}. Make one from Ratings by random_split and others, or from "
                     "training and test ratings by split_from_pair."
                 )
-            task = prepared.get(id(fold_split))
+            # By position, a fitted model has the items of its own training ratings.
+            fitted = None
+            if positions and isinstance(model, Recommender):
+                fitted = model.ratings
+            key = id(fold_split), id(fitted)
+            task = prepared.get(key)
             if task is None:
                 # Training parts of fitted models keep their users and items.
                 as_is = isinstance(fold, Mapping) or any(
@@ -249,14 +258,14 @@ def evaluate(
                     for other in labelled.values()
                 )
                 featured = _with_features(fold_split, labelled.values(), features)
-                prepare = partial(_prepare, metrics=measured)
                 if positions:
-                    prepare = partial(prepare_positions, repeats=repeats)
-                task, info = prepare(featured, settings, as_is=as_is)
+                    task, info = prepare_positions(featured, settings, repeats, fitted)
+                else:
+                    task, info = _prepare(featured, settings, measured, as_is=as_is)
                 if not prepared:
                     infos.append(info)
                 mark = mark or fingerprint(*fold_split.parts)
-                prepared[id(fold_split)] = task
+                prepared[key] = task
             listen = None if on_step is None else partial(on_step, label)
             groups = groupings(task.split.train, by, by_user)
             run = _measure(model, task, settings.ns, measured, listen, groups)
@@ -576,7 +585,7 @@ class _Among:
 
 
 def _prepare(
-    split: Split, settings: Settings, *, metrics: Sequence[Metric], as_is: bool = False
+    split: Split, settings: Settings, metrics: Sequence[Metric], *, as_is: bool = False
 ) -> tuple[RankingTask, SplitInfo]:
     """Check the split, apply the policy on new users and items, and count ratings and users."""
     split.check()
@@ -613,29 +622,36 @@ def _prepare(
 def prepare_positions(
     split: Split,
     settings: Settings,
-    *,
     repeats: Repeats | None = None,
-    as_is: bool = False,
+    fitted: Ratings | None = None,
 ) -> tuple[RankingTask, SplitInfo]:
-    """Check the split, take the positions of its test part, and count them."""
+    """Check the split, take the positions of its test part, and count them.
+
+    `fitted` has the training ratings of a fitted model; other models are fitted as they are
+    served, to the users and items that have training ratings.
+    """
     split.check()
     drops = settings.new == "drop"
     is_trained = has_items(split.train)
-    item_indices = np.arange(split.train.n_items)
+    if drops and not is_trained[split.test.indices].any():
+        raise DataError(NOTHING_KNOWN)
+    train = split.train
+    if fitted is not None:
+        train = fitted
+        if fingerprint(fitted) != fingerprint(split.train):
+            raise DataError(OTHER_RATINGS)
+    elif drops:
+        train = restricted(train, has_ratings(train), is_trained)
+    item_indices = train.items.find(split.test.items.values)
     if drops:
         item_indices[~is_trained] = -1
-        if not is_trained[split.test.indices].any():
-            raise DataError(NOTHING_KNOWN)
-    train, test, seen = split.train, split.test, split.seen
-    allowed = is_trained if drops and not is_trained.all() else None
-    if drops and not as_is:
-        # Fitted as it is served, without users and items that have no ratings.
-        item_indices[is_trained] = np.arange(np.count_nonzero(is_trained))
-        every = np.ones(test.n_users, np.bool_)
-        train = restricted(train, has_ratings(train), is_trained)
-        test = restricted(test, every, is_trained)
-        seen = restricted(seen, every, is_trained)
-        allowed = None
+    has_item = item_indices >= 0
+    test, seen = (
+        part.take(has_item[part.indices]).renumbered(part.users, train.items)
+        for part in (split.test, split.seen)
+    )
+    rated = has_items(train)
+    allowed = rated if drops and not rated.all() else None
     used = replace(
         split, train=train, test=test, history=seen, repeats=repeats or split.repeats
     )
@@ -759,10 +775,7 @@ def _fitted(
         and np.array_equal(recommender.ratings.indices, train.indices)
         and np.array_equal(recommender.ratings.values, train.values)
     ):
-        raise DataError(
-            "The training part of the split must be the ratings of the fitted recommender; "
-            "shared_test({label: recommender.ratings}, test) makes such a split."
-        )
+        raise DataError(OTHER_RATINGS)
     return recommender, tuple(steps)
 
 

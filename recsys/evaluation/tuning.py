@@ -454,7 +454,7 @@ class _Objective:
         n = self.metric.rpartition("@")[2]
         if split.method == "sessions":
             settings = Settings((int(n),), self.relevant_from)
-            task, _ = prepare_positions(split, settings, as_is=True)
+            task, _ = prepare_positions(split, settings, fitted=split.train)
         else:
             task = RankingTask.of(split, int(n), self.relevant_from)
         lists = task.recommend(served)

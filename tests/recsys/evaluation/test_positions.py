@@ -322,15 +322,29 @@ def test_parameters_are_tuned_on_the_positions_of_sessions(tmp_path: Path) -> No
     )
 
 
-def test_a_saved_model_has_no_positions(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    frame = sessions()
-    Recommender("ease").fit(recsys.Ratings.from_frame(frame)).save(tmp_path / "model")
-    frame.write_csv(tmp_path / "test.csv")
-    source = [str(tmp_path / "model"), "--test", str(tmp_path / "test.csv")]
-    result = CliRunner().invoke(cli, ["evaluate", *source, "--positions"])
-    assert "--positions does not apply to a saved model" in result.output
+def test_a_saved_model_is_measured_at_positions_of_other_sessions(
+    tmp_path: Path,
+) -> None:
+    split = sessions_split(sessions(n_items=30), 0.3, repeats="keep")
+    train, test = (part.to_frame(events=True) for part in split.parts)
+    # An item without training ratings, which the model lacks.
+    test = test.with_columns(
+        item=pl.when(pl.col("item") == test["item"][1])
+        .then(pl.lit("new"))
+        .otherwise("item")
+    )
+    Recommender("next").fit(recsys.Ratings.from_frame(train)).save(tmp_path / "model")
+    for name, part in (("train.csv", train), ("test.csv", test)):
+        part.write_csv(tmp_path / name)
+    test_file = f"--test={tmp_path / 'test.csv'}"
+    options = ("--positions", "--repeats", "keep", "-n", "4", "--json")
+    saved = run("evaluate", str(tmp_path / "model"), test_file, *options)
+    pair = (f"--train={tmp_path / 'train.csv'}", test_file, "--model", "next")
+    assert metrics(run("evaluate", *pair, *options)) == metrics(saved)
+    both = run(
+        "evaluate", str(tmp_path / "model"), test_file, "--model=popular", *options
+    )
+    assert metrics(both)[0] == metrics(saved)[0]
 
 
 @settings(max_examples=15, deadline=None)
