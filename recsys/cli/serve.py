@@ -153,8 +153,8 @@ def serve(
     are answered on a loopback address, or with a key; so are conditions of a request, unless
     --condition names them. Lists have the items of --item-table only, which is read again while the
     model stays. When the model is replaced, as by `recsys fit --force` or by moving a link, the new
-    one is loaded without interruption; if it is damaged, the service keeps the old one. SIGTERM and
-    Ctrl-C end the service after requests in progress are answered.
+    one is loaded without interruption; if it is damaged, the service keeps the old one.
+    SIGTERM, SIGHUP and Ctrl-C end the service after requests in progress are answered.
     """
     # Named here, because an import would take a second first.
     for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
