@@ -171,9 +171,9 @@ class LiveTable:
             reason = f"The table cannot be read ({type(error).__name__})."
         if reason != self.rejected:
             table = (
-                "The table of the model" if self._table is None else "The one before"
+                "The table of the model" if self._table is None else "The last table"
             )
-            _log.error("%s %s is used until it can be read.", error, table)
+            _log.error("%s %s is used until the new one can be.", error, table)
         self.rejected = reason
         self._on_failure()
         self._n_failures += 1
