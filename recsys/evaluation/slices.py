@@ -34,7 +34,11 @@ BUILT_IN = {"item": "popularity", "user": "activity"}
 _MOST_GROUPS = 20  # groups of a column; the rarer values are one more group
 _OTHER = "other"
 _POPULARITY = ("head", "middle", "tail")  # each with a third of the training ratings
-_GROUP = {"side": pl.String, "by": pl.String, "group": pl.String}
+_GROUP = {
+    "side": pl.String,
+    "by": pl.String,
+    "group": pl.String,
+}
 SLICES: dict[str, Any] = {
     "model": pl.String,
     **_GROUP,
@@ -73,7 +77,11 @@ class Grouping:
 
     def keys(self, number: int) -> dict[str, str]:
         """Return the columns that name a group."""
-        return {"side": self.side, "by": self.by, "group": self.names[number]}
+        return {
+            "side": self.side,
+            "by": self.by,
+            "group": self.names[number],
+        }
 
 
 def groupings(
@@ -86,25 +94,38 @@ def groupings(
     DataError
         If a table lacks a column.
     """
-    of_items = [_grouping(train, "item", name) for name in dict.fromkeys(by)]
-    of_users = [_grouping(train, "user", name) for name in dict.fromkeys(by_user)]
+    of_items = [_grouping(train, "item", name) for name in by]
+    of_users = [_grouping(train, "user", name) for name in by_user]
     return of_items + of_users
 
 
-def _grouping(train: Ratings, side: Literal["user", "item"], by: str) -> Grouping:
+def _grouping(
+    train: Ratings,
+    side: Literal["user", "item"],
+    by: str,
+) -> Grouping:
     axis = train.axis(side)
-    columns = [] if axis.table is None else axis.table.frame.columns[1:]
+    columns: list[str] = []
+    if axis.table is not None:
+        columns = axis.table.frame.columns[1:]
+    counts = train.counts(side)
     if axis.table is not None and by in columns:
         values = axis.table.aligned(axis.ids)[by]
-        return Grouping(side, by, *_groups_of_values(values))
-    counts = train.counts(side)
-    if by == BUILT_IN["user"] and side == "user":
-        return Grouping(side, by, *_groups_of_values(pl.Series(counts)))
-    if by == BUILT_IN["item"] and side == "item":
-        return Grouping(side, by, list(_POPULARITY), _groups_of_popularity(counts))
-    available = [BUILT_IN[side], *columns]
+        names, members = _groups_of_values(values)
+    elif by == BUILT_IN[side] and side == "user":
+        names, members = _groups_of_values(pl.Series(counts))
+    elif by == BUILT_IN[side]:
+        names = list(_POPULARITY)
+        members = _groups_of_popularity(counts)
+    else:
+        raise _no_groups(side, by, [BUILT_IN[side], *columns])
+    return Grouping(side, by, names, members)
+
+
+def _no_groups(side: str, by: str, available: list[str]) -> DataError:
+    """Return the error for groups that do not exist."""
     hint = did_you_mean(close_matches(by, available, 1))
-    raise DataError(
+    return DataError(
         f"There are no groups of {side}s by {by!r}; there are groups by "
         f"{', '.join(available)}.{hint}"
     )
@@ -127,34 +148,39 @@ def _groups_of_values(values: pl.Series) -> tuple[list[str], Mask]:
     is_ordered = values.dtype.is_numeric() or values.dtype.is_temporal()
     if is_ordered:
         names, groups = _ranges(values)
-        members = groups == np.arange(len(names))[:, None]
-        return names, members
-    table = pl.DataFrame({"row": np.arange(len(values)), "value": values})
+        numbers = np.arange(len(names))
+        return names, groups == numbers[:, None]
+    rows = pl.Series("row", np.arange(len(values)))
+    table = pl.DataFrame([rows, values.alias("value")])
     if isinstance(values.dtype, pl.List):
         table = table.explode("value")
-    table = table.drop_nulls().with_columns(pl.col("value").cast(pl.String))
+    table = table.drop_nulls()
+    table = table.with_columns(pl.col("value").cast(pl.String))
     sizes = table.group_by("value").len()
     sizes = sizes.sort(["len", "value"], descending=[True, False])
-    names = sizes["value"][:_MOST_GROUPS].to_list()
-    numbers = {name: number for number, name in enumerate(names)}
-    groups = np.array(
-        [numbers.get(name, len(names)) for name in table["value"]], np.int64
-    )
-    members = np.zeros((len(names) + 1, len(values)), np.bool_)
-    members[groups, table["row"].to_numpy()] = True
-    if len(sizes) > len(names):
-        return [*names, _OTHER], members
-    return names, members[:-1]
+    names = sizes["value"].to_list()
+    if len(names) > _MOST_GROUPS:
+        rare = names[_MOST_GROUPS:]
+        names = [*names[:_MOST_GROUPS], _OTHER]
+        value = pl.col("value").replace(rare, [_OTHER] * len(rare))
+        table = table.with_columns(value)
+    members = np.zeros((len(names), len(values)), np.bool_)
+    for number, name in enumerate(names):
+        of_group = table.filter(value=name)
+        members[number, of_group["row"]] = True
+    return names, members
 
 
 def _ranges(values: pl.Series) -> tuple[list[str], Longs]:
     """Return the ranges between the quartiles, and the range of each value; -1 without one."""
     present = values.drop_nulls().sort()
-    quartiles = [
-        present[len(present) * part // 4] for part in (1, 2, 3) if len(present)
-    ]
+    n = len(present)
+    quartiles = present
+    if n:
+        quartiles = present.gather([n // 4, n // 2, 3 * n // 4])
     # A quartile at the minimum would leave the range below it empty.
-    edges = sorted({edge for edge in quartiles if edge > present[0]})
+    is_above = quartiles > present.min()
+    edges = quartiles.filter(is_above).unique(maintain_order=True).to_list()
     groups = np.full(len(values), -1, np.int64)
     has_value = values.is_not_null().to_numpy()
     groups[has_value] = 0
@@ -178,7 +204,9 @@ def pooled(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def summarized(
-    runs: Mapping[str, pl.DataFrame], names: Sequence[str], settings: Settings
+    runs: Mapping[str, pl.DataFrame],
+    names: Sequence[str],
+    settings: Settings,
 ) -> pl.DataFrame:
     """Return `Evaluation.slices` from the values of users in groups, by model.
 
@@ -188,24 +216,44 @@ def summarized(
     """
     rows: list[dict[str, Any]] = []
     for model, values in runs.items():
-        for _, of_grouping in values.group_by("side", "by", maintain_order=True):
+        groupings = values.group_by("side", "by", maintain_order=True)
+        for _, of_grouping in groupings:
             slices = list(_slices(of_grouping, names, settings))
-            for name in names:
-                of_metric = [part for part in slices if part["metric"] == name]
-                adjusted = holm([part["p_value"] for part in of_metric])
-                for part, p_value in zip(of_metric, adjusted, strict=True):
-                    rows.append({"model": model, **part, "adjusted": float(p_value)})
+            _adjust(slices, names)
+            for row in slices:
+                row["model"] = model
+            rows.extend(slices)
     return pl.DataFrame(rows, schema=SLICES)
 
 
+def _adjust(
+    slices: Sequence[dict[str, Any]],
+    names: Sequence[str],
+) -> None:
+    """Add the p values that are adjusted over the groups of a grouping, for each metric."""
+    for name in names:
+        of_metric = [row for row in slices if row["metric"] == name]
+        p_values = [row["p_value"] for row in of_metric]
+        adjusted = holm(p_values)
+        for row, p_value in zip(of_metric, adjusted, strict=True):
+            row["adjusted"] = float(p_value)
+
+
 def _slices(
-    values: pl.DataFrame, names: Sequence[str], settings: Settings
+    values: pl.DataFrame,
+    names: Sequence[str],
+    settings: Settings,
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each group of a grouping and each metric."""
     by_user = values["side"][0] == "user"
-    for key, of_group in values.group_by(*_GROUP, maintain_order=True):
-        ratios = [Ratio.mean(of_group[name].to_numpy()) for name in names]
+    groups = values.group_by(*_GROUP, maintain_order=True)
+    for key, of_group in groups:
+        ratios = _means(of_group, names)
         gaps, p_values = _gaps(values, of_group, names, settings, by_user=by_user)
+        exposure = relevance = None
+        if not by_user:
+            exposure = of_group["exposure"].mean()
+            relevance = of_group["relevance"].mean()
         bounds = np.full((2, len(names)), np.nan)
         if settings.resamples:
             seed = settings.random_state
@@ -221,9 +269,18 @@ def _slices(
                 "high": float(bounds[1, number]),
                 "gap": float(gaps[number]),
                 "p_value": float(p_values[number]),
-                "exposure": None if by_user else of_group["exposure"].mean(),
-                "relevance": None if by_user else of_group["relevance"].mean(),
+                "exposure": exposure,
+                "relevance": relevance,
             }
+
+
+def _means(
+    values: pl.DataFrame,
+    names: Sequence[str],
+) -> list[Ratio]:
+    """Return the mean over users of each metric."""
+    columns = [values[name].to_numpy() for name in names]
+    return [Ratio.mean(column) for column in columns]
 
 
 def _gaps(
@@ -236,44 +293,49 @@ def _gaps(
 ) -> tuple[Any, Any]:
     """Return how much better each metric is in a group, and the p values."""
     seed = settings.random_state
-    nothing = np.full(len(names), np.nan), np.ones(len(names))
+    unknown = np.full(len(names), np.nan)
+    nothing = unknown, np.ones(len(names))
     if not by_user:
         differences = _to_other_groups(values, of_group, names)
         if not len(differences):
             return nothing
         gaps = differences.mean(axis=0)
         if not settings.resamples:
-            return gaps, nothing[0]
+            return gaps, unknown
         return gaps, sign_flip(differences, random_state=seed)
-    is_member = values["group"].to_numpy() == of_group["group"][0]
-    if is_member.all():
+    # A user with several values in a column is in several groups.
+    others = values.join(of_group, on="user", how="anti")
+    others = others.unique("user", maintain_order=True)
+    if others.is_empty():
         return nothing
-    ratios = [Ratio.mean(values[name].to_numpy()) for name in names]
+    ratios = _means(pl.concat([of_group, others]), names)
+    is_member = np.arange(len(of_group) + len(others)) < len(of_group)
     gaps = np.array([_difference(ratio, is_member) for ratio in ratios])
     if not settings.resamples:
-        return gaps, nothing[0]
+        return gaps, unknown
     return gaps, shuffled_groups(ratios, is_member, random_state=seed)
 
 
 def _to_other_groups(
-    values: pl.DataFrame, of_group: pl.DataFrame, names: Sequence[str]
+    values: pl.DataFrame,
+    of_group: pl.DataFrame,
+    names: Sequence[str],
 ) -> Doubles:
     """Return the users' values for a group minus their means for their other groups."""
     total = pl.col(names).sum().name.prefix("total ")
-    totals = values.group_by("user").agg(total, pl.len().alias("n_groups"))
-    table = of_group.join(totals.filter(pl.col("n_groups") > 1), on="user")
-    n_others = pl.col("n_groups") - 1
-    differences = [
-        pl.col(name) - (pl.col(f"total {name}") - pl.col(name)) / n_others
-        for name in names
-    ]
-    return table.select(differences).to_numpy()
+    n_groups = pl.len().alias("n_groups")
+    totals = values.group_by("user").agg(total, n_groups)
+    totals = totals.filter(pl.col("n_groups") > 1)
+    table = of_group.join(totals, on="user")
+    own = table.select(names).to_numpy()
+    of_all = table.select(f"total {name}" for name in names).to_numpy()
+    n_others = table["n_groups"].to_numpy() - 1
+    return np.asarray(own - (of_all - own) / n_others[:, None])
 
 
 def _difference(ratio: Ratio, is_member: Mask) -> float:
     """Return the mean of the members minus the mean of the others."""
-    means = [
-        ratio.above[group].sum() / ratio.below[group].sum()
-        for group in (is_member, ~is_member)
-    ]
-    return float(means[0] - means[1])
+    above, below = ratio.above, ratio.below
+    of_members = above[is_member].sum() / below[is_member].sum()
+    of_others = above[~is_member].sum() / below[~is_member].sum()
+    return float(of_members - of_others)

@@ -37,7 +37,8 @@ class Ratio:
     @classmethod
     def mean(cls, values: Doubles, weights: Longs | None = None) -> Ratio:
         """Return the (weighted) mean over the users whose value is not NaN."""
-        below = (~np.isnan(values)).astype(np.float64)
+        has_value = ~np.isnan(values)
+        below = has_value.astype(np.float64)
         if weights is not None:
             below *= weights
         above = np.where(below > 0, values * below, 0.0)
@@ -156,7 +157,8 @@ def sign_flip(
     n_extreme = np.zeros(n_undecided, dtype=np.int64)
     n_bytes = 4 * math.ceil(n_users / 32)  # bytes are drawn in fours
     for n in _block_sizes(flips, n_users):
-        drawn = np.frombuffer(rng.bytes(n * n_bytes), dtype=np.uint8)
+        random_bytes = rng.bytes(n * n_bytes)
+        drawn = np.frombuffer(random_bytes, dtype=np.uint8)
         rows = drawn.reshape(n, n_bytes)
         bits = np.unpackbits(rows, axis=1, count=n_users)
         # With signs 2 b - 1 of bits b, the sum is 2 sum(b d) - sum(d).

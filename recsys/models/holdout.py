@@ -129,8 +129,9 @@ class HeldOut:
 
     @property
     def _users(self) -> Indices:
-        has_both = (np.diff(self.test.indptr) > 0) & (np.diff(self.train.indptr) > 0)
-        return np.flatnonzero(has_both)
+        in_test = self.test.counts("user") > 0
+        in_train = self.train.counts("user") > 0
+        return np.flatnonzero(in_test & in_train)
 
     def lists(self, models: Sequence[Model]) -> Lists:
         """Return the fitted models' scores of the best items of each user by any model.
@@ -157,9 +158,11 @@ class HeldOut:
         order = np.lexsort((ties.places(rows, items), rows))
         items = items[order]
         counts = np.bincount(rows, minlength=len(users))
-        columns = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
+        starts = counts.cumsum() - counts
+        columns = np.arange(len(rows)) - np.repeat(starts, counts)
         top = min(TOP, max(1, n_items // 5))
-        scores = np.full((len(models), len(users), counts.max(initial=top)), _NEVER)
+        n_candidates = counts.max(initial=top)
+        scores = np.full((len(models), len(users), n_candidates), _NEVER)
         for number, model in enumerate(models):
             predicted = model.predict(users[rows], items)
             scores[number, rows, columns] = predicted / score_scale(model)
@@ -190,7 +193,13 @@ def event_order(ratings: Ratings, random_state: int) -> Longs:
     return np.lexsort((draws, seconds, log.users))
 
 
-def last_events(ratings: Ratings, k: int, random_state: int, *, only_new: bool) -> Mask:
+def last_events(
+    ratings: Ratings,
+    k: int,
+    random_state: int,
+    *,
+    only_new: bool,
+) -> Mask:
     """Mark the events from the k-th last one of each user on, but never the first.
 
     With `only_new`, only events whose item is new to the user are counted.
@@ -280,7 +289,8 @@ class Lists:
         bits = (negated + np.float32(0)).view(np.int32)
         ordered = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64)
         keys = (ordered << 32) + np.arange(n_candidates)
-        best = np.sort(np.partition(keys, self.top - 1, axis=1)[:, : self.top], axis=1)
+        best = np.partition(keys, self.top - 1, axis=1)
+        best = np.sort(best[:, : self.top], axis=1)
         hits = np.take_along_axis(
             relevant,
             best & 0xFFFFFFFF,
@@ -381,7 +391,8 @@ def score_scale(model: Model) -> float:
     step = max(1, -(-model.n_users // _SAMPLE))
     users = np.arange(0, model.n_users, step)
     squares = 0.0
-    for block in kernels.pieces(len(users), max(1, _BLOCK // max(1, model.n_items))):
+    size = max(1, _BLOCK // max(1, model.n_items))
+    for block in kernels.pieces(len(users), size):
         scores = model.scores(users[block])
         squares += float(scores.var(axis=1, dtype=np.float64).sum())
     scale = float(np.sqrt(squares / max(1, len(users))))
