@@ -758,12 +758,11 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     directory of `recsys split`; or both --train and --test; or folds, by --fold TRAIN TEST for each
     or --folds FOLDER; or a saved MODEL, which is not fitted again, and --test; or the results
     that --save has kept. RMSE and MAE are computed over the held-out ratings. Ranking metrics are
-    means over users with held-out ratings: each user gets N recommendations out of all items not
-    rated in training, and the held-out items are relevant. JSON output has definitions, 95%
+    means over users: each gets N recommendations out of all items not rated in training, and
+    the held-out items are relevant. JSON output has definitions, 95%
     intervals over users, tests of differences, and a fingerprint of the data.
 
-    With --engine spark, RATINGS is a model of `recsys fit --engine spark`. The cluster evaluates it
-    on --test.
+    With --engine spark, the model is one of `recsys fit --engine spark`.
     """
     if engine.on_spark:
         from recsys.cli.spark import evaluate_on_spark
@@ -829,7 +828,7 @@ def compare(
     request: _Request,
     output: Output,
     online: str | None = cli.declared(
-        "FILE", "Log of `recsys serve --log`; RATINGS are then clicks."
+        "FILE", "Log of `recsys serve --log`; RATINGS are clicks."
     ),
 ) -> None:
     """Test whether models differ on held-out ratings.
@@ -837,10 +836,9 @@ def compare(
     The input is as for `recsys evaluate`, or several saved models and --test. Saved models may
     have been fitted to different ratings; only test ratings that are new to all of them are used.
     The output has one row per metric and pair of models: the difference (the later model
-    minus the earlier one), with "better" or "worse" if it is significant; its 95% interval by
-    the bootstrap over users; and the p value of a paired sign-flip test over users, also
-    adjusted by Holm's method for the number of pairs. With --fail-if "METRIC worse", the exit
-    code is 1 if a model is significantly worse than the first one.
+    minus the earlier one), "better" or "worse" if it is significant, its 95% bootstrap
+    interval, and the p value of a paired sign-flip test over users, also adjusted by Holm's
+    method. With --fail-if "METRIC worse", the exit code is 1 if a model is so.
 
     With --online, the result is an A/B test: RATINGS are clicks (user, item, timestamp) on
     the lists in the log of a service of two models.

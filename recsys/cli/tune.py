@@ -94,9 +94,7 @@ def tune(
     splitting: SplitOptions,
     output: Output,
     reader: cli.ReaderOptions,
-    train: str | None = cli.declared(
-        "FILE", "Training ratings, if no test ratings need to be set aside."
-    ),
+    train: str | None = cli.declared("FILE", "Training ratings, without test ratings."),
     validation_fraction: float | None = cli.declared(
         "FRACTION",
         "Share of the training ratings (of users, with --method users) to validate trials on.",
