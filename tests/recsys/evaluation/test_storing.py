@@ -350,9 +350,8 @@ LOGS = {
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 @pytest.mark.parametrize("kind", LOGS)
-@pytest.mark.parametrize("candidates", [None, 5])
 def test_a_split_and_its_files_and_a_model_of_them_have_one_answer(
-    tmp_path, kind, form, candidates
+    tmp_path, kind, form
 ):
     columns, options, model = LOGS[kind]
     frame = log_of_events(options.get("time_format", "s"))
@@ -366,20 +365,23 @@ def test_a_split_and_its_files_and_a_model_of_them_have_one_answer(
     train, test = (tmp_path / "parts" / f"{name}.{form}" for name in ("train", "test"))
     fitted = Recommender(model).fit(str(train))
     held_out = read_ratings(test, defaults=reading_of(fitted.fitted))
-    settings = {"n": 5, "candidates": candidates, "resamples": 0}
     ways = [
-        evaluate(model, split, **settings),
-        evaluate(model, split_from_pair(train, test), **settings),
-        evaluate(model, read_pair(train, test), **settings),
-        evaluate(
-            {model: fitted},
-            shared_test({model: fitted.ratings}, held_out).splits,
-            **settings,
-        ),
+        (model, split),
+        (model, split_from_pair(train, test)),
+        (model, read_pair(train, test)),
+        ({model: fitted}, shared_test({model: fitted.ratings}, held_out).splits),
     ]
-    tables = [way.table.drop("fit_seconds", "recommend_seconds").row(0) for way in ways]
-    assert ways[0].table["ndcg@5"][0] > 0
-    assert tables == tables[:1] * 4
+    for candidates in (None, 5):
+        answers = [
+            evaluate(compared, splits, n=5, candidates=candidates, resamples=0)
+            for compared, splits in ways
+        ]
+        tables = [
+            answer.table.drop("fit_seconds", "recommend_seconds").row(0)
+            for answer in answers
+        ]
+        assert answers[0].table["ndcg@5"][0] > 0
+        assert tables == tables[:1] * 4
 
 
 def test_a_column_of_weights_is_only_read_as_weights_in_a_split(tmp_path):
