@@ -22,6 +22,7 @@ from .evaluation.splits import leave_last_split as leave_last_split
 from .evaluation.splits import per_user_split as per_user_split
 from .evaluation.splits import random_split as random_split
 from .evaluation.splits import sessions_split as sessions_split
+from .evaluation.splits import time_cuts as time_cuts
 from .evaluation.splits import time_split as time_split
 from .evaluation.tuning import Tuning as Tuning
 from .evaluation.tuning import tune as tune

@@ -42,7 +42,7 @@ _METRICS = (
     "All metrics are computed and shown; --format csv or --json writes them for other "
     "programs."
 )
-_DETAILS = "As in `recsys fit --help` and `recsys split --help`"
+_DETAILS = "As in the help of `recsys fit`, `recsys split` and `recsys recommend`"
 _OF_FITS = ("purpose", "regularization", "iterations", "seed", "threads")
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
 _NOT_ONLINE = (
@@ -105,6 +105,7 @@ class _Request:
         "Weight of diversity against score, from 0 to 1.",
         default=0.0,
         type=click.FloatRange(0, 1),
+        details=_DETAILS,
     )
     by: tuple[str, ...] = cli.declared(
         "COLUMN",
@@ -545,6 +546,7 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
                 "parameters": found.parameters[row["model"]],
                 "metrics": values[row["model"]],
                 "folds": _folds_of(found, row["model"]),
+                "cuts": _cuts_of(found, row["model"]),
                 "slices": _slices_of(found, row["model"]),
                 "fit_seconds": row["fit_seconds"],
                 "recommend_seconds": row["recommend_seconds"],
@@ -561,6 +563,18 @@ def _folds_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
     for row in found.folds.filter(model=model).to_dicts():
         of_folds.setdefault(row["fold"], {})[row["metric"]] = row["value"]
     return [{"fold": fold, "metrics": metrics} for fold, metrics in of_folds.items()]
+
+
+def _cuts_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
+    """Return the values of a model in each window in time as JSON values."""
+    from recsys.data.times import shown_time
+
+    cuts: dict[int, dict[str, Any]] = {}
+    for row in found.cuts.filter(model=model).to_dicts():
+        values = {name: row[name] for name in ("cut", "until", "users")}
+        values |= {"since": shown_time(row["cut"]), "metrics": {}}
+        cuts.setdefault(row["fold"], values)["metrics"][row["metric"]] = row["value"]
+    return [*cuts.values()]
 
 
 def _slices_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
@@ -592,8 +606,7 @@ def _slice_tables(found: Evaluation) -> list[pl.DataFrame]:
 
     if found.slices.is_empty():
         return []
-    names = found.slices["metric"].unique(maintain_order=True).to_list()
-    name = next((name for name in names if name.startswith("ndcg@")), names[0])
+    name = _main_metric(found.slices)
     tables = []
     rows = found.slices.filter(metric=name)
     for (_, by), part in rows.group_by("side", "by", maintain_order=True):
@@ -617,6 +630,8 @@ def _fold_table(found: Evaluation) -> list[pl.DataFrame]:
 
     if len(found.splits) == 1:
         return []
+    if not found.cuts.is_empty():
+        return [_cut_table(found)]
     rows = []
     for row in found.to_frame().to_dicts():
         # Properties of lists, such as coverage, have no better direction to compare.
@@ -630,6 +645,27 @@ def _fold_table(found: Evaluation) -> list[pl.DataFrame]:
         cells["deviation"] = f"{row['fold_deviation']:.4f}"
         rows.append(cells)
     return [pl.DataFrame(rows)]
+
+
+def _cut_table(found: Evaluation) -> pl.DataFrame:
+    """Return a table of the windows in time, by the NDCG or the first metric."""
+    import polars as pl
+
+    from recsys.data.times import shown_time
+
+    name = _main_metric(found.cuts)
+    values = found.cuts.filter(metric=name)
+    since = [shown_time(cut) for cut in values["cut"]]
+    values = values.with_columns(pl.Series("since", since), pl.col("value").round(4))
+    return values.pivot("model", index=["since", "users"], values="value").rename(
+        {"since": f"{name} since"}
+    )
+
+
+def _main_metric(values: pl.DataFrame) -> str:
+    """Return the name of the NDCG, or else of the first metric, in a frame of values."""
+    names: list[str] = values["metric"].unique(maintain_order=True).to_list()
+    return next((name for name in names if name.startswith("ndcg@")), names[0])
 
 
 def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], str]:
@@ -741,7 +777,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     "evaluate",
     examples=[
         "recsys evaluate ratings.csv --model als,popular -n 5,20 --json",
-        "recsys evaluate ratings.csv --model als,bayes --factors 64 -p als.linked=true",
+        "recsys evaluate ratings.csv --method time --cuts 6 --model als,popular",
         "recsys evaluate --folds ml-100k --model als,bayes --output table.tex",
         "recsys evaluate model --test test.csv --fail-if 'ndcg@10 < 0.1'",
         "recsys evaluate s3a://lake/model --test s3a://lake/test --engine spark",

@@ -80,7 +80,12 @@ class SplitOptions:
         type=_NumberOrFolder(),
         show_default=str(_DEFAULTS["folds"]),
     )
-
+    cuts: int | None = cli.declared(
+        "K",
+        "Number of cuts in time: models are fitted at each and tested until the next "
+        "(time; half of the ratings, or --test-fraction, are tested).",
+        type=click.IntRange(min=2),
+    )
     repeats: Repeats | None = cli.declared(
         "",
         "Test pairs that the training part (or with positions, the history) has, too: leave "
@@ -106,12 +111,14 @@ class SplitOptions:
             raise click.UsageError(
                 f"--folds {self.folds} is for `recsys evaluate`; k-fold takes a number."
             )
-        for name in _DEFAULTS:
+        for name in (*_DEFAULTS, "cuts"):
             methods = [
                 method for method, (_, option, _) in SPLITS.items() if option == name
             ]
             if name == "last":
                 methods = ["leave-last", "time"]
+            elif name == "cuts":
+                methods = ["time"]
             # Without a method, the split is by time or at random: both take a fraction.
             by_default = self.method is None and name == "test_fraction"
             fits = self.method in methods or by_default
@@ -120,12 +127,14 @@ class SplitOptions:
                 raise click.UsageError(
                     f"{flag} applies to --method {' or '.join(methods)}."
                 )
+        if self.cuts is not None and self.last is not None:
+            raise click.UsageError("--last does not apply to --cuts.")
 
 
 def split_options(details: str = "") -> cli.Decorator:
     """Add the options of splits as `splitting`; with `details`, the help only names minor ones."""
     options = cli.declared_in(
-        SplitOptions, "Splitting", details, ("last", "folds", "repeats")
+        SplitOptions, "Splitting", details, ("last", "folds", "cuts", "repeats")
     )
     return cli.bundle("splitting", SplitOptions, *options)
 
@@ -134,13 +143,20 @@ def make_splits(
     ratings: Ratings, splitting: SplitOptions, seed: int
 ) -> Split | Sequence[Split]:
     """Split ratings by the method, by default by time if they have timestamps."""
-    from recsys.evaluation.splits import default_split
+    from recsys.evaluation.splits import OF_CUTS, default_split
 
     splitting.check()
     if splitting.method is None:
         fraction = splitting.test_fraction or _DEFAULTS["test_fraction"]
         return default_split(
             ratings, fraction, seed, repeats=splitting.repeats or "drop"
+        )
+    if splitting.cuts is not None:
+        return evaluation.time_cuts(
+            ratings,
+            splitting.cuts,
+            splitting.test_fraction or OF_CUTS,
+            repeats=splitting.repeats or "drop",
         )
     function, option, is_random = SPLITS[splitting.method]
     size = getattr(splitting, option) or _DEFAULTS[option]

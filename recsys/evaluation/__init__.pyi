@@ -34,6 +34,7 @@ from .splits import leave_last_split as leave_last_split
 from .splits import per_user_split as per_user_split
 from .splits import random_split as random_split
 from .splits import sessions_split as sessions_split
+from .splits import time_cuts as time_cuts
 from .splits import time_split as time_split
 from .tuning import Trial as Trial
 from .tuning import Tuning as Tuning

@@ -87,6 +87,8 @@ _OF_FOLDS = {
     "value": pl.Float64,
 }
 
+_WINDOWS = dict.fromkeys(("fold", "cut", "until", "users"), pl.Int64)
+
 _LABEL = {"model": pl.String}
 _FRAMES: dict[str, dict[str, Any]] = {
     "table": _LABEL | {"users": pl.Int64},
@@ -362,6 +364,21 @@ class Evaluation:
             parameters=document.parameters,
             timed=document.timed,
         )
+
+    @property
+    def cuts(self) -> pl.DataFrame:
+        """Values in each window of `time_cuts`: `folds` with cut, until and users.
+
+        cut and until (null for the last window) are in seconds since 1970, and users is the number
+        of users in ranking metrics. Without such windows, there are no rows.
+        """
+        windows = []
+        for fold, split in enumerate(self.splits, 1):
+            if "windows" in split.parameters:
+                ends = [split.parameters.get(name) for name in ("cut", "until")]
+                windows.append((fold, *ends, split.counts["users_evaluated"]))
+        frame = pl.DataFrame(windows, schema=_WINDOWS, orient="row")
+        return self.folds.join(frame, on="fold", maintain_order="left")
 
     @property
     def held_out(self) -> str:

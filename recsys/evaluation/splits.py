@@ -27,6 +27,8 @@ NOTHING_KNOWN = (
 
 FRACTION = 0.1
 FOLDS = 5
+CUTS = 6
+OF_CUTS = 0.5  # share of the events in the windows of `time_cuts`
 
 DESCRIPTIONS = {
     "random": "{test_fraction:.0%} of the ratings, at random (seed {random_state})",
@@ -149,6 +151,8 @@ class Split:
         if self.method == "time" and "k" in self.parameters:
             template = "each user's next {events}, since {moment}"
         moment = shown_time(self.parameters.get("cut", 0))
+        if "until" in self.parameters:
+            template += f", before {shown_time(self.parameters['until'])}"
         text = template.format(**self.parameters, moment=moment, events=events)
         return worded(text, implicit=self.train.implicit)
 
@@ -359,6 +363,76 @@ def time_split(
         parameters["k"] = k
         tested = next_events(data, held_out, k, only_new=repeats == "drop")
     return _split_events(data, held_out, "time", parameters, repeats, tested)
+
+
+def time_cuts(
+    ratings: RatingsLike,
+    cuts: int = CUTS,
+    test_fraction: float = OF_CUTS,
+    *,
+    repeats: Repeats = "drop",
+) -> list[Split]:
+    """Split at several moments: each trains on all before, and tests until the next one.
+
+    `evaluate` fits models again at each cut, as a service does, and also measures the models of
+    the first cut in later windows (see `Evaluation.staleness`).
+
+    Parameters
+    ----------
+    ratings : Ratings, frame or path
+        Ratings with timestamps.
+    cuts : int
+        Number of cuts, and of windows. Windows do not overlap, and have the same number of events
+        up to the events at the time of a cut, which are all in the later window.
+    test_fraction : float
+        Share of the events in all windows together: the newest ones.
+    repeats : {"drop", "keep"}
+        Whether to leave out the test pairs that the training part has.
+
+    Raises
+    ------
+    DataError
+        If the ratings have no timestamps, or too few different ones.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
+    >>> for split in time_cuts(pl.DataFrame(rows), 2):
+    ...     split.test.to_frame().rows(), split.description
+    ([(2, 7, 30)], 'the ratings since 1970-01-01 00:00:30 UTC, before 1970-01-01 00:00:40 UTC')
+    ([(1, 8, 40)], 'the ratings since 1970-01-01 00:00:40 UTC')
+    """
+    check_whole("cuts", cuts, 2)
+    data = as_ratings(ratings)
+    _timestamps(data, "time_cuts")
+    times = np.floor(np.asarray(data.log.seconds)).astype(np.int64)
+    n_test = _n_test(len(times), test_fraction)
+    first = len(times) - n_test
+    starts = first + np.arange(cuts) * n_test // cuts
+    moments = np.sort(times)[starts]
+    if n_test < cuts or (np.diff(moments, prepend=times.min()) <= 0).any():
+        raise DataError(
+            f"{cuts} cuts need {cuts} different times, all later than the oldest event; the "
+            f"newest {counted(n_test, 'event')} do not have them. Use fewer cuts."
+        )
+    splits = []
+    for number, cut in enumerate(moments.tolist()):
+        held_out = times >= cut
+        parameters = {
+            "test_fraction": test_fraction,
+            "cut": cut,
+            "window": number + 1,
+            "windows": cuts,
+        }
+        tested = held_out
+        if number + 1 < cuts:
+            until = int(moments[number + 1])
+            parameters["until"] = until
+            tested = held_out & (times < until)
+        split = _split_events(data, held_out, "time", parameters, repeats, tested)
+        splits.append(split)
+    return splits
 
 
 def sessions_split(
