@@ -11,19 +11,25 @@ each alone in the scores of the same fit. Transition counts are the number of ti
 came right after the last one. All models run with their defaults. Seconds are processor seconds of
 the process, which depend less on other programs than wall time.
 
+With `--scale`, the data are generated in the shape of MovieLens-25M, in a random order: seconds of
+the fit and of the best 20 items of all users, and the peak of memory.
+
 Usage: RECSYS_DATASETS=FOLDER python benchmarks/sequences.py [--data films|clicks]
+       python benchmarks/sequences.py --scale 25000000
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import resource
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from generated import movielens_shaped
 from measuring import datasets, machine, table
 from scipy import sparse
 
@@ -32,6 +38,7 @@ from recsys.evaluation.splits import leave_last_split
 from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 from recsys.models.sequences import sequences_of_events
+from recsys.ranking.topn import CsrPairs, top_n
 
 MODELS = ("next", "ease", "ials", "popular")
 TEST_SESSIONS = 0.15
@@ -163,11 +170,37 @@ def rows_of(trial: Trial) -> Iterator[list[object]]:
     yield ["transition counts", *figures(trial, after_the_last), ""]
 
 
+def scaled(n_events: int) -> list[object]:
+    """Return events, items, seconds of the fit and of the lists, and the peak in GB."""
+    matrix = movielens_shaped(n_events).tocoo()
+    times = np.random.default_rng(1).permutation(matrix.nnz) + 1_500_000_000
+    frame = pl.DataFrame({"user": matrix.row, "item": matrix.col, "timestamp": times})
+    del matrix, times
+    ratings = Ratings.from_frame(frame, implicit=True)
+    del frame
+    begin = time.process_time()
+    model = make_model("next").fit(ratings)
+    fit = time.process_time() - begin
+    begin = time.process_time()
+    seen = CsrPairs(ratings.indptr, ratings.indices)
+    for _ in top_n(model, np.arange(ratings.n_users), 20, exclude=seen):
+        pass
+    lists = time.process_time() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    events = f"{ratings.n_ratings:,}"
+    return [events, f"{ratings.n_users:,}", f"{ratings.n_items:,}", fit, lists, peak]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", choices=("films", "clicks"), action="append")
+    parser.add_argument("--scale", type=int)
     arguments = parser.parse_args()
     print(machine())
+    if arguments.scale:
+        header = ["events", "users", "items", "fit s", "top 20 of all s", "peak GB"]
+        print(table(header, [scaled(arguments.scale)]))
+        return
     trials = {"films": films, "clicks": clicks}
     for name in arguments.data or trials:
         trial = trials[name]()
