@@ -126,6 +126,9 @@ def load_evaluation(
         )
     try:
         content = model_file.read_document(folder, MANIFEST)
+        model_file.check_version(
+            content, f"saved evaluation {path}", "recsys evaluate", DataError
+        )
         document = model_file.checked(content, EvaluationDocument, MANIFEST)
         frames = {name: _frame(folder, name, schemas[name]) for name in schemas}
         _check(document, frames)

@@ -453,23 +453,36 @@ def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
     if not (directory.real / MANIFEST).is_file() and not directory.was_replaced():
         raise ModelFileError(f"{path} is not a {form.noun}: it has no {MANIFEST}.")
     document = read_document_of(directory)
-    format_name, number = document.get("format"), document.get("format_version")
+    format_name = document.get("format")
     if format_name != form.format:
         expected = f"its {MANIFEST} does not have the format {form.format!r}"
         reason = _OTHER_FORMS.get(str(format_name), expected)
         raise ModelFileError(f"{path} is not a {form.noun}: {reason}.")
-    # Before all other checks, which another version may not pass.
-    if type(number) is int and number != FORMAT_VERSION:
-        remedy = f"`{form.command}` writes a new one"
-        if number > FORMAT_VERSION:
-            remedy = (
-                f"install lowrank-recsys {document.get('package_version')} or newer"
-            )
-        raise ModelFileError(
-            f"The {form.noun} {path} has format version {number}, and this version of recsys "
-            f"reads {FORMAT_VERSION}; {remedy}."
-        )
+    check_version(document, f"{form.noun} {path}", form.command, ModelFileError)
     return parse(document, form.training)
+
+
+def check_version(
+    document: Mapping[str, Any], saved: str, command: str, error: type[RecsysError]
+) -> None:
+    """Check the format version, before other checks that another version may not pass.
+
+    Raises
+    ------
+    RecsysError
+        Of the type `error`, if another format version wrote the document.
+    """
+    number = document.get("format_version")
+    if type(number) is not int or number == FORMAT_VERSION:
+        return
+    writer = f"lowrank-recsys {document.get('package_version')}"
+    remedy = f"`{command}` writes a new one"
+    if number > FORMAT_VERSION:
+        remedy = f"install {writer} or newer"
+    raise error(
+        f"The {saved} was written by {writer} with format version {number}, and this "
+        f"version of recsys reads {FORMAT_VERSION}; {remedy}."
+    )
 
 
 def format_of(path: str | Path) -> str | None:

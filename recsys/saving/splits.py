@@ -268,6 +268,9 @@ def read_split_manifest(path: str | Path) -> SplitManifest | None:
         )
     try:
         document = model_file.read_document(path, SPLIT_MANIFEST)
+        model_file.check_version(
+            document, f"saved split {path}", "recsys split", DataError
+        )
         return model_file.checked(document, SplitManifest, SPLIT_MANIFEST)
     except DamageError as error:
         raise DataError(f"{file} is damaged: {error}.") from None

@@ -266,7 +266,7 @@ def test_names_a_damaged_description(ratings, tmp_path, change):
 def test_folds_are_folders_of_the_split(ratings, tmp_path, folds):
     save_split(random_split(ratings), tmp_path / "s")
     (tmp_path / "k").mkdir()
-    document = {"format": "recsys-split", "format_version": 2, "folds": folds}
+    document = {"format": "recsys-split", "format_version": 4, "folds": folds}
     (tmp_path / "k" / "split.json").write_text(json.dumps(document))
     with pytest.raises(DataError, match=r"split\.json is damaged: |is not a split"):
         read_split(tmp_path / "k")

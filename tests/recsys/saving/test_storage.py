@@ -580,7 +580,8 @@ def test_a_newer_format_says_which_version_reads_it(saved):
     edit_manifest(saved, lambda document: document.update(newer))
     rejected(
         saved,
-        rf"has format version {FORMAT_VERSION + 1}, and this version of recsys reads "
+        r"was written by lowrank-recsys 9\.1\.0 with format version "
+        rf"{FORMAT_VERSION + 1}, and this version of recsys reads "
         rf"{FORMAT_VERSION}; "
         r"install lowrank-recsys 9\.1\.0 or newer\.",
     )
