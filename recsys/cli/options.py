@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
@@ -37,13 +38,17 @@ Given = tuple[tuple[str, str, Any], ...]
 def own_class(address: str) -> type[Model]:
     """Return a class of models in a file, from now on a class that may be loaded, too."""
     from recsys.errors import DataError
-    from recsys.models.registry import class_in_file, name_for_loading
+    from recsys.models.registry import MODEL_CLASSES, class_in_file, name_for_loading
 
     try:
         defined = class_in_file(address)
     except DataError as error:
         raise click.BadParameter(str(error)) from error
     name_for_loading([defined])
+    # The workers of a service load the model, too.
+    absolute = str(Path(address).absolute())
+    named = os.environ.get(MODEL_CLASSES, "").split()
+    os.environ[MODEL_CLASSES] = " ".join(dict.fromkeys([*named, absolute]))
     return defined
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -44,6 +45,8 @@ MODELS: dict[str, str] = {
 # Only a class that the caller has named is loaded: a saved model runs no code of its own.
 _ADDRESSES: dict[str, str] = {}  # of the classes in files, by name
 _LOADABLE: dict[str, type[Model]] = {}
+MODEL_CLASSES = "RECSYS_MODEL_CLASS"
+"""Variable of the environment with the classes that the caller has named, for the workers, too."""
 _CHOICE = {"auto": "recsys.auto:Auto"}  # chooses one of MODELS, which is saved instead
 
 
@@ -132,6 +135,9 @@ def class_to_load(name: str) -> type[Model] | None:
     """Return the class of a saved model; None if it is unknown or was not named by the caller."""
     if name in MODELS:
         return model_class(name)
+    if name not in _LOADABLE:
+        addresses = os.environ.get(MODEL_CLASSES, "").split()
+        name_for_loading(class_in_file(address) for address in addresses)
     return _LOADABLE.get(name)
 
 

@@ -10,6 +10,7 @@ from recsys import Recommender, evaluate, random_split, read_ratings, sample_pat
 from recsys.cli.main import cli
 from recsys.errors import DataError, ModelFileError
 from recsys.models import Model, fitted, model, parameter
+from recsys.models.registry import MODEL_CLASSES
 
 CODE = '''
 import numpy as np
@@ -158,6 +159,7 @@ def test_tunes_by_an_own_metric(ratings):
 
 def test_command_takes_a_class_in_a_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(MODEL_CLASSES, "")
     (tmp_path / "own.py").write_text(CODE)
     fit = ["fit", str(sample_path()), "--model", "own.py::Mine", "-p", "damping=2"]
 
@@ -168,13 +170,18 @@ def test_command_takes_a_class_in_a_file(tmp_path, monkeypatch, capsys):
 
     assert run(*fit, "--out", "model")[0] == 0
     recommend = ["recommend", "model", "--user", "1", "-n", "2", "--format", "csv"]
-    monkeypatch.setattr("recsys.models.registry._LOADABLE", {})  # a new process
+    # As in a new process.
+    monkeypatch.setattr("recsys.models.registry._LOADABLE", {})
+    monkeypatch.delenv(MODEL_CLASSES)
     code, output = run(*recommend)
     assert code == 1
     assert "--model-class own.py::MyModel" in output.err
     code, output = run(*recommend, "--model-class", "own.py::Mine")
     assert code == 0
     assert output.out.count("\n") == 3
+    # The workers of a service get the class by the environment.
+    monkeypatch.setattr("recsys.models.registry._LOADABLE", {})
+    assert Recommender.load("model").model.name == "mine-in-a-file"
 
 
 @pytest.mark.parametrize(
