@@ -530,6 +530,7 @@ class FitOptions:
         "",
         "Use of the lists, by which auto compares models: the next item, or all later ones.",
         "--for",
+        setting="for",
         type=click.Choice(["next", "later"]),
         show_default="later",
     )

@@ -46,8 +46,9 @@ class _NumberOrFolder(click.ParamType[int | str]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | str:
         """Return a number from 2, or the path of a folder."""
-        if Path(str(value)).is_dir():
-            return str(value)
+        text = str(value)
+        if not text.lstrip("-").isdecimal() or Path(text).is_dir():
+            return text
         return click.IntRange(min=2).convert(value, param, ctx)
 
 

@@ -82,9 +82,8 @@ def test_settings_are_named_as_the_options():
             }
             if spelt.isdisjoint(group.variables(option, verb)):
                 others.add((verb.info_name, option.opts[0]))
-    assert others == {
-        ("split", "--format")
-    }  # of a folder: RECSYS_FORMAT is that of printed data
+    # RECSYS_FORMAT is the format of printed data, and RECSYS_MODEL a model to fit.
+    assert others == {("split", "--format"), ("serve", "--model")}
 
 
 def test_a_repeatable_option_of_another_parameter_name(settings, monkeypatch):

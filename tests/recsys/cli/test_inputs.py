@@ -353,7 +353,7 @@ def test_similar_users(run, model, loaded):
     assert found.columns == ["user", "similar", "rank", "score"]
     assert found["similar"].to_list() == expected["similar"].to_list()
     said = run("similar", model, "--user", 3, "--item", 103, code=2).stderr
-    assert "Give only one of --item/--title, --text or --user." in said
+    assert "Give only one of --item/--title, --text, --user or --all." in said
 
 
 # explain

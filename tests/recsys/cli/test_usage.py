@@ -32,7 +32,7 @@ import pytest
         (["predict", "M"], "Choose the pairs: PAIRS or --user with --item."),
         (
             ["similar", "M"],
-            "Choose items, texts or users: --item/--title, --text or --user.",
+            "Choose items, texts or users: --item/--title, --text, --user or --all.",
         ),
         (
             ["recommend", "M", "--user", 7, "-n", "x"],

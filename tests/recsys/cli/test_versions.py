@@ -224,7 +224,7 @@ def test_an_update_says_what_it_did_and_why(run, model):
     said = run("update", "m2", "new.csv", "--force", "--refit").stderr
     assert "fitted again: as requested" in said
     said = run("update", model, "--out", "m3", code=2).stderr
-    assert "Give RATINGS, --window, --forget-user or --refit." in said
+    assert "Give RATINGS, --window, --forget-user, --refit or --item-table." in said
     said = run(
         "update", model, "new.csv", "--log", "x.jsonl", "--out", "m3", code=2
     ).stderr
