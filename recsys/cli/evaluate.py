@@ -547,6 +547,7 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
                 "metrics": values[row["model"]],
                 "folds": _folds_of(found, row["model"]),
                 "cuts": _cuts_of(found, row["model"]),
+                "staleness": _staleness_of(found, row["model"]),
                 "slices": _slices_of(found, row["model"]),
                 "fit_seconds": row["fit_seconds"],
                 "recommend_seconds": row["recommend_seconds"],
@@ -575,6 +576,18 @@ def _cuts_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
         values |= {"since": shown_time(row["cut"]), "metrics": {}}
         cuts.setdefault(row["fold"], values)["metrics"][row["metric"]] = row["value"]
     return [*cuts.values()]
+
+
+def _staleness_of(found: Evaluation, model: str) -> dict[str, Any] | None:
+    """Return how fast a model goes stale as JSON values, if this was measured."""
+    periods = found.refit_periods.filter(model=model).to_dicts()
+    if not periods:
+        return None
+    windows = found.staleness.filter(model=model, metric=periods[0]["metric"])
+    return {
+        **periods[0],
+        "windows": windows.drop("model", "metric", "n").to_dicts(),
+    }
 
 
 def _slices_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
@@ -631,7 +644,7 @@ def _fold_table(found: Evaluation) -> list[pl.DataFrame]:
     if len(found.splits) == 1:
         return []
     if not found.cuts.is_empty():
-        return [_cut_table(found)]
+        return [_cut_table(found), *_staleness_table(found)]
     rows = []
     for row in found.to_frame().to_dicts():
         # Properties of lists, such as coverage, have no better direction to compare.
@@ -660,6 +673,26 @@ def _cut_table(found: Evaluation) -> pl.DataFrame:
     return values.pivot("model", index=["since", "users"], values="value").rename(
         {"since": f"{name} since"}
     )
+
+
+def _staleness_table(found: Evaluation) -> list[pl.DataFrame]:
+    """Return a table of the loss of models that are not fitted again, if it was measured."""
+    import polars as pl
+
+    periods = found.refit_periods
+    if periods.is_empty():
+        return []
+    days = pl.col("refit_seconds") / 86_400
+    gains = pl.format("{} days", days.round(1)).fill_null("none seen")
+    return [
+        periods.filter(n=periods["n"][0]).select(
+            "model",
+            pl.col("loss_per_window")
+            .round(4)
+            .alias("loss per window, not fitted again"),
+            gains.alias("a refit gains after"),
+        )
+    ]
 
 
 def _main_metric(values: pl.DataFrame) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from recsys.data.identity import fingerprint
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.errors import DataError, check_choice, check_whole
 from recsys.evaluation.metrics import (
+    METRICS,
     Catalogue,
     Doubles,
     Lists,
@@ -48,6 +50,7 @@ from recsys.evaluation.splits import (
     Split,
     default_split,
 )
+from recsys.evaluation.staleness import stale_values
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.factor_form import FactorForm
@@ -230,6 +233,8 @@ def evaluate(
         diversity=diversity,
         positions=positions,
     )
+    ages = candidates is None and not positions and METRICS["ndcg"] in measured
+    of_first_cut: dict[str, tuple[Model, RankingTask]] = {}
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
     infos: list[SplitInfo] = []
     mark = ""
@@ -268,7 +273,13 @@ def evaluate(
                 prepared[key] = task
             listen = None if on_step is None else partial(on_step, label)
             groups = groupings(task.split.train, by, by_user)
-            run = _measure(model, task, settings.ns, measured, listen, groups)
+            run, last = _measure(model, task, settings.ns, measured, listen, groups)
+            if label in of_first_cut:
+                stale = _stale(*of_first_cut[label], task, settings.ns)
+                run = replace(run, stale=stale)
+            elif ages and "windows" in fold_split.parameters:
+                # Another fit sets other arrays, and leaves those of the copy.
+                of_first_cut[label] = copy.copy(last), task
             runs[label].append(run)
     if not infos:
         raise DataError("split must hold at least one Split; got none.")
@@ -281,6 +292,7 @@ def evaluate(
     return Evaluation(
         **summarize(of_folds, measured, settings),
         folds=fold_values(runs, measured, settings),
+        staleness=stale_values(runs, infos, settings),
         steps={label: run.steps for label, run in of_folds.items()},
         measured={metric.name: metric for metric in measured},
         settings=settings,
@@ -786,8 +798,11 @@ def _measure(
     metrics: Sequence[Metric],
     on_step: Callable[[Step], None] | None,
     groups: Sequence[Grouping] = (),
-) -> Measurement:
-    """Fit a model to the training part, unless it is fitted, and measure it on the test part."""
+) -> tuple[Measurement, Model]:
+    """Fit a model to the training part, unless it is fitted, and measure it on the test part.
+
+    The fitted model is returned, too.
+    """
     split = task.split
     test = split.test
     start = time.perf_counter()
@@ -846,7 +861,7 @@ def _measure(
         name: pl.Series(of_users[users], nan_to_null=True)
         for name, of_users in columns.items()
     }
-    return Measurement(
+    measurement = Measurement(
         pl.DataFrame({"user": test.users.take(users), **series}),
         overall,
         residuals,
@@ -857,6 +872,38 @@ def _measure(
         timed,
         slices,
     )
+    return measurement, recommender.model
+
+
+def _stale(
+    model: Model, first: RankingTask, task: RankingTask, ns: Sequence[int]
+) -> pl.DataFrame:
+    """Return the NDCG in a later window of a model of the first cut, for users it knows.
+
+    Users had the items before the window, also those since the first cut.
+    """
+    old, split = first.split.train, task.split
+    old_users = old.users.find(split.test.users.values)
+    is_known = (old_users >= 0) & has_ratings(old)[old_users]
+    rows = np.flatnonzero(is_known[task.users])
+    is_old_item = old.items.find(split.test.items.values) >= 0
+    seen, test = (
+        restricted(part, old_users >= 0, is_old_item)
+        for part in (split.train, split.test)
+    )
+    earlier = replace(
+        first,
+        split=replace(split, train=seen, test=test),
+        users=old_users[task.users[rows]],
+    )
+    lists = earlier.recommend(model)
+    # Items have other indices in the later window.
+    items = split.test.items.find(old.items.values)
+    listed = np.where(lists >= 0, items[lists], -1).astype(np.int32)
+    later = replace(task, users=task.users[rows], catalogue=None)
+    values, _ = measure_lists(listed, later, ns, [METRICS["ndcg"]])
+    users = split.test.users.take(later.users)
+    return pl.DataFrame({"user": users, **values})
 
 
 def _sliced(

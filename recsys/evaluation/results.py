@@ -28,6 +28,7 @@ from recsys.evaluation.saved import (
 )
 from recsys.evaluation.settings import Settings, SplitInfo
 from recsys.evaluation.slices import SLICES, pooled, summarized
+from recsys.evaluation.staleness import STALENESS, refit_periods
 from recsys.evaluation.statistics import (
     Ratio,
     bootstrap,
@@ -98,6 +99,7 @@ _FRAMES: dict[str, dict[str, Any]] = {
     "residuals": _LABEL | _BINS,
     "folds": _OF_FOLDS,
     "slices": SLICES,
+    "staleness": STALENESS,
 }
 """Frames of an `Evaluation`, with the columns that all have."""
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -123,6 +125,7 @@ class Measurement:
     parameters: dict[str, Any] = field(default_factory=dict)
     timed: bool = False  # whether predictions used the times of the test ratings
     slices: pl.DataFrame | None = None  # values of users in groups
+    stale: pl.DataFrame | None = None  # NDCG of users by the model of the first cut
 
 
 def joined(runs: Sequence[Measurement], *, weighted: bool = False) -> Measurement:
@@ -205,6 +208,13 @@ class Evaluation:
         low, high, gap (to the other users; of a group of items, to the other groups),
         p_value, adjusted (by Holm's method over the groups), exposure and relevance (share of the
         group in the lists, and in the relevant items, of items).
+    staleness : polars DataFrame
+        One row per model, length of lists and window of `time_cuts` after the first, on users with
+        ratings before the first cut: model, metric (the NDCG), n, fold, cut, age (seconds since the
+        first cut), users, refit and stale (the value of the model that is fitted again at this cut,
+        and of the one of the first cut), loss (1 - stale / refit), low, high. The items that users
+        had before the window are in neither list, and items since the first cut are misses of the
+        stale model.
     steps : dict of str to tuple of Step
         Iterations of each model on the first fold.
     measured : dict of str to Metric
@@ -227,6 +237,7 @@ class Evaluation:
     residuals: pl.DataFrame
     folds: pl.DataFrame
     slices: pl.DataFrame
+    staleness: pl.DataFrame
     steps: dict[str, tuple[Step, ...]]
     measured: dict[str, Metric]
     settings: Settings
@@ -379,6 +390,17 @@ class Evaluation:
                 windows.append((fold, *ends, split.counts["users_evaluated"]))
         frame = pl.DataFrame(windows, schema=_WINDOWS, orient="row")
         return self.folds.join(frame, on="fold", maintain_order="left")
+
+    @property
+    def refit_periods(self) -> pl.DataFrame:
+        """How fast models go stale: a row per model and metric of `staleness`.
+
+        loss_per_window is the sum of the losses divided by the sum of the ages in windows.
+        refit_windows and refit_seconds are the smallest age at which a refit gains: the loss
+        exceeds the half-width of its interval, as the mean loss of all windows does. They are null
+        if none is seen.
+        """
+        return refit_periods(self.staleness)
 
     @property
     def held_out(self) -> str:
@@ -650,6 +672,7 @@ def only(found: Evaluation, ns: Sequence[int]) -> Evaluation:
         comparisons=found.comparisons.filter(has_length),
         per_user=without(found.per_user),
         folds=found.folds.filter(has_length),
+        staleness=found.staleness.filter(has_length),
         settings=replace(found.settings, ns=ns),
     )
 

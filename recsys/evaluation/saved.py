@@ -3,7 +3,8 @@
 ::
 
     EVALUATION/  evaluation.json  table.parquet  metrics.parquet  comparisons.parquet
-                 per_user.parquet  residuals.parquet  folds.parquet
+                 per_user.parquet  residuals.parquet  folds.parquet  slices.parquet
+                 staleness.parquet
 """
 
 from __future__ import annotations

@@ -12,28 +12,36 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys import DataError, Evaluation, Ratings, evaluate, time_cuts, time_split
+from recsys import (
+    DataError,
+    Evaluation,
+    Ratings,
+    Recommender,
+    evaluate,
+    time_cuts,
+    time_split,
+)
 from recsys.cli.main import cli
-from recsys.evaluation import read_split, save_split
+from recsys.evaluation import Split, read_split, save_split
 
 DAY = 86_400
 MONTH = 30 * DAY
 N_MONTHS = 12
 
 
-def events(
-    *, drift: bool, seed: int = 0, n_users: int = 300, n_items: int = 300
-) -> pl.DataFrame:
-    """Return a year of events; with drift, other items are popular each month."""
+def events(*, drift: bool, seed: int = 0, n_users: int = 500) -> pl.DataFrame:
+    """Return a growing year of events; with drift, the new items of a month are popular."""
     rng = np.random.default_rng(seed)
-    popularity = 1 / np.arange(1, n_items + 1)
-    popularity /= popularity.sum()
+    cohorts = np.arange(20 * N_MONTHS) // 20
+    weights = 1.5**cohorts
     parts = []
     for month in range(N_MONTHS):
-        ranks = rng.choice(n_items, 3 * n_users, p=popularity)
-        items = (ranks + 25 * month * drift) % n_items
-        users = rng.integers(n_users, size=len(items))
-        seconds = np.sort(rng.integers(MONTH, size=len(items))) + month * MONTH
+        popularity = np.where(cohorts <= month, weights, 0.0) if drift else weights
+        popularity = popularity + 0.02 * popularity.max()
+        size = int(100 * 1.3**month)
+        items = rng.choice(len(cohorts), size, p=popularity / popularity.sum())
+        users = rng.integers(n_users, size=size)
+        seconds = np.sort(rng.integers(MONTH, size=size)) + month * MONTH
         parts.append(pl.DataFrame({"user": users, "item": items, "time": seconds}))
     return pl.concat(parts).unique(["user", "item"], keep="first", maintain_order=True)
 
@@ -124,6 +132,95 @@ def test_values_at_each_cut_are_those_of_the_split_alone() -> None:
     assert evaluate("popular", whole).cuts.is_empty()
 
 
+def brute_force(
+    recommender: Recommender, split: Split, known: set[int], n: int
+) -> dict[int, float]:
+    """Return the NDCG of each known user in a window, from the scores of a model."""
+    seen = set()
+    if split.repeats == "drop":
+        seen = {*split.train.to_frame().select("user", "item").iter_rows()}
+    relevant: dict[int, set[int]] = {}
+    for user, item in split.test.to_frame().select("user", "item").iter_rows():
+        relevant.setdefault(user, set()).add(item)
+    items = recommender.ratings.items.values.to_list()
+    values = {}
+    for user in known & relevant.keys():
+        index = recommender.ratings.users.find(pl.Series([user]))
+        order = np.argsort(-recommender.model.scores(index)[0], kind="stable")
+        unseen = [items[at] for at in order if (user, items[at]) not in seen]
+        gains = [
+            1 / np.log2(rank + 2)
+            for rank, item in enumerate(unseen[:n])
+            if item in relevant[user]
+        ]
+        most = min(n, len(relevant[user]))
+        values[user] = sum(gains) / sum(1 / np.log2(np.arange(most) + 2))
+    return values
+
+
+@pytest.mark.parametrize("model", ["ease", "spectral"])
+@pytest.mark.parametrize("repeats", ["drop", "keep"])
+def test_loss_of_a_stale_model_equals_brute_force(model: str, repeats: str) -> None:
+    splits = time_cuts(events(drift=True, n_users=1500), 3, repeats=repeats)
+    found = evaluate(model, splits, 4, metrics=["ndcg"], resamples=200)
+    train = splits[0].without_new().train
+    recommender = Recommender(model).fit(train)
+    known = {*train.users.values.to_list()}
+    shown = found.staleness.to_dicts()
+    assert [row["fold"] for row in shown] == [2, 3]
+    for row, split in zip(shown, splits[1:], strict=True):
+        used = split.without_new()
+        values = brute_force(recommender, used, known, 4)
+        alone = evaluate(model, split, 4, metrics=["ndcg"], resamples=0).per_user
+        fresh = alone.filter(pl.col("user").is_in([*values]))["ndcg@4"].mean()
+        stale = np.mean([*values.values()])
+        assert row["users"] == len(values) < len(alone)
+        assert row["refit"] == pytest.approx(fresh)
+        assert row["stale"] == pytest.approx(stale, rel=1e-6)
+        assert row["loss"] == pytest.approx(1 - row["stale"] / fresh)
+        assert row["low"] < row["loss"] < row["high"]
+        assert row["age"] == row["cut"] - splits[0].parameters["cut"]
+    [period] = found.refit_periods.to_dicts()
+    assert period["loss_per_window"] == pytest.approx(
+        (shown[0]["loss"] + shown[1]["loss"]) / 3
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drift_makes_a_model_stale_and_other_data_do_not(seed: int) -> None:
+    periods = {}
+    for drift in (True, False):
+        splits = time_cuts(events(drift=drift, seed=seed), 6)
+        found = evaluate("popular", splits, metrics=["ndcg"])
+        [periods[drift]] = found.refit_periods.to_dicts()
+    assert periods[True]["loss_per_window"] > 0.05
+    assert periods[True]["refit_windows"] >= 1
+    assert periods[True]["refit_seconds"] > 0
+    assert abs(periods[False]["loss_per_window"]) < 0.03
+    assert periods[False]["refit_windows"] is None
+    assert periods[False]["refit_seconds"] is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"metrics": ["recall"]}, {"candidates": 20}, {"positions": True}],
+)
+def test_staleness_is_measured_by_lists_of_all_items(options: dict) -> None:
+    splits = time_cuts(events(drift=True), 2)
+    found = evaluate("ease", splits, resamples=0, **options)
+    assert found.staleness.is_empty()
+    assert found.refit_periods.is_empty()
+    assert found.cuts["fold"].n_unique() == 2
+
+
+def test_a_blend_and_new_items_keep_the_model_of_the_first_cut() -> None:
+    splits = time_cuts(events(drift=True), 3)
+    found = evaluate(["blend", "ease"], splits, 5, new="keep", metrics=["ndcg"])
+    assert found.staleness["model"].to_list() == ["blend", "blend", "ease", "ease"]
+    stale = found.staleness
+    assert (stale["stale"] != stale["refit"]).all()
+
+
 def test_saved_windows_and_results_are_the_same(tmp_path: Path) -> None:
     splits = time_cuts(events(drift=True), 3)
     found = evaluate(["popular", "ease"], splits, 5, resamples=0)
@@ -135,6 +232,8 @@ def test_saved_windows_and_results_are_the_same(tmp_path: Path) -> None:
     found.save(tmp_path / "results")
     loaded = Evaluation.load(tmp_path / "results")
     assert loaded.cuts.equals(found.cuts)
+    assert loaded.staleness.equals(found.staleness)
+    assert len(found.staleness) == 4
 
 
 def run(*arguments: str) -> str:
@@ -161,9 +260,14 @@ def test_the_command_has_the_values_at_each_cut(tmp_path: Path) -> None:
             assert [cut["cut"]] == values["cut"].unique().to_list()
             assert [cut["users"]] == values["users"].unique().to_list()
     assert document["models"][0]["cuts"][0]["since"].startswith("1970-")
+    staleness = document["models"][0]["staleness"]
+    assert staleness["metric"] == "ndcg@5"
+    assert len(staleness["windows"]) == 2
+    assert staleness["loss_per_window"] == found.refit_periods["loss_per_window"][0]
     assert document["comparisons"][0]["p_value"] is not None
     shown = run(*command, "--format", "table")
     assert "ndcg@5 since" in shown
+    assert "a refit gains after" in shown
 
 
 def test_cuts_apply_to_a_split_by_time_only(tmp_path: Path) -> None:
