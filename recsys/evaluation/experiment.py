@@ -136,8 +136,8 @@ def evaluate(
     split : Split, Ratings, iterable of Split, or mapping of label to Split
         Ratings are split as the command does: the newest tenth is tested, or a random one
         without timestamps. Several splits are folds: a user's metrics are means over the folds
-        that test the user. A mapping gives each model its own split, all with the same test
-        ratings (see `shared_test`).
+        that test the user. `time_cuts` makes some that show how fast models go stale. A mapping
+        gives each model its own split, all with the same test ratings (see `shared_test`).
     n : int or sequence of int
         Lengths of the recommendations.
     relevant_from : float, optional
@@ -276,6 +276,7 @@ def evaluate(
             run, last = _measure(model, task, settings.ns, measured, listen, groups)
             if label in of_first_cut:
                 stale = _stale(*of_first_cut[label], task, settings.ns)
+                stale = stale.join(run.values, on="user", suffix=" refit")
                 run = replace(run, stale=stale)
             elif ages and "windows" in fold_split.parameters:
                 # Another fit sets other arrays, and leaves those of the copy.
@@ -289,10 +290,14 @@ def evaluate(
         label: joined(measurements, weighted=positions)
         for label, measurements in runs.items()
     }
+    pairs = {
+        label: [run.stale for run in measurements]
+        for label, measurements in runs.items()
+    }
     return Evaluation(
         **summarize(of_folds, measured, settings),
         folds=fold_values(runs, measured, settings),
-        staleness=stale_values(runs, infos, settings),
+        staleness=stale_values(pairs, infos, settings),
         steps={label: run.steps for label, run in of_folds.items()},
         measured={metric.name: metric for metric in measured},
         settings=settings,

@@ -125,7 +125,7 @@ class Measurement:
     parameters: dict[str, Any] = field(default_factory=dict)
     timed: bool = False  # whether predictions used the times of the test ratings
     slices: pl.DataFrame | None = None  # values of users in groups
-    stale: pl.DataFrame | None = None  # NDCG of users by the model of the first cut
+    stale: pl.DataFrame | None = None  # values of users by the first model and this one
 
 
 def joined(runs: Sequence[Measurement], *, weighted: bool = False) -> Measurement:

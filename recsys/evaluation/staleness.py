@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from recsys.evaluation.settings import Settings, SplitInfo
 from recsys.evaluation.statistics import Ratio, bootstrap, percentiles
-
-if TYPE_CHECKING:
-    from recsys.evaluation.results import Measurement
 
 STALENESS = {
     "model": pl.String,
@@ -31,18 +28,18 @@ STALENESS = {
 
 
 def stale_values(
-    runs: Mapping[str, Sequence[Measurement]],
+    pairs: Mapping[str, Sequence[pl.DataFrame | None]],
     splits: Sequence[SplitInfo],
     settings: Settings,
 ) -> pl.DataFrame:
-    """Return the loss of the first model of each label in later windows.
+    """Return `Evaluation.staleness` from the values of users in each window, by model.
 
-    See `Evaluation.staleness`.
+    Both models have the same users, so that their difference is paired.
     """
     rows: list[dict[str, Any]] = []
-    for label, of_folds in runs.items():
-        for number, run in enumerate(of_folds):
-            if run.stale is None or run.stale.is_empty():
+    for label, of_windows in pairs.items():
+        for number, values in enumerate(of_windows):
+            if values is None or values.is_empty():
                 continue
             cut = splits[number].parameters["cut"]
             of_window = {
@@ -50,34 +47,32 @@ def stale_values(
                 "fold": number + 1,
                 "cut": cut,
                 "age": cut - splits[0].parameters["cut"],
-                "users": len(run.stale),
+                "users": len(values),
             }
-            # Both have the same users, so that the difference is paired.
-            pairs = run.stale.join(run.values, on="user", suffix=" refit")
             for n in settings.ns:
-                loss = _loss(pairs, f"ndcg@{n}", settings)
+                loss = _loss(values, f"ndcg@{n}", settings)
                 rows.append({**of_window, "metric": f"ndcg@{n}", "n": n, **loss})
     return pl.DataFrame(rows, schema=STALENESS)
 
 
 def _loss(
-    pairs: pl.DataFrame, name: str, settings: Settings
+    values: pl.DataFrame, name: str, settings: Settings
 ) -> dict[str, float | None]:
     """Return both values of a metric, and the relative loss with its interval."""
-    stale = Ratio.mean(pairs[name].to_numpy())
-    refit = Ratio.mean(pairs[f"{name} refit"].to_numpy())
-    values: dict[str, float | None] = {"refit": refit.value, "stale": stale.value}
+    stale = Ratio.mean(values[name].to_numpy())
+    refit = Ratio.mean(values[f"{name} refit"].to_numpy())
+    loss: dict[str, float | None] = {"refit": refit.value, "stale": stale.value}
     if not refit.value:
-        return values
-    values["loss"] = 1 - stale.value / refit.value
-    if settings.resamples and len(pairs) > 1:
+        return loss
+    loss["loss"] = 1 - stale.value / refit.value
+    if settings.resamples and len(values) > 1:
         samples = bootstrap([stale, refit], settings.resamples, settings.random_state)
         of_stale, of_refit = samples.T
         losses = np.full(len(samples), np.nan)
         np.divide(of_stale, of_refit, out=losses, where=of_refit > 0)
         low, high = percentiles(1 - losses, settings.confidence)
-        values |= {"low": float(low), "high": float(high)}
-    return values
+        loss |= {"low": float(low), "high": float(high)}
+    return loss
 
 
 def refit_periods(staleness: pl.DataFrame) -> pl.DataFrame:
