@@ -163,7 +163,18 @@ def _curves(found: Evaluation) -> dict[str, Any]:
         for kind, curves in lengths.items()
     }
     best = ends.get("ndcg", {})
+    in_time: dict[str, Curves] = {}
+    for row in found.cuts.to_dicts():
+        curves = in_time.setdefault(row["metric"], {model: [] for model in models})
+        curves[row["model"]].append((row["fold"], row["value"]))
+    stale: Curves = {model: [] for model in models}
+    longest = found.settings.ns[-1]
+    for row in found.staleness.filter(n=longest).drop_nulls().to_dicts():
+        point = (row["fold"] - 1, row["loss"], row["low"], row["high"])
+        stale[row["model"]].append(point)
     return {
+        "in_time": in_time,
+        "stale": stale,
         "against": {
             kind: [(model, x, best[model]) for model, x in of_kind.items()]
             for kind, of_kind in ends.items()

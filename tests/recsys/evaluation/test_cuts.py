@@ -18,6 +18,7 @@ from recsys import (
     Ratings,
     Recommender,
     evaluate,
+    html_report,
     time_cuts,
     time_split,
 )
@@ -229,6 +230,7 @@ def test_saved_windows_and_results_are_the_same(tmp_path: Path) -> None:
         ["popular", "ease"], read_split(tmp_path / "parts"), 5, resamples=0
     )
     assert again.cuts.equals(found.cuts)
+    assert "<h2>Over time</h2>" in html_report(found)
     found.save(tmp_path / "results")
     loaded = Evaluation.load(tmp_path / "results")
     assert loaded.cuts.equals(found.cuts)
