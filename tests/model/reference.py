@@ -1,0 +1,268 @@
+"""The product once more, slow and obvious: dictionaries, lists and dense matrices.
+
+Nothing here imports `recsys`. Events are rows in the order in which they came, all is computed
+from them again each time, and each rule of the documentation is a few lines.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+Scores = dict[str, float]
+DAY = 86_400
+
+
+class Event(NamedTuple):
+    """A row of a file."""
+
+    user: str
+    item: str
+    value: float = 1.0
+    kind: str = ""
+    time: int | None = None
+
+
+class Rating(NamedTuple):
+    """What the events of a pair become."""
+
+    value: float
+    time: int | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How events are read: whether they are grades, how those of a pair are merged."""
+
+    name: str
+    grades: bool
+    timed: bool
+    policy: str
+    kinds: Mapping[str, float] = field(default_factory=dict)
+    scale: tuple[float, float] | None = None
+
+    def weight(self, event: Event) -> float:
+        return event.value * self.kinds.get(event.kind, 1.0)
+
+
+class NothingLeftError(Exception):
+    """No rating would be left."""
+
+
+class FewLeftError(Exception):
+    """A few events would decide that a window drops nearly all."""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """All that was told and is still there."""
+
+    setting: Setting
+    rows: tuple[Event, ...] = ()
+    unordered: frozenset[str] = frozenset()
+    window: float | None = None
+
+    def told(self, new: Iterable[Event]) -> Shop:
+        """Return the shop after some more rows, those with a time once each."""
+        part = self._distinct(tuple(new))
+        rows = self._distinct(self.rows + part)
+        unordered = self.unordered
+        for listed in (part, rows):
+            unordered |= _unordered_users(listed)
+        return replace(self, rows=rows, unordered=unordered)
+
+    def _distinct(self, rows: tuple[Event, ...]) -> tuple[Event, ...]:
+        return tuple(dict.fromkeys(rows)) if self.setting.timed else rows
+
+    def updated(
+        self,
+        new: Iterable[Event] = (),
+        window: float | None = None,
+        forget: str | None = None,
+    ) -> Shop:
+        """Return the shop after an update: forgotten users first, the window last."""
+        window = self.window if window is None else window
+        shop = self.told(new)
+        rows = tuple(event for event in shop.rows if event.user != forget)
+        if window is not None and rows:
+            times = np.array([event.time for event in rows])
+            first = times.max() - window * DAY
+            n_stay = int((times >= first).sum())
+            if n_stay <= 0.05 * len(times):
+                raise FewLeftError
+            rows = tuple(event for event in rows if (event.time or 0) >= first)
+        unordered = shop.unordered & {event.user for event in rows}
+        shop = replace(shop, rows=rows, unordered=unordered, window=window)
+        if not shop.ratings:
+            raise NothingLeftError
+        return shop
+
+    @property
+    def users(self) -> set[str]:
+        return {event.user for event in self.rows}
+
+    @property
+    def items(self) -> set[str]:
+        return {event.item for event in self.rows}
+
+    @property
+    def log(self) -> dict[str, list[Event]]:
+        """The events of each user in the order of time.
+
+        Of equal times, the order of the rows counts where all rows of the user were in the order
+        of time, and otherwise the order of the items.
+        """
+        log: dict[str, list[Event]] = defaultdict(list)
+        for event in self.rows:
+            log[event.user].append(event)
+        for user, events in log.items():
+            if user in self.unordered:
+                events.sort(key=lambda event: event.item)
+            events.sort(key=lambda event: event.time or 0)
+        return dict(log)
+
+    @property
+    def ratings(self) -> dict[tuple[str, str], Rating]:
+        """The rating of each pair, by the rule of the setting."""
+        of_pair: dict[tuple[str, str], list[Event]] = defaultdict(list)
+        for event in self.rows:
+            of_pair[event.user, event.item].append(event)
+        ratings = {}
+        for pair, events in of_pair.items():
+            events.sort(key=lambda event: event.time or 0)
+            time = events[-1].time
+            weights = [self.setting.weight(event) for event in events]
+            value = sum(weights) if self.setting.policy == "sum" else weights[-1]
+            if self.setting.grades or value > 0:
+                ratings[pair] = Rating(value, time)
+        return ratings
+
+    @property
+    def table(self) -> Table:
+        return Table(self.ratings, self.users, self.items)
+
+    def history(self, user: str) -> Scores:
+        """Return the items of a user with their values."""
+        return {item: r.value for (who, item), r in self.ratings.items() if who == user}
+
+
+def _unordered_users(rows: Iterable[Event]) -> set[str]:
+    latest: dict[str, int] = {}
+    unordered = set()
+    for event in rows:
+        if event.time is None:
+            continue
+        if event.time < latest.get(event.user, event.time):
+            unordered.add(event.user)
+        latest[event.user] = event.time
+    return unordered
+
+
+class Table:
+    """Ratings as a dense matrix, with the ids in the order of the alphabet."""
+
+    def __init__(
+        self,
+        ratings: Mapping[tuple[str, str], Rating],
+        users: Iterable[str],
+        items: Iterable[str],
+    ) -> None:
+        self.users, self.items = sorted(users), sorted(items)
+        self.X = np.zeros((len(self.users), len(self.items)))
+        self.mask = np.zeros(self.X.shape, bool)
+        row = {user: at for at, user in enumerate(self.users)}
+        column = {item: at for at, item in enumerate(self.items)}
+        for (user, item), rating in ratings.items():
+            self.X[row[user], column[item]] = rating.value
+            self.mask[row[user], column[item]] = True
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of ratings of each item."""
+        return self.mask.sum(axis=0)
+
+
+class Popular:
+    """Items by their number of ratings, or total weight."""
+
+    def __init__(self, table: Table, setting: Setting) -> None:
+        totals = table.counts if setting.grades else table.X.sum(axis=0)
+        self.totals = dict(zip(table.items, totals.astype(float), strict=True))
+
+    def scores(self, history: Scores) -> Scores:
+        return self.totals
+
+
+class Ease:
+    """Item-item weights by ridge regression, with rows and columns scaled."""
+
+    def __init__(
+        self, table: Table, setting: Setting, regularization: float, power: float
+    ) -> None:
+        values = table.X[table.mask]
+        unit = values.mean()
+        if setting.scale is not None:
+            unit = setting.scale[1]
+        X = table.X / unit
+        of_users = _power(X.sum(axis=1), -power)
+        of_items = _power(X.sum(axis=0), -power)
+        penalty = regularization
+        for counts in (table.mask.sum(axis=1), table.counts):
+            squares = _power(counts, -2 * power)
+            penalty *= np.average(squares, weights=counts)
+        scaled = of_users[:, None] * X * of_items
+        P = np.linalg.inv(scaled.T @ scaled + penalty * np.eye(X.shape[1]))
+        B = np.eye(len(P)) - P / np.diag(P)
+        self.weights = of_items[:, None] * B / unit
+        self.items = table.items
+
+    def scores(self, history: Scores) -> Scores:
+        x = np.array([history.get(item, 0.0) for item in self.items])
+        return dict(zip(self.items, x @ self.weights, strict=True))
+
+
+def _power(sums: NDArray[np.generic], exponent: float) -> Matrix:
+    return np.where(sums > 0, np.where(sums > 0, sums, 1.0) ** exponent, 0.0)
+
+
+def listed(
+    scores: Scores,
+    history: Iterable[str],
+    *,
+    n: int,
+    include_seen: bool = False,
+    items: Iterable[str] | None = None,
+    block: Iterable[str] = (),
+) -> Scores:
+    """Return all items that a list may have, and how many of them it has: the n best."""
+    allowed = set(scores) - set(block)
+    if items is not None:
+        allowed &= set(items)
+    if not include_seen:
+        allowed -= set(history)
+    return {item: scores[item] for item in allowed}
+
+
+def disagreement(
+    got: list[tuple[str, float]], candidates: Scores, n: int, tol: float = 1e-4
+) -> str | None:
+    """Return how a list differs from the n best candidates, up to ties, or None."""
+    if len({item for item, _ in got}) < len(got):
+        return f"an item is listed twice: {got}"
+    strange = [item for item, _ in got if item not in candidates]
+    if strange:
+        return f"{strange} may not be listed; these may: {sorted(candidates)}"
+    if len(got) != min(n, len(candidates)):
+        return f"{len(got)} items of {len(candidates)} candidates, with n = {n}"
+    best = sorted(candidates.values(), reverse=True)[:n]
+    margin = tol * max((abs(score) for score in candidates.values()), default=0.0)
+    for (item, score), expected in zip(got, best, strict=True):
+        if abs(score - candidates[item]) > margin or abs(score - expected) > margin:
+            return f"{item} has {score}, not {candidates[item]}; there comes {expected}"
+    return None
