@@ -227,19 +227,25 @@ class Next(Model):
     def _add_habits(self) -> None:
         """Give habits their share of scores whose mean maximum is 1, as that of habits."""
         self.habit_share = 0.0
-        most = min(_JUDGES, _JUDGED_SCORES // self.n_items + 1)
-        judges = np.flatnonzero(np.diff(self.history_indptr))
-        judges = judges[:: -(-len(judges) // most)]
+        has_items = np.diff(self.history_indptr) > 0
+        judges = self._judges(has_items)
         best = self._factor_form(judges).scores().max(axis=1)
-        of_others = np.float32((1 - self.habit) / max(float(best.mean()), _LEAST_SIZE))
+        size = max(float(best.mean()), _LEAST_SIZE)
+        of_others = np.float32((1 - self.habit) / size)
         self.shares = self.shares * of_others
         self.neighbor_share *= float(of_others)
         self.item_chances = self.item_chances * of_others
-        strongest = np.maximum.reduceat(
-            self.history_habits,
-            self.history_indptr[:-1][np.diff(self.history_indptr) > 0],
-        )
-        self.habit_share = self.habit / max(float(strongest.mean()), _LEAST_SIZE)
+        starts = self.history_indptr[:-1][has_items]
+        strongest = np.maximum.reduceat(self.history_habits, starts)
+        size = max(float(strongest.mean()), _LEAST_SIZE)
+        self.habit_share = self.habit / size
+
+    def _judges(self, which: NDArray[np.bool_]) -> Indices:
+        """Return users at equal distances, as many as have scores in memory together."""
+        users = np.flatnonzero(which)
+        most = min(_JUDGES, _JUDGED_SCORES // self.n_items + 1)
+        step = -(-len(users) // most)
+        return users[::step]
 
     def _set_weights(self, sequences: Sequences) -> None:
         """Solve the regression of each decay, and store the largest weights of each item."""
@@ -280,9 +286,7 @@ class Next(Model):
         earlier = sequences.without_last(has_several)
         trial._set_histories(_latest_of_each(earlier))
         trial._set_weights(earlier)
-        judges = np.flatnonzero(has_several)
-        most = min(_JUDGES, _JUDGED_SCORES // self.n_items + 1)
-        judges = judges[:: -(-len(judges) // most)]
+        judges = self._judges(has_several)
         weights = trial._stacked_weights
         parts = []
         for share_of_decay in np.eye(len(self.decays)):
@@ -326,8 +330,9 @@ class Next(Model):
 
     def _set_histories(self, sequences: Sequences) -> None:
         self.history_indptr, self.history_items, self.history_weights = sequences
-        for name in [name for name in vars(self) if name.startswith("_cached")]:
-            vars(self).pop(name)
+        for name in tuple(vars(self)):
+            if name.startswith("_cached"):
+                vars(self).pop(name)
 
     def _histories(self, users: Indices) -> Sequences:
         """Return the histories of some users."""
@@ -405,7 +410,7 @@ class Next(Model):
 
     @property
     def _new_items(self) -> _NewItems | None:
-        """What features predict for items without users; None if all have some. Cached."""
+        """Predictions by features for items without users; None if all have some. Cached."""
         source = self._source
         if "_cached_new_items" not in vars(source):
             axis = source._features_of("item")
@@ -429,7 +434,8 @@ class Next(Model):
         rows = np.where(order < len(order) - n_new, order, -1)
         changes = rows_taken(self, {side: rows})
         lengths = np.diff(self.weight_indptr)
-        of_decays = lengths.reshape(len(self.decays), -1).take(rows, axis=1)
+        of_decays = lengths.reshape(len(self.decays), -1)
+        of_decays = of_decays[:, rows]
         of_decays[:, rows < 0] = 0
         changes["n_items"] = len(order)
         changes["weight_indptr"] = np.append(0, np.cumsum(of_decays))
@@ -456,7 +462,8 @@ class Next(Model):
             if self.neighbor_share:
                 blocks.append(self._training_histories[0])
             if self.habit:
-                blocks.append(eye_array(self.n_items, dtype=np.float32, format="csr"))
+                same_item = eye_array(self.n_items, dtype=np.float32, format="csr")
+                blocks.append(same_item)
             stacked = vstack(blocks, format="csr")
             vars(self)["_cached_weights"] = kernels.csr_arrays(stacked)
         weights: CsrArrays = vars(self)["_cached_weights"]
@@ -584,7 +591,7 @@ class Next(Model):
 
 
 class _NewItems(NamedTuple):
-    """What features predict for items without users.
+    """Predictions by features for items without users.
 
     A new item at position t has the column ``B Z t`` of weights B, and the row ``t' Z' B``, with Z
     as in `recsys.models.item_item`.
@@ -622,10 +629,18 @@ class _NewItems(NamedTuple):
         columns: Floats = weights @ Z
         starts = range(0, weights.shape[0], n_items)
         blocks = [slice(start, start + n_items) for start in starts]
-        rows = np.hstack([weights[block].T @ Z for block in blocks])
-        corner = np.vstack([Z.T @ columns[block] for block in blocks])
-        positions = block_diag([csr_array(axis.positions)] * len(blocks), format="csr")
-        return cls(axis, columns, rows, corner, chances @ Z, positions)
+        rows = [weights[block].T @ Z for block in blocks]
+        corner = [Z.T @ columns[block] for block in blocks]
+        of_each_decay = [csr_array(axis.positions) for _ in blocks]
+        positions = block_diag(of_each_decay, format="csr")
+        return cls(
+            axis=axis,
+            columns=columns,
+            rows=np.hstack(rows),
+            corner=np.vstack(corner),
+            chances=chances @ Z,
+            row_positions=positions,
+        )
 
     def rows_of(self, decay: int, items: Ints) -> Floats:
         """Return the weights of new items as sources, and zeros for other items."""
@@ -693,9 +708,8 @@ class _Regression(NamedTuple):
         system[np.diag_indices_from(system)] += square * self._target_squares[items]
         system *= scale[:, None] * (scale / (1 - square))
         system[np.diag_indices_from(system)] += penalty
-        factor, failed = lapack.spotrf(
-            system.astype(np.float32, copy=False).T, overwrite_a=True, clean=False
-        )
+        system = system.astype(np.float32, copy=False)
+        factor, failed = lapack.spotrf(system.T, overwrite_a=True, clean=False)
         if failed:
             raise DataError(
                 "The Gram matrix of the items is singular in single precision; try a larger "
@@ -723,7 +737,8 @@ class _Regression(NamedTuple):
         pairs = self.pairs.rows(items, self.gamma, n_kept)
         rows = np.arange(len(items))
         repeats = np.asarray(pairs[rows, items]).ravel()
-        ends = np.bincount(latest.indices, latest.data**2, latest.shape[1])
+        squares = latest.data**2
+        ends = np.bincount(latest.indices, squares, latest.shape[1])
         sums = 2 * repeats + self._target_squares[items]
         diagonal = (square * sums - ends[items]) / (1 - square)
         quotient = scale**2 / (diagonal * scale**2 + penalty)
@@ -848,7 +863,8 @@ def _largest(matrix: Floats, n: int) -> Sparse:
     values = matrix
     if n < n_columns:
         for rows in kernels.pieces(n_rows, _ROWS):
-            order = np.argpartition(-np.abs(matrix[rows]), n, axis=1)
+            sizes = np.abs(matrix[rows])
+            order = np.argpartition(-sizes, n, axis=1)
             columns[rows] = np.sort(order[:, :n], axis=1)
         values = np.take_along_axis(matrix, columns, axis=1)
     indptr = np.arange(n_rows + 1) * n
@@ -896,7 +912,9 @@ def _best_shares(
         n_better = np.count_nonzero(scores > of_targets, axis=1)
         n_equal = np.count_nonzero(scores == of_targets, axis=1) - 1
         ranks = n_better + n_equal / 2
-        return float(np.mean((ranks < _LENGTH) / np.log2(2 + ranks)))
+        gains = 1 / np.log2(2 + ranks)
+        gains[ranks >= _LENGTH] = 0
+        return float(gains.mean())
 
     # The parts have other scales: the regressions estimate chances, and EASE does not.
     sizes = [float(part.max(axis=1).mean()) for part in parts]
@@ -906,8 +924,10 @@ def _best_shares(
         for at in range(len(parts)):
             present = best[at]
             for change in _CHANGES:
-                tried = [*best[:at], present * change, *best[at + 1 :]]
+                tried = best.copy()
+                tried[at] = present * change
                 tried_gain = gain(tried) if any(tried) else 0.0
                 if tried_gain > best_gain:
-                    best, best_gain = tried, tried_gain
+                    best = tried
+                    best_gain = tried_gain
     return best
