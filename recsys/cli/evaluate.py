@@ -91,14 +91,13 @@ class _Request:
     )
     candidates: int | None = cli.declared(
         "N",
-        "Number of random items to rank held-out items among, instead of all.",
+        "Number of random items to rank among; all by default.",
         type=click.IntRange(min=1),
     )
     relevant_from: float | None = cli.declared(
         "RATING",
-        "Lowest test rating of a relevant item.",
+        "Lowest relevant test rating; all by default.",
         type=float,
-        show_default="all ratings",
     )
     diversity: float = cli.declared(
         "X",
@@ -109,17 +108,15 @@ class _Request:
     )
     by: tuple[str, ...] = cli.declared(
         "COLUMN",
-        "Groups of items: a column of their table, or popularity; repeatable.",
+        "Groups of items: a column, or popularity.",
         multiple=True,
         commas=True,
-        details=_DETAILS,
     )
     by_user: tuple[str, ...] = cli.declared(
         "COLUMN",
-        "Groups of users: a column of their table, or activity; repeatable.",
+        "Groups of users: a column, or activity.",
         multiple=True,
         commas=True,
-        details=_DETAILS,
     )
     positions: bool = cli.declared(
         "",

@@ -154,7 +154,8 @@ def common_options(function: F) -> F:
         expose_value=False,
         is_eager=True,
         section=EVERYWHERE,
-        help="Class of a saved model that is defined in a file of your own.",
+        metavar="FILE.py::CLASS",
+        help="Class of your own that a saved model has.",
     )
     add = functools.partial(option, section=EVERYWHERE, **shared)
     debug = add("--debug", help="Show tracebacks.")

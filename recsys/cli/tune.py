@@ -61,9 +61,8 @@ class _Search:
     )
     relevant_from: float | None = cli.declared(
         "RATING",
-        "Lowest test rating of a relevant item.",
+        "Lowest relevant test rating; all by default.",
         type=float,
-        show_default="all ratings",
     )
     study: str | None = cli.declared(
         "PATH", "File of the trials, with which an interrupted search can be continued."
@@ -76,7 +75,6 @@ class _Search:
         "recsys tune ratings.csv --model als",
         "recsys tune ratings.csv --model als --trials 100 --timeout 600 --study als-study",
         "recsys tune ratings.csv --model als --factors 64 --range regularization=0.5:5:log",
-        "recsys tune --train train.csv --model bias --sampler grid",
     ],
     one_of={"RATINGS": ("ratings",), "--train": ("train",)},
     required="Choose the data",
