@@ -256,7 +256,8 @@ def grades_of(lists: Lists, users: Counts, relevant: Ratings) -> Doubles:
     places = np.searchsorted(relevant_keys, keys)
     places = np.minimum(places, len(relevant_keys) - 1)
     is_hit = hit_matrix(lists, users, relevant)
-    return np.where(is_hit, relevant.values[places], 0.0)
+    grades = relevant.values[places].astype(np.float64)
+    return np.where(is_hit, grades, 0.0)
 
 
 def highest_grades(n: int, users: Counts, relevant: Ratings) -> Doubles:

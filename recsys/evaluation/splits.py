@@ -336,7 +336,7 @@ def time_split(
     >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
     >>> split = time_split(pl.DataFrame(rows), 0.5)
     >>> split.test.to_frame().rows(), split.description
-    ([(1, 8, 40), (2, 7, 30)], 'the ratings since 1970-01-01 00:00:30 UTC')
+    ([(1, 8, 40), (2, 7, 30)], 'the interactions since 1970-01-01 00:00:30 UTC')
     """
     data = as_ratings(ratings)
     _timestamps(data, "time_split")
@@ -400,8 +400,8 @@ def time_cuts(
     >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
     >>> for split in time_cuts(pl.DataFrame(rows), 2):
     ...     split.test.to_frame().rows(), split.description
-    ([(2, 7, 30)], 'the ratings since 1970-01-01 00:00:30 UTC, before 1970-01-01 00:00:40 UTC')
-    ([(1, 8, 40)], 'the ratings since 1970-01-01 00:00:40 UTC')
+    ([(2, 7, 30)], 'the interactions since 1970-01-01 00:00:30 UTC, before 1970-01-01 00:00:40 UTC')
+    ([(1, 8, 40)], 'the interactions since 1970-01-01 00:00:40 UTC')
     """
     check_whole("cuts", cuts, 2)
     data = as_ratings(ratings)

@@ -156,8 +156,8 @@ def parameters(name: str) -> tuple[Parameter, ...]:
 
     Examples
     --------
-    >>> [(p.name, p.default, p.description) for p in parameters("popular")]
-    [('damping', 10.0, 'Ratings at the global mean added to each item.')]
+    >>> [(p.name, p.default) for p in parameters("popular")]
+    [('damping', 10.0), ('habit', 0.0)]
     """
     return model_class(name).parameters()
 
@@ -173,7 +173,7 @@ def make_model(name: str, **params: Any) -> Model:
     Examples
     --------
     >>> make_model("popular", damping=5)
-    Popular(damping=5)
+    Popular(damping=5, habit=0.0)
     """
     return model_class(name)().set_params(**params)
 

@@ -258,7 +258,7 @@ def test_names_missing_columns_of_texts(als, ratings):
         DataError, match="this model has none; fit a model that uses features, such"
     ):
         bare.similar_items(text="robots")
-    for arguments in ({}, {"items": "i1", "text": "robots"}):
+    for arguments in ({}, {"queries": "i1", "text": "robots"}):
         with pytest.raises(DataError, match="either items or a text"):
             als.similar_items(**arguments)
 
