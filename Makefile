@@ -23,7 +23,7 @@ endef
 show = echo; echo "\$$ $(subst ",\",$(1))"; RECSYS_FORMAT=table PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
 , := ,
 
-.PHONY: help demo test coverage bench bench-full docs dist wheel smoke clean
+.PHONY: help demo test coverage bench bench-gate bench-full docs dist wheel smoke clean
 
 help:  ## List the targets
 	@grep -E '^[a-z -]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -93,12 +93,21 @@ $(VENV)/peers/ours/.installed: $(shell find lowrank recsys -name '*.py')
 ours := '.[plot,serve,spark,sql]' gensim bm25s
 surprise := 'numpy<2' scikit-surprise
 lenskit := lenskit ranx
+ranx := ranx
 features := cmfrec lightfm-next myfm
 
 bench-full: $(VENV)/peers/ours/.installed $(VENV)/peers/surprise/.installed $(VENV)/peers/lenskit/.installed $(VENV)/peers/features/.installed  ## Run all benchmarks next to the peers (an hour and a half, 20 GB), into build/bench-full.md
 	@PEERS_PYTHON="$(CURDIR)/$(call peer,surprise):$(CURDIR)/$(call peer,lenskit):$(CURDIR)/$(call peer,features)" \
 		$(call peer,ours) benchmarks/run.py --full --out build/bench-full.md $(BENCH)
 	@echo "The results are in $(CURDIR)/build/bench-full.md"
+
+# One thread, as idle ones would wait on the processor.
+bench-gate: $(VENV)/peers/ours/.installed $(VENV)/peers/ranx/.installed  ## Compare ratios to peers with stored figures, and run each benchmark once on tiny data (minutes)
+	@PEERS_PYTHON="$(CURDIR)/$(call peer,ranx)" $(call peer,ours) benchmarks/gate.py; pace=$$?; \
+		mkdir -p build; echo "== Each section of bench-full once, on tiny data"; \
+		OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(call peer,ours) benchmarks/run.py --tiny \
+			> build/bench-tiny.md 2> build/bench-tiny.log || { tail -n 40 build/bench-tiny.log; exit 1; }; \
+		exit $$pace
 
 dist wheel: $(BIN)/python  ## Build an sdist, and a wheel from it, into dist/
 	@echo "== Building into dist/"

@@ -48,19 +48,27 @@ def numpy_loop(A: sp.csr_array, other: np.ndarray, out: np.ndarray) -> None:
     reference.als_half_sweep(*arguments, out, bias, objective, 1)
 
 
-def measure(A: sp.csr_array, k: int, repeats: int) -> list[object]:
-    rng = np.random.default_rng(k)
+def operands(A: sp.csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return random factors of the columns, and space for factors of the rows."""
     other = kernels.aligned_zeros((A.shape[1], k), np.float32)
-    other[:] = rng.normal(scale=0.3, size=other.shape)
-    out = kernels.aligned_zeros((A.shape[0], k), np.float32)
+    other[:] = np.random.default_rng(k).normal(scale=0.3, size=other.shape)
+    return other, kernels.aligned_zeros((A.shape[0], k), np.float32)
+
+
+def flops(A: sp.csr_array, k: int) -> float:
+    """Return the operations of one half-sweep."""
+    return A.nnz * k * (k + 1) + A.shape[0] * (k**3 / 3 + 2 * k**2)
+
+
+def measure(A: sp.csr_array, k: int, repeats: int) -> list[object]:
+    other, out = operands(A, k)
     seconds = interleaved(
         {"kernel": partial(half_sweep, A, other, out), "sgemm": sgemm_rate()}, repeats
     )
     loop = interleaved({"loop": partial(numpy_loop, A, other, out)}, 1)["loop"][0]
-    flops = A.nnz * k * (k + 1) + A.shape[0] * (k**3 / 3 + 2 * k**2)
     kernel = median(seconds["kernel"])
     rate = sgemm_flops() / median(seconds["sgemm"])
-    limit = flops / rate
+    limit = flops(A, k) / rate
     return [
         str(k),
         kernel,

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -16,17 +17,25 @@ from pathlib import Path
 import numpy as np
 
 
+def processor_seconds() -> float:
+    """Return the processor seconds of this process, and of its children that have ended."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
 def interleaved(
-    candidates: dict[str, Callable[[], object]], repeats: int = 5
+    candidates: dict[str, Callable[[], object]],
+    repeats: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Time each candidate `repeats` times, in turns: the machine's drift hits all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repeats):
         for name, run in candidates.items():
             time.sleep(0.2)  # idle BLAS threads spin for a while after a product
-            start = time.perf_counter()
+            start = clock()
             run()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return seconds
 
 

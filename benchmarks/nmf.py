@@ -93,6 +93,7 @@ def main() -> None:
         "matrices", nargs="*", metavar="MATRIX", help=", ".join(MATRICES)
     )
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--ranks", nargs="*", type=int, default=RANKS, metavar="K")
     parser.add_argument("--threads", type=int, default=None)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # scikit-learn's of its 200 iterations
@@ -102,7 +103,7 @@ def main() -> None:
         for name in arguments.matrices or MATRICES:
             matrix = MATRICES[name]()
             for dtype in ("float32", "float64"):
-                for k in RANKS:
+                for k in arguments.ranks:
                     rows += measure(
                         name, sp.csr_array(matrix.astype(dtype)), k, arguments.repeats
                     )

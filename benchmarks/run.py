@@ -4,7 +4,10 @@ With --out, their output also goes to one Markdown file, after the machine and t
 packages. Each section begins with the description in the docstring of its script. Scripts on real
 data need RECSYS_DATASETS; without it they are left out with a message.
 
-Usage: python benchmarks/run.py [--full] [--only SCRIPT]... [--out FILE]
+With --tiny, each section of the full set, and each other script, runs once on tiny generated data:
+no section is broken without notice. Only failures matter there.
+
+Usage: python benchmarks/run.py [--full | --tiny] [--only SCRIPT]... [--out FILE]
 """
 
 from __future__ import annotations
@@ -13,15 +16,19 @@ import argparse
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
-from measuring import machine, table
+import tiny
+from measuring import machine, processor_seconds, table
 
 HERE = Path(__file__).resolve().parent
 SMALL = {
@@ -36,37 +43,107 @@ SMALL = {
     "Text search on Cranfield and CACM": "lsi.py --repeats 3 100 200",
     "Top-N on ml-latest-small": "topn.py --data ml-latest-small",
 }
+
+
+class Section(NamedTuple):
+    """A script with its options in full size, and on tiny data, where its figures mean nothing."""
+
+    full: str
+    tiny: str
+
+
 FULL = {
-    "One exact ALS half-sweep, 25 million ratings": "als_kernel.py --repeats 3",
-    "One exact ALS half-sweep with AVX2": "LOWRANK_KERNELS=avx2 als_kernel.py --repeats 3 64 128",
-    "One full ALS sweep, 25 million ratings": "train.py --sweeps 4 64",
-    "One full sweep of implicit ALS, 25 million interactions": "train_implicit.py --sweeps 3",
-    "Truncated SVD of the Gowalla training matrix": "svd.py --repeats 3 gowalla normalised",
-    "Truncated SVD with AVX2": "LOWRANK_KERNELS=avx2 svd.py --repeats 3 gowalla",
-    "Truncated SVD and PCA of other matrices": "svd.py --repeats 3 cranfield dense 25m",
-    "Non-negative factors of counts": "nmf.py --threads 1",
-    "Tables with columns of very different units": "scales.py",
-    "A matrix larger than memory": "blocks.py",
-    "Kernels under the roofline": "roofline.py",
-    "Serving: top-20 of all Gowalla users": "serve.py",
-    "Requests to the service": "serve_http.py --soak 5",
-    "Start-up": "startup.py",
-    "Time and memory of a whole fit": "fit_memory.py",
-    "Updates": "update.py --ratings 25000000",
-    "The main job from 1 million to 100 million ratings": "scale.py --sweeps 3",
-    "Spark next to the local engine": "spark.py 1000000",
-    "Reading and writing of files and databases": "sources.py --rows 5000000",
-    "Ranking metrics of all Gowalla users": "metrics.py",
-    "Text search on Cranfield and CACM": "lsi.py 100",
-    "Top-N on Gowalla's published split": "topn.py --data gowalla popular spectral ials auto",
-    "Top-N on Last.fm and ml-latest-small": "topn.py --data lastfm --data ml-latest-small",
-    "Seconds with features, 25 million ratings": "features.py --scale 25000000 --models als,ials",
-    "Rating prediction on ml-latest-small": "ratings.py",
-    "Features of items on ml-latest-small": "features.py --first 70",
+    "One exact ALS half-sweep, 25 million ratings": Section(
+        "als_kernel.py --repeats 3", "als_kernel.py --ratings 20000 --repeats 1 8"
+    ),
+    "One exact ALS half-sweep with AVX2": Section(
+        "LOWRANK_KERNELS=avx2 als_kernel.py --repeats 3 64 128",
+        "LOWRANK_KERNELS=avx2 als_kernel.py --ratings 20000 --repeats 1 8",
+    ),
+    "One full ALS sweep, 25 million ratings": Section(
+        "train.py --sweeps 4 64", "train.py --ratings 20000 --sweeps 1 8"
+    ),
+    "One full sweep of implicit ALS, 25 million interactions": Section(
+        "train_implicit.py --sweeps 3",
+        "train_implicit.py --interactions 20000 --sweeps 1 8",
+    ),
+    "Truncated SVD of the Gowalla training matrix": Section(
+        "svd.py --repeats 3 gowalla normalised",
+        "svd.py normalised --repeats 1 --ranks 8",
+    ),
+    "Truncated SVD with AVX2": Section(
+        "LOWRANK_KERNELS=avx2 svd.py --repeats 3 gowalla",
+        "LOWRANK_KERNELS=avx2 svd.py gowalla --repeats 1 --ranks 8",
+    ),
+    "Truncated SVD and PCA of other matrices": Section(
+        "svd.py --repeats 3 cranfield dense 25m",
+        "svd.py cranfield dense 25m --repeats 1 --ranks 8 --entries 20000 --rows 300",
+    ),
+    "Non-negative factors of counts": Section(
+        "nmf.py --threads 1", "nmf.py --threads 1 --repeats 1 --ranks 4"
+    ),
+    "Tables with columns of very different units": Section(
+        "scales.py", "scales.py --tables 2"
+    ),
+    "A matrix larger than memory": Section("blocks.py", "blocks.py --rows 2000"),
+    "Kernels under the roofline": Section(
+        "roofline.py", "roofline.py --budget 0 --out roofline.png"
+    ),
+    "Serving: top-20 of all Gowalla users": Section("serve.py", "serve.py --repeats 1"),
+    "Requests to the service": Section(
+        "serve_http.py --soak 5", "serve_http.py --seconds 0.2 --soak 0.17"
+    ),
+    "Start-up": Section("startup.py", "startup.py --repeats 1"),
+    "Time and memory of a whole fit": Section(
+        "fit_memory.py", "fit_memory.py --ratings 20000"
+    ),
+    "Updates": Section(
+        "update.py --ratings 25000000", "update.py --ratings 20000 --new 100"
+    ),
+    "The main job from 1 million to 100 million ratings": Section(
+        "scale.py --sweeps 3", "scale.py --ratings 20000 --sweeps 1"
+    ),
+    "Spark next to the local engine": Section("spark.py 1000000", "spark.py 20000"),
+    "Reading and writing of files and databases": Section(
+        "sources.py --rows 5000000",
+        "sources.py --rows 20000 --recommendations 10000 --repeats 1",
+    ),
+    "Ranking metrics of all Gowalla users": Section(
+        "metrics.py", "metrics.py --repeats 1"
+    ),
+    "Text search on Cranfield and CACM": Section(
+        "lsi.py 100", "lsi.py --repeats 1 --copies 2 20"
+    ),
+    "Top-N on Gowalla's published split": Section(
+        "topn.py --data gowalla popular spectral ials auto",
+        "topn.py --data gowalla popular spectral ials",
+    ),
+    "Top-N on Last.fm and ml-latest-small": Section(
+        "topn.py --data lastfm --data ml-latest-small",
+        "topn.py --data lastfm popular auto",
+    ),
+    "Seconds with features, 25 million ratings": Section(
+        "features.py --scale 25000000 --models als,ials",
+        "features.py --scale 20000 --models als,ials",
+    ),
+    "Rating prediction on ml-latest-small": Section(
+        "ratings.py", "ratings.py --splits 1"
+    ),
+    "Features of items on ml-latest-small": Section(
+        "features.py --first 70", "features.py --splits 2"
+    ),
+}
+# Scripts of no set, which run with --tiny, too, so that a change that breaks them is noticed.
+OTHERS = {
+    "The next item": "sequences.py",
+    "Habits": "repeats.py --users 20",
+    "Search of generated documents": "search_scale.py --documents 6000 --dimensions 20",
+    "Sparse weights of EASE": "sparse_ease.py 100",
 }
 ON_REAL_DATA = {
     *("svd.py", "nmf.py", "roofline.py", "serve.py", "serve_http.py", "metrics.py"),
     *("lsi.py", "ratings.py", "topn.py", "features.py"),
+    *("sequences.py", "sparse_ease.py"),
 }
 MEASURED = (
     "lowrank-recsys", "numpy", "scipy", "scikit-learn", "polars", "implicit", "gensim", "bm25s",
@@ -83,8 +160,12 @@ Say = Callable[[str], None]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
+    sets = parser.add_mutually_exclusive_group()
+    sets.add_argument(
         "--full", action="store_true", help="all benchmarks, in their full size"
+    )
+    sets.add_argument(
+        "--tiny", action="store_true", help="all of them once, on tiny generated data"
     )
     parser.add_argument(
         "--only", action="append", metavar="SCRIPT", help="such as svd.py"
@@ -93,7 +174,11 @@ def main() -> None:
         "--out", type=Path, metavar="FILE", help="also write a Markdown file"
     )
     options = parser.parse_args()
-    chosen = FULL if options.full else SMALL
+    chosen = SMALL
+    if options.full:
+        chosen = {title: section.full for title, section in FULL.items()}
+    if options.tiny:
+        chosen = {title: section.tiny for title, section in FULL.items()} | OTHERS
     names = {script_of(command) for command in chosen.values()}
     unknown = set(options.only or ()) - names
     if unknown:
@@ -111,19 +196,31 @@ def main() -> None:
                 file.write(f"{text}\n")
 
     say(head())
+    with ExitStack() as stack:
+        if options.tiny:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            tiny.write(Path(folder))
+            os.environ["RECSYS_DATASETS"] = folder
+        failed = run_all(chosen, set(options.only or names), say)
+    if failed:
+        sys.exit(f"These benchmarks failed: {'; '.join(failed)}.")
+
+
+def run_all(chosen: dict[str, str], scripts: set[str], say: Say) -> list[str]:
+    """Run the commands of some scripts; return the ones that failed."""
     failed, described = [], set()
     for title, command in chosen.items():
         script = script_of(command)
-        if options.only is None or script in options.only:
-            typed = command.replace(script, f"python benchmarks/{script}")
-            say(f"\n## {title}\n\n`{typed}`\n")
-            if script not in described:
-                say(f"{description(script)}\n")
-            described.add(script)
-            if not run(command, say):
-                failed.append(command)
-    if failed:
-        sys.exit(f"These benchmarks failed: {'; '.join(failed)}.")
+        if script not in scripts:
+            continue
+        typed = command.replace(script, f"python benchmarks/{script}")
+        say(f"\n## {title}\n\n`{typed}`\n")
+        if script not in described:
+            say(f"{description(script)}\n")
+        described.add(script)
+        if not run(command, say):
+            failed.append(command)
+    return failed
 
 
 def script_of(command: str) -> str:
@@ -177,6 +274,9 @@ def run(command: str, say: Say) -> bool:
     if script in ON_REAL_DATA and not os.environ.get("RECSYS_DATASETS"):
         say("Left out: RECSYS_DATASETS names no folder of data sets.")
         return True
+    if script == "spark.py" and shutil.which("java") is None:
+        say("Left out: there is no Java on the PATH.")
+        return True
     before, _, after = command.partition(script)
     environment = os.environ | dict(word.split("=") for word in before.split())
     environment["PATH"] = (
@@ -184,7 +284,7 @@ def run(command: str, say: Say) -> bool:
     )
     if folder := environment.get("RECSYS_DATASETS"):
         environment["RECSYS_DATASETS"] = str(Path(folder).resolve())
-    start, this_machine = time.perf_counter(), machine()
+    start, begun, this_machine = time.perf_counter(), processor_seconds(), machine()
     # Elsewhere than at the sources: what a script starts takes the packages that are installed.
     with (
         tempfile.TemporaryDirectory() as elsewhere,
@@ -205,7 +305,9 @@ def run(command: str, say: Say) -> bool:
         if process.returncode == 0
         else f", failed with exit code {process.returncode}"
     )
-    say(f"\n({time.perf_counter() - start:.0f} s{end})")
+    used = processor_seconds() - begun
+    seconds = time.perf_counter() - start
+    say(f"\n({seconds:.0f} s, {used:.0f} s of processors{end})")
     return process.returncode == 0
 
 

@@ -170,14 +170,18 @@ def rows_of(trial: Trial) -> Iterator[list[object]]:
     yield ["transition counts", *figures(trial, after_the_last), ""]
 
 
-def scaled(n_events: int) -> list[object]:
-    """Return events, items, seconds of the fit and of the lists, and the peak in GB."""
+def generated_events(n_events: int) -> Ratings:
+    """Return events in the shape of MovieLens-25M, in a random order."""
     matrix = movielens_shaped(n_events).tocoo()
     times = np.random.default_rng(1).permutation(matrix.nnz) + 1_500_000_000
     frame = pl.DataFrame({"user": matrix.row, "item": matrix.col, "timestamp": times})
     del matrix, times
-    ratings = Ratings.from_frame(frame, implicit=True)
-    del frame
+    return Ratings.from_frame(frame, implicit=True)
+
+
+def scaled(n_events: int) -> list[object]:
+    """Return events, items, seconds of the fit and of the lists, and the peak in GB."""
+    ratings = generated_events(n_events)
     begin = time.process_time()
     model = make_model("next").fit(ratings)
     fit = time.process_time() - begin

@@ -246,6 +246,16 @@ def naive(folder: Path, model: Path) -> list[str]:
     return [*words, "--log-level", "info"]
 
 
+def seconds_of_request(
+    service: subprocess.Popen[str], port: int, requests: Sequence[bytes]
+) -> float:
+    """Return the processor seconds of a service for each request of a second of load."""
+    before = processor(service.pid)
+    load = run_load(port, requests, 8, 1.0)
+    assert load.statuses.total() == load.statuses["200"], load.statuses
+    return (processor(service.pid) - before) / len(load.times)
+
+
 def throughput(
     folder: Path, model: Path, requests: dict[str, list[bytes]], seconds: float
 ) -> None:

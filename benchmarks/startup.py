@@ -60,37 +60,45 @@ def runner(command: Sequence[str], **variables: str) -> Callable[[], object]:
     )
 
 
+def processes(
+    folder: Path, models: Sequence[str] = MODELS
+) -> dict[str, Callable[[], object]]:
+    """Save models in a folder; return what runs each of the processes."""
+    bare = folder / "bare.py"
+    bare.write_text(BARE_CLICK)
+    ratings = read_ratings(sample_path())
+    for name in models:
+        data = as_implicit(ratings) if name == "spectral" else ratings
+        Recommender(name).fit(data).save(folder / name)
+    user = str(ratings.users.values[0])
+    recsys, python = recsys_command(), [sys.executable]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    completing = {
+        "COMP_WORDS": "recsys re",
+        "COMP_CWORD": "1",
+        "_RECSYS_COMPLETE": "bash_complete",
+    }
+    candidates = {
+        CLICK: runner([*python, str(bare), "--help"]),
+        "recsys --help": runner([*recsys, "--help"]),
+        "recsys --version": runner([*recsys, "--version"]),
+        "recsys re<TAB>": runner(recsys, **completing),
+        NUMPY: runner([*python, "-c", "import numpy"]),
+        "import numpy, polars": runner([*python, "-c", "import numpy, polars"]),
+    }
+    for name in models:
+        command = [*recsys, "recommend", str(folder / name), "--user", user]
+        candidates[f"recsys recommend, {name}"] = runner(command)
+    return candidates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=21)
     repeats = parser.parse_args().repeats
     with tempfile.TemporaryDirectory() as folder:
-        bare = Path(folder, "bare.py")
-        bare.write_text(BARE_CLICK)
-        ratings = read_ratings(sample_path())
-        for name in MODELS:
-            data = as_implicit(ratings) if name == "spectral" else ratings
-            Recommender(name).fit(data).save(Path(folder, name))
-        user = str(ratings.users.values[0])
-        recsys, python = recsys_command(), [sys.executable]
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = str(Path(folder, "compiled"))
-        completing = {
-            "COMP_WORDS": "recsys re",
-            "COMP_CWORD": "1",
-            "_RECSYS_COMPLETE": "bash_complete",
-        }
-        candidates = {
-            CLICK: runner([*python, str(bare), "--help"]),
-            "recsys --help": runner([*recsys, "--help"]),
-            "recsys --version": runner([*recsys, "--version"]),
-            "recsys re<TAB>": runner(recsys, **completing),
-            NUMPY: runner([*python, "-c", "import numpy"]),
-            "import numpy, polars": runner([*python, "-c", "import numpy, polars"]),
-        }
-        for name in MODELS:
-            command = [*recsys, "recommend", str(Path(folder, name)), "--user", user]
-            candidates[f"recsys recommend, {name}"] = runner(command)
+        candidates = processes(Path(folder))
         interleaved(candidates, 1)
         times = interleaved(candidates, repeats)
     print(machine())

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from generated import ML25M_RATINGS
 from matrices import cranfield, decaying, degree_normalised, gowalla, movielens_shaped
 from measuring import (
     extra_memory,
@@ -216,17 +217,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--ranks", nargs="*", type=int, metavar="K", help="instead of the cases' own"
+    )
+    parser.add_argument(
+        "--entries", type=int, default=ML25M_RATINGS, help="of the matrix of 25m"
+    )
+    parser.add_argument("--rows", type=int, default=20_000, help="of the dense matrix")
     arguments = parser.parse_args()
+    matrices = {
+        "25m": partial(movielens_shaped, arguments.entries),
+        "dense": partial(decaying, arguments.rows),
+    }
+    cases = dict(CASES)
+    for name, matrix in matrices.items():
+        cases[name] = CASES[name]._replace(matrix=matrix)
     warnings.simplefilter(
         "ignore"
     )  # what a peer thinks of its convergence is in the table
     bandwidth = memory_bandwidth()
     rows = []
     for name in arguments.cases or CASES:
-        case = CASES[name]
+        case = cases[name]
         matrix = case.matrix()
         for dtype in case.dtypes:
-            for k in case.ranks:
+            for k in arguments.ranks or case.ranks:
                 rows += measure(
                     case, matrix.astype(dtype), k, arguments.repeats, bandwidth
                 )
