@@ -260,8 +260,8 @@ CASES = {
     "recsys recommend / import numpy": Case(RECOMMEND, 2.5),
     "request / naive application": Case(requests, 0.25),
     "search / bm25s": Case(search, 0.7),
-    "metrics / ranx": Case(metrics_of_lists, 1.0),
-    "update / fit": Case(updating, 1.0),
+    "metrics / ranx": Case(metrics_of_lists, 0.09),
+    "update / fit": Case(updating, 0.65),
     "fit of next / ease": Case(what_comes_next, 10.0),
 }
 
