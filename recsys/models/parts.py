@@ -218,15 +218,15 @@ def rows_taken(
 
 def put_rows(
     owner: Declares, other: Declares, side: str, rows: Indices, part_side: str = ""
-) -> dict[str, Part]:
-    """Take the rows of some users (or items) of arrays from `other`; return the new parts."""
-    parts: dict[str, Part] = {}
+) -> dict[str, Any]:
+    """Take the rows of some users (or items) of arrays from `other`; return what changes."""
+    changes: dict[str, Any] = {}
     axis = f"n_{side}s"
     for declared, value in values_of(owner):
         replacement = getattr(other, declared.name)
         if isinstance(value, Part):
             side_of_part = SIDES.get(declared.name, part_side)
-            parts[declared.name] = value.replaced(
+            changes[declared.name] = value.replaced(
                 replacement,
                 side,
                 rows,
@@ -239,7 +239,9 @@ def put_rows(
                 number,
                 0,
             )
-    return parts
+            # Another object: results cached for the earlier rows are not taken for it.
+            changes[declared.name] = value.view()
+    return changes
 
 
 @record

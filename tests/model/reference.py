@@ -227,6 +227,126 @@ class Ease:
         return dict(zip(self.items, x @ self.weights, strict=True))
 
 
+class Baseline:
+    """Global mean and damped biases of users and items, solved together."""
+
+    def __init__(self, table: Table, damping: float) -> None:
+        rows, columns = np.nonzero(table.mask)
+        values = table.X[rows, columns]
+        self.mean, self.deviation = values.mean(), values.std()
+        n_users, n_items = table.X.shape
+        design = np.zeros((len(values), n_users + n_items))
+        design[np.arange(len(values)), rows] = 1
+        design[np.arange(len(values)), n_users + columns] = 1
+        system = design.T @ design + damping * np.eye(n_users + n_items)
+        biases = np.linalg.solve(system, design.T @ (values - self.mean))
+        self.of_users = dict(zip(table.users, biases[:n_users], strict=True))
+        self.of_items = dict(zip(table.items, biases[n_users:], strict=True))
+
+
+def obscurities(table: Table) -> Scores:
+    """Return by how much items with few ratings come later in lists, times a weight."""
+    deviation = table.X[table.mask].std() or 1.0
+    behind = np.log1p(table.counts.max()) - np.log1p(table.counts)
+    return dict(zip(table.items, deviation * behind, strict=True))
+
+
+@dataclass(frozen=True)
+class Biased:
+    """Scores of a user as the best fit to the own ratings, with the items as they are.
+
+    The penalty of a bias is ``bias_penalty * n**power``, for n ratings, and likewise of a factor.
+    """
+
+    mean: float
+    biases: Scores
+    obscurity: Scores
+    factors: Mapping[str, Matrix]
+    penalty: float
+    bias_penalty: float
+    power: float
+
+    def scores(self, history: Scores) -> Scores:
+        rated = np.array([self.factors[item] for item in history])
+        k = rated.shape[1]
+        design = np.column_stack([rated, np.ones(len(history))])
+        targets = [x - self.mean - self.biases[item] for item, x in history.items()]
+        penalties = np.array([self.penalty] * k + [self.bias_penalty])
+        penalties *= len(history) ** self.power
+        system = design.T @ design + np.diag(penalties)
+        *vector, bias = np.linalg.solve(system, design.T @ np.array(targets))
+        return {
+            item: self.mean
+            + bias
+            + own
+            + np.dot(vector, self.factors[item])
+            - self.obscurity[item]
+            for item, own in self.biases.items()
+        }
+
+
+@dataclass(frozen=True)
+class Implicit:
+    """Scores of a user as the best fit to 1 for the own items and 0 for all."""
+
+    factors: Mapping[str, Matrix]
+    unit: float
+    penalty: float
+    pair_weight: float
+
+    def scores(self, history: Scores) -> Scores:
+        every = np.array(list(self.factors.values()))
+        n, k = every.shape
+        system = self.pair_weight * every.T @ every
+        right = np.zeros(k)
+        for item, value in history.items():
+            vector, weight = self.factors[item], value / self.unit
+            system += weight * np.outer(vector, vector)
+            right += weight * vector
+        total = sum(history.values()) / self.unit + self.pair_weight * n
+        system += self.penalty * total * np.eye(k)
+        solution = np.linalg.solve(system, right)
+        return dict(zip(self.factors, every @ solution, strict=True))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Ratings for training and for the test of a split."""
+
+    train: dict[tuple[str, str], Rating]
+    test: dict[tuple[str, str], Rating]
+
+    @classmethod
+    def of(cls, shop: Shop, held_out: Iterable[Event]) -> Parts:
+        """Hold out some events, and test the pairs that training does not have."""
+        tested = set(held_out)
+        rows = [
+            tuple(e for e in shop.rows if (e in tested) == t) for t in (False, True)
+        ]
+        train, test = (replace(shop, rows=part).ratings for part in rows)
+        return cls(train, {pair: r for pair, r in test.items() if pair not in train})
+
+    @classmethod
+    def by_time(cls, shop: Shop, cut: int) -> Parts:
+        """Hold out the events since a time."""
+        return cls.of(shop, [event for event in shop.rows if (event.time or 0) >= cut])
+
+    @classmethod
+    def leave_last(cls, shop: Shop) -> Parts:
+        """Hold out each user's last new item, with all that came after it."""
+        held_out: list[Event] = []
+        for events in shop.log.values():
+            seen: set[str] = set()
+            last = 0
+            for at, event in enumerate(events):
+                if event.item not in seen:
+                    last = at
+                seen.add(event.item)
+            if last:
+                held_out += events[last:]
+        return cls.of(shop, held_out)
+
+
 def _power(sums: NDArray[np.generic], exponent: float) -> Matrix:
     return np.where(sums > 0, np.where(sums > 0, sums, 1.0) ** exponent, 0.0)
 
@@ -235,12 +355,11 @@ def listed(
     scores: Scores,
     history: Iterable[str],
     *,
-    n: int,
     include_seen: bool = False,
     items: Iterable[str] | None = None,
     block: Iterable[str] = (),
 ) -> Scores:
-    """Return all items that a list may have, and how many of them it has: the n best."""
+    """Return the scores of all items that a list may have."""
     allowed = set(scores) - set(block)
     if items is not None:
         allowed &= set(items)
@@ -260,8 +379,11 @@ def disagreement(
         return f"{strange} may not be listed; these may: {sorted(candidates)}"
     if len(got) != min(n, len(candidates)):
         return f"{len(got)} items of {len(candidates)} candidates, with n = {n}"
+    if not candidates:
+        return None
     best = sorted(candidates.values(), reverse=True)[:n]
-    margin = tol * max((abs(score) for score in candidates.values()), default=0.0)
+    # Scores of about 0 have the rounding of terms of about 1.
+    margin = tol * max(0.02, *map(abs, candidates.values()))
     for (item, score), expected in zip(got, best, strict=True):
         if abs(score - candidates[item]) > margin or abs(score - expected) > margin:
             return f"{item} has {score}, not {candidates[item]}; there comes {expected}"

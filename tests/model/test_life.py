@@ -1,19 +1,24 @@
 """Random lives of a model: each operation is done by the product and by the reference.
 
-``LIFE_STEPS=2000`` takes more steps than `make test`, and ``LIFE_SEED=7`` others.
+``LIFE_STEPS=2000`` takes more steps than `make test`, and ``LIFE_SEED=7`` others. Shrinking a
+failure takes up to five minutes; ``LIFE_SHRINK=0`` leaves it out.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,14 +29,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from model import reference
-from model.reference import DAY, Event, Setting, Shop
+from model.reference import DAY, Event, Rating, Setting, Shop
+from serving import Application
 
-from recsys import Recommender, read_ratings
+from recsys import Ratings, Recommender, leave_last_split, read_ratings, time_split
+from recsys.cli.main import cli
 from recsys.errors import DataError
+from recsys.serve import create_app
 
 STEPS = int(os.environ.get("LIFE_STEPS", "300"))
 SEED = int(os.environ.get("LIFE_SEED", "0"))
 STEPS_OF_A_LIFE = 25
+PHASES = [Phase.generate, Phase.shrink]
+if os.environ.get("LIFE_SHRINK") == "0":
+    PHASES.remove(Phase.shrink)
 START = 1_700_000_000 // DAY * DAY
 
 KINDS = {"view": 1.0, "buy": 3.0}
@@ -56,11 +67,19 @@ READING: dict[str, dict[str, Any]] = {
 }
 PARAMETERS: dict[str, dict[str, Any]] = {
     "popular": {},
+    "bias": {"tol": 1e-7, "iterations": 500},
+    "als": {"factors": 3, "iterations": 4},
+    "ials": {
+        "factors": 3,
+        "regularization": 0.05,
+        "unobserved_weight": 0.2,
+        "iterations": 4,
+    },
     "ease": {"regularization": 20.0},
 }
 
 users = st.integers(1, 9).map("u{}".format)
-items = st.integers(1, 8).map("i{}".format)
+items = st.integers(1, 9).map("i{}".format)
 events = st.builds(
     Event,
     users,
@@ -77,6 +96,25 @@ FIRST = [
     for i in range(1, 7)
     if (u * 5 + i * 3) % 4
 ]
+
+
+def pairs_of(ratings: Ratings) -> dict[tuple[str, str], Rating]:
+    """Return ratings by their pairs of ids."""
+    users, items = ratings.users.values, ratings.items.values
+    times = [None] * ratings.nnz
+    if ratings.seconds is not None:
+        times = np.asarray(ratings.seconds, np.int64).tolist()
+    rows, columns = ratings.user_index_of_nonzeros(), ratings.indices
+    return {
+        (users[int(row)], items[int(column)]): Rating(float(value), time)
+        for row, column, value, time in zip(
+            rows, columns, ratings.values, times, strict=True
+        )
+    }
+
+
+def near(expected: Any) -> Any:
+    return pytest.approx(expected, abs=2e-4)
 
 
 class Life(RuleBasedStateMachine):
@@ -99,6 +137,8 @@ class Life(RuleBasedStateMachine):
     )
     def fit(self, setting: str, model: str, more: list[Event]) -> None:
         self.setting = SETTINGS[setting]
+        if model in ("bias", "als") and not self.setting.grades:
+            model = "ials"
         self.name = model
         first, more = self._rows(FIRST), self._rows(more)
         data = self.folder / "data"
@@ -139,8 +179,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def save_and_load(self) -> None:
-        self.recommender.save(self.folder / "model", overwrite=True)
-        self.recommender = Recommender.load(self.folder / "model")
+        self.recommender = Recommender.load(self._saved())
         self._agree()
 
     @rule(
@@ -149,6 +188,7 @@ class Life(RuleBasedStateMachine):
         include_seen=st.booleans(),
         chosen=st.none() | st.sets(items, min_size=1, max_size=5),
         block=st.sets(items, max_size=3),
+        door=st.sampled_from(["python", "python", "command", "command", "service"]),
     )
     def ask(
         self,
@@ -157,28 +197,96 @@ class Life(RuleBasedStateMachine):
         include_seen: bool,
         chosen: set[str] | None,
         block: set[str],
+        door: str,
     ) -> None:
         if user not in self.shop.users:
             return
+        # Unknown items are an error, and so is a choice of none.
         chosen = None if chosen is None else chosen & self.shop.items
-        history = self.shop.history(user)
-        if chosen == set() or not history:
+        if chosen == set() or not self.shop.history(user):
             return
         block &= self.shop.items
-        filters = {"items": chosen, "block": block, "include_seen": include_seen}
-        got = self._from_python(user, n, **filters)
-        candidates = reference.listed(self._scores(history), history, n=n, **filters)
-        assert not (problem := reference.disagreement(got, candidates, n)), problem
+        self._compare_list(
+            user, n, door, items=chosen, block=block, include_seen=include_seen
+        )
+
+    @rule(history=st.dictionaries(items, st.integers(1, 5).map(float), min_size=1))
+    def fold_in(self, history: dict[str, float]) -> None:
+        rated = {item for _, item in self.shop.ratings}
+        history = {item: x for item, x in history.items() if item in rated}
+        if not history or set(history) == rated:
+            return
+        told: Any = history
+        if self.setting.name == "clicks":
+            history = dict.fromkeys(history, 1.0)
+            told = list(history)
+        frame = self.recommender.recommend(history=told, n=4)
+        got = list(zip(frame["item"], frame["score"], strict=True))
+        candidates = reference.listed(self._scores(history), history)
+        problem = reference.disagreement(got, candidates, 4)
+        assert problem is None, problem
+
+    @rule()
+    def fit_again(self) -> None:
+        """Fit to a file of all remaining events, which a refit equals to the bit."""
+        if not self.shop.ratings:
+            return
+        path = self._write(list(self.shop.rows), self.folder / "remaining.csv")
+        ratings = read_ratings(path, **READING[self.setting.name])
+        fresh = Recommender(self.name, **PARAMETERS[self.name]).fit(ratings)
+        self._update(refit=True)
+        again = self.recommender
+        assert list(fresh.ratings.users.values) == list(again.ratings.users.values)
+        arrays, others = fresh.model._arrays(), again.model._arrays()
+        assert arrays.keys() == others.keys()
+        for name, array in arrays.items():
+            assert np.array_equal(array, others[name]), name
+
+    @precondition(lambda self: self.setting.timed)
+    @rule(data=st.data())
+    def split_by_time(self, data: st.DataObject) -> None:
+        times = sorted({event.time for event in self.shop.rows})
+        if len(times) < 2:
+            return
+        cut = data.draw(st.sampled_from(times[1:]))
+        parts = reference.Parts.by_time(self.shop, cut)
+        if not parts.test or not parts.train:
+            return
+        split = time_split(self.recommender.ratings, cut=cut)
+        assert pairs_of(split.train) == parts.train
+        assert pairs_of(split.test) == parts.test
+
+    @precondition(lambda self: self.setting.timed)
+    @rule()
+    def leave_last(self) -> None:
+        parts = reference.Parts.leave_last(self.shop)
+        if not parts.test:
+            return
+        split = leave_last_split(self.recommender.ratings)
+        got, expected = (
+            # The order of equal times is random where rows are not in the order of time.
+            {pair: r for pair, r in part.items() if pair[0] not in self.shop.unordered}
+            for part in (pairs_of(split.test), parts.test)
+        )
+        assert got == expected
 
     # The product
+
+    @property
+    def doors(self) -> dict[str, Callable[..., list[tuple[str, float]]]]:
+        return {
+            "python": self._from_python,
+            "command": self._from_the_command,
+            "service": self._from_the_service,
+        }
 
     def _from_python(
         self,
         user: str,
         n: int,
-        items: set[str] | None,
-        block: set[str],
-        include_seen: bool,
+        items: set[str] | None = None,
+        block: set[str] = frozenset(),
+        include_seen: bool = False,
     ) -> list[tuple[str, float]]:
         frame = self.recommender.recommend(
             user,
@@ -188,6 +296,49 @@ class Life(RuleBasedStateMachine):
             exclude_seen=not include_seen,
         )
         return list(zip(frame["item"], frame["score"], strict=True))
+
+    def _from_the_command(
+        self,
+        user: str,
+        n: int,
+        items: set[str] | None,
+        block: set[str],
+        include_seen: bool,
+    ) -> list[tuple[str, float]]:
+        words = ["recommend", self._saved(), "--user", user, "-n", n, "--json", "-q"]
+        for option, ids in (("--items", items), ("--block", block)):
+            if ids:
+                path = self.folder / f"{option[2:]}.txt"
+                path.write_text("\n".join(sorted(ids)))
+                words += [option, path]
+        if include_seen:
+            words.append("--include-seen")
+        result = CliRunner().invoke(cli, [str(word) for word in words])
+        assert result.exit_code == 0, result.output
+        return [(r["item"], r["score"]) for r in json.loads(result.stdout)["rows"]]
+
+    def _from_the_service(
+        self,
+        user: str,
+        n: int,
+        items: set[str] | None,
+        block: set[str],
+        include_seen: bool,
+    ) -> list[tuple[str, float]]:
+        query = [("n", n), *(("items", item) for item in sorted(items or ()))]
+        query += [("exclude", item) for item in sorted(block)]
+        if include_seen:
+            query.append(("include_seen", "true"))
+        with Application(create_app(str(self._saved()))) as service:
+            service.ready()
+            reply = service.get(f"/v1/recommend/{user}?{urlencode(query)}")
+        assert reply.status == 200, reply.body
+        return [(row["item"], row["score"]) for row in reply.json["items"]]
+
+    def _saved(self) -> Path:
+        path = self.folder / "model"
+        self.recommender.save(path, overwrite=True)
+        return path
 
     def _update(self, rows: list[Event] | None = None, **options: Any) -> None:
         """Update both, which change or raise together, and compare them."""
@@ -214,6 +365,8 @@ class Life(RuleBasedStateMachine):
         self.shop, self.recommender = shop, updated
         if "fitted again" in updated.training["update"]:
             self._fitted()
+        elif self.name not in ("popular", "ease"):
+            self.model = self._of_items()
         self._agree()
 
     def _rows(self, rows: list[Event]) -> list[Event]:
@@ -254,6 +407,59 @@ class Life(RuleBasedStateMachine):
             self.model: Any = reference.Popular(table, self.setting)
         elif self.name == "ease":
             self.model = reference.Ease(table, self.setting, 20.0, 0.2)
+        else:
+            self.model = self._of_items()
+        if self.name == "bias":
+            expected = reference.Baseline(table, damping=5.0)
+            assert self.model.mean == pytest.approx(expected.mean)
+            model = self.recommender.model
+            assert self._by_id("user", model.user_bias) == near(expected.of_users)
+            assert self.model.biases == near(expected.of_items)
+        if self.name in ("bias", "als"):
+            assert self.model.obscurity == near(
+                {
+                    item: 0.3 * behind
+                    for item, behind in reference.obscurities(table).items()
+                }
+            )
+
+    def _by_id(self, side: str, values: Any) -> dict[str, Any]:
+        ids = self.recommender.ratings.axis(side).ids.values
+        return dict(zip(ids, np.asarray(values, float), strict=True))
+
+    def _of_items(self) -> Any:
+        """Return the reference that solves for a user, with the items of the model.
+
+        The items are what a long iteration has made of them; each user is exact.
+        """
+        model: Any = self.recommender.model
+        if self.name == "ials":
+            factors = self._by_id("item", model.item_factors)
+            rated = {item for _, item in self.shop.ratings}
+            return reference.Implicit(
+                {item: factors[item] for item in factors if item in rated},
+                model.unit,
+                model.penalty,
+                model.pair_weight,
+            )
+        biases = self._by_id("item", model.item_bias)
+        shared = {
+            "mean": float(model.global_mean),
+            "biases": biases,
+            "obscurity": self._by_id("item", 0.3 * model.item_obscurity),
+        }
+        if self.name == "bias":
+            none = dict.fromkeys(biases, np.zeros(0))
+            return reference.Biased(
+                **shared, factors=none, penalty=1.0, bias_penalty=5.0, power=0.0
+            )
+        return reference.Biased(
+            **shared,
+            factors=self._by_id("item", model.item_factors),
+            penalty=1.3 * model.rating_std,
+            bias_penalty=1.3,
+            power=0.5,
+        )
 
     def _scores(self, history: reference.Scores) -> reference.Scores:
         """Return the scores of all items with ratings."""
@@ -262,21 +468,26 @@ class Life(RuleBasedStateMachine):
         return {item: score for item, score in scores.items() if item in rated}
 
     def _agree(self) -> None:
-        """Compare ids, ratings and events."""
+        """Compare ids, ratings and events, and one list of each user."""
+        self._compare_events()
+        for user in sorted(self.shop.users):
+            if self.shop.history(user):
+                self._compare_list(user, 4, "python")
+
+    def _compare_list(self, user: str, n: int, door: str, **filters: Any) -> None:
+        history = self.shop.history(user)
+        candidates = reference.listed(self._scores(history), history, **filters)
+        got = self.doors[door](user, n, **filters)
+        problem = reference.disagreement(got, candidates, n)
+        assert problem is None, f"{door}, {user}: {problem}"
+
+    def _compare_events(self) -> None:
+        """Compare ids, ratings and events, which are equal to the bit."""
         ratings, shop = self.recommender.ratings, self.shop
         user_ids, item_ids = list(ratings.users.values), list(ratings.items.values)
         assert set(user_ids) == shop.users
         assert set(item_ids) == shop.items
-        rows = ratings.user_index_of_nonzeros()
-        times = [None] * ratings.nnz
-        if ratings.seconds is not None:
-            times = np.asarray(ratings.seconds, np.int64).tolist()
-        got = {}
-        for row, column, value, time in zip(
-            rows, ratings.indices, ratings.values, times, strict=True
-        ):
-            got[user_ids[row], item_ids[column]] = (float(value), time)
-        assert got == dict(shop.ratings)
+        assert pairs_of(ratings) == shop.ratings
         if not self.setting.timed:
             return
         log = ratings.log
@@ -310,6 +521,6 @@ def test_life() -> None:
         print_blob=True,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate, Phase.shrink],
+        phases=PHASES,
     )
     run_state_machine_as_test(seed(SEED)(Life), settings=lives)

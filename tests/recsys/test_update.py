@@ -235,6 +235,24 @@ def test_a_new_item_is_recommended_to_those_who_like_what_its_raters_like():
     assert alone.ratings.items.find([999])[0] == -1
 
 
+@pytest.mark.parametrize("name", FOLDING)
+def test_users_are_solved_for_the_items_after_the_update(name, tmp_path):
+    rows = frame().drop("rating") if name == "ials" else frame()
+    old = Ratings.from_frame(rows, implicit=name == "ials")
+    options = {"ials": {"regularization": 0.05, "unobserved_weight": 0.2}}
+    recommender = Recommender(name, **options.get(name, {})).fit(old)
+    new = NEW.to_frame()
+    new = new if "rating" in rows.columns else new.drop("rating")
+    updated = recommender.update(new, refit=False)
+    updated.save(tmp_path / "model")
+    loaded = Recommender.load(tmp_path / "model")
+    # The loaded model has nothing that was computed during the update.
+    folded = loaded.fold_in(updated.ratings.to_frame())
+    users = np.arange(updated.ratings.n_users)
+    expected = updated.model.scores(users)
+    np.testing.assert_allclose(folded.model.scores(users), expected, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["ials", "implicit-als"])
 def test_a_new_user_of_a_new_item_gets_popular_items(name):
     rng = np.random.default_rng(0)
