@@ -165,7 +165,8 @@ class Baskets:
             is_bought = events.values.at() > 0
         days = np.floor_divide(events.seconds[is_bought], _DAY).astype(np.int64)
         days -= days.min(initial=0)
-        keys = events.users[is_bought] * (days.max(initial=0) + 1) + days
+        n_days = days.max(initial=0) + 1
+        keys = events.users[is_bought] * n_days + days
         _, rows = np.unique(keys, return_inverse=True)
         return cls._of(ratings, rows, events.items[is_bought])
 
@@ -275,7 +276,8 @@ class _Block:
         """Count the baskets that have both items of each pair."""
         product = (baskets.by_item[queries] @ baskets.matrix).tocsr()
         product.sort_indices()
-        rows = np.repeat(np.arange(len(queries)), np.diff(product.indptr))
+        lengths = np.diff(product.indptr)
+        rows = np.repeat(np.arange(len(queries)), lengths)
         is_listed = product.indices != queries[rows]
         if allowed is not None:
             is_listed &= allowed[product.indices]
@@ -318,7 +320,10 @@ def _quantiles(both: NDArray[np.int64], prior: float, probability: float) -> Dou
 
 def _surest_first(top: TopN, hashes: NDArray[np.uint64]) -> Indices:
     """Return the order of lists by their best lower limits, ties at random."""
-    best = np.zeros(int(top.rows.max(initial=-1)) + 1, np.float32)
+    n_rows = int(top.rows.max(initial=-1)) + 1
+    best = np.zeros(n_rows, np.float32)
     is_first = top.ranks == 1
     best[top.rows[is_first]] = top.scores[is_first]
-    return np.lexsort((top.ranks, hashes[top.rows], -best[top.rows]))
+    # The last key counts most.
+    keys = (top.ranks, hashes[top.rows], -best[top.rows])
+    return np.lexsort(keys)

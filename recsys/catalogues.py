@@ -44,6 +44,7 @@ def read_catalogue(
         If the source cannot be read, has none of the items, or lacks a column that it had, or the
         values of a column have another type.
     """
+    # The catalogue is read as the table of the fit was: its ids may be of the same column.
     options = {name: reading[name] for name in _REMEMBERED if name in reading}
     request = Request.from_options(options, given=())
     table, remark = read_table(source, ratings.items, request, of_new=of_new)

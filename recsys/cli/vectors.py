@@ -89,6 +89,7 @@ def vectors(
     names = [name.strip() for name in (columns or "").split(",") if name.strip()]
     table = recommender.vector_table("item", metric, names)
     _write(table, output, recommender)
+    # They are in no list either.
     n_left_out = recommender.ratings.n_items - len(table.rows)
     if n_left_out:
         note(f"{n_left_out:,} items without ratings have no vectors")

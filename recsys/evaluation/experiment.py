@@ -935,6 +935,7 @@ def _sliced(
             values = {name: of_all[name][rows] for name in names}
             exposure = relevance = np.full(len(rows), np.nan)
         else:
+            # The lists stay as they are: hits are counted among the items of the group.
             relevant = task.relevant.take(is_member[task.relevant.indices])
             n_relevant = relevant.counts("user")[task.users]
             rows = np.flatnonzero(n_relevant)

@@ -55,6 +55,7 @@ def _column(
     values: pl.DataFrame, comparisons: pl.DataFrame, direction: int
 ) -> dict[str, str]:
     """Return the values of a metric by model: the best one bold, worse ones with stars."""
+    # Papers report means over folds; without folds, there is one value.
     several = "fold_mean" in values.columns
     shown = values["fold_mean" if several else "value"]
     cells = {}
@@ -75,6 +76,7 @@ def _column(
 
 def _stars(comparisons: pl.DataFrame, model: str, best: str) -> str:
     """Return stars for the adjusted p value of the difference from the best model."""
+    # A pair is compared once, in either order.
     pair = [model, best]
     is_pair = pl.col("model").is_in(pair) & pl.col("other").is_in(pair)
     p_values = comparisons.filter(is_pair)["adjusted"]

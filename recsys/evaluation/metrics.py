@@ -250,6 +250,7 @@ def grades_of(lists: Lists, users: Counts, relevant: Ratings) -> Doubles:
     array([[5., 0.],
            [1., 0.]])
     """
+    # The pairs of a CSR matrix are in ascending order.
     keys = users[:, None] * np.int64(relevant.n_items) + lists
     rows = relevant.user_index_of_nonzeros().astype(np.int64)
     relevant_keys = rows * relevant.n_items + relevant.indices
@@ -271,6 +272,7 @@ def highest_grades(n: int, users: Counts, relevant: Ratings) -> Doubles:
            [1., 0.]])
     """
     rows = relevant.user_index_of_nonzeros()
+    # Sorting within rows keeps the places of the rows.
     order = np.lexsort((-relevant.values, rows))
     ranks = np.arange(len(rows)) - relevant.indptr[rows]
     is_listed = ranks < n

@@ -138,6 +138,7 @@ def _groups_of_popularity(counts: Longs) -> Mask:
     n_before = np.empty(len(counts), np.int64)
     n_before[order] = cumulative - counts[order]
     n_groups = len(_POPULARITY)
+    # Integers: a sum of floats may put an item on the other side of a third.
     groups = n_before * n_groups // max(1, cumulative[-1])
     groups = np.minimum(groups, n_groups - 1)
     return np.asarray(groups == np.arange(n_groups)[:, None])
@@ -152,6 +153,7 @@ def _groups_of_values(values: pl.Series) -> tuple[list[str], Mask]:
         return names, groups == numbers[:, None]
     rows = pl.Series("row", np.arange(len(values)))
     table = pl.DataFrame([rows, values.alias("value")])
+    # A film has several genres.
     if isinstance(values.dtype, pl.List):
         table = table.explode("value")
     table = table.drop_nulls()
@@ -159,6 +161,7 @@ def _groups_of_values(values: pl.Series) -> tuple[list[str], Mask]:
     sizes = table.group_by("value").len()
     sizes = sizes.sort(["len", "value"], descending=[True, False])
     names = sizes["value"].to_list()
+    # Rare values have too few users for an interval.
     if len(names) > _MOST_GROUPS:
         rare = names[_MOST_GROUPS:]
         names = [*names[:_MOST_GROUPS], _OTHER]
@@ -296,6 +299,7 @@ def _gaps(
     unknown = np.full(len(names), np.nan)
     nothing = unknown, np.ones(len(names))
     if not by_user:
+        # Paired, as a user has relevant items of several groups.
         differences = _to_other_groups(values, of_group, names)
         if not len(differences):
             return nothing

@@ -389,7 +389,9 @@ class Next(Model):
 
         histories = self._histories(users)
         starts = np.zeros(len(users) + 1, np.int64)
-        nothing = Sequences(starts, histories.items[:0], histories.weights[:0])
+        no_items = histories.items[:0]
+        no_weights = histories.weights[:0]
+        nothing = Sequences(starts, no_items, no_weights)
         latest = []
         for gamma, share in zip(self._gammas, shares, strict=True):
             counted = histories if share else nothing
@@ -510,13 +512,15 @@ class Next(Model):
         common = (latest @ newest).tocsr()
         rows = _row_of_entry(common)
         # Who has the same items, such as the user in the training data, tells nothing new.
-        of_neighbors = np.diff(source.history_indptr)[common.indices]
+        lengths_of_source = np.diff(source.history_indptr)
+        of_neighbors = lengths_of_source[common.indices]
         totals: Floats = latest.sum(axis=1)
         is_other = of_neighbors != lengths[rows]
         is_other |= common.data < (1 - _ROUNDING) * totals[rows]
         # Of users who share as much, the newest are nearer.
         nearness = common.data.astype(np.float64)
-        nearness += _NEWNESS / source.n_users * source.history_ranks[common.indices]
+        newness = source.history_ranks[common.indices] / source.n_users
+        nearness += _NEWNESS * newness
         nearness[~is_other] = 0
         n_candidates = np.diff(common.indptr)
         width = max(self.neighbors, int(n_candidates.max(initial=0)))
@@ -563,6 +567,7 @@ class Next(Model):
         # Columns of new items are sums over those of all items.
         summed = columns if features is None else np.arange(self.n_items)
         terms = np.zeros((len(order), len(summed)), np.float32)
+        # The score of a user without a history.
         base = self.item_chances[columns]
         for at, gamma in enumerate(self._gammas):
             sources_of_decay = at * self.n_items + rated.items
@@ -582,9 +587,10 @@ class Next(Model):
             terms = terms[:, columns] + of_new.astype(np.float32)
             base = base + features.chances @ positions
         if self.habit:
+            # An item adds to its own score alone.
             own = user.history_habits * np.float32(self.habit_share)
-            is_own = rated.items[:, None] == columns
-            terms += np.where(is_own, own[:, None], np.float32(0))
+            rows, places = np.nonzero(rated.items[:, None] == columns)
+            terms[rows, places] += own[rows]
         in_given_order = np.empty_like(terms)
         in_given_order[order] = terms
         return Explanation(base, np.ascontiguousarray(in_given_order.T))

@@ -219,6 +219,7 @@ def _type_of(annotation: Any) -> type:
     Annotations are texts after ``from __future__ import annotations``.
     """
     if isinstance(annotation, str):
+        # Names behind TYPE_CHECKING cannot be resolved, so the text is read.
         words = re.findall(r"\w+", annotation)
         names = [word for word in words if word not in ("None", "Optional", "typing")]
     else:

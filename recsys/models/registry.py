@@ -111,6 +111,7 @@ def class_in_file(address: str) -> type[Model]:
             f"{file} has no class of models {attribute!r}; "
             f"it has {', '.join(classes) or 'no classes'}."
         )
+    # A class that inherits its name would be loaded in the place of its base.
     own_name = vars(defined).get("name")
     if own_name is None or DEFINED.get(own_name) is not defined or own_name in MODELS:
         raise DataError(

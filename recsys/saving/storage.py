@@ -175,7 +175,7 @@ def _check_declared(model: Model) -> None:
     """Check that all arrays which a fit has set are declared, or they would be lost."""
     declared = {entry.name for entry in fields(model)}
     for name, value in vars(model).items():
-        is_private = name.startswith("_")
+        is_private = name.startswith("_")  # caches are computed again
         if isinstance(value, np.ndarray) and not is_private and name not in declared:
             raise ModelFileError(
                 f"The array {name} of a {type(model).__name__} would not be saved; declare it in "
