@@ -253,16 +253,16 @@ CASES = {
     "SVD / ARPACK": Case(decomposition, 0.45),
     "half-sweep of als / sgemm": Case(half_sweep_and_sgemm, HALF_SWEEP),
     "sweeps of ials / implicit's CG": Case(implicit_sweeps, 0.85),
-    "top-N lists / implicit": Case(lists, 0.16),
+    "top-N lists / implicit": Case(lists, 0.18),
     "reading CSV / polars": Case(reading, 1.4),
     "recommend(id) / dense product": Case(one_user, 1.7),
     "recsys --help / import numpy": Case(HELP, 1.0),
     "recsys recommend / import numpy": Case(RECOMMEND, 2.5),
     "request / naive application": Case(requests, 0.25),
-    "search / bm25s": Case(search, 0.7),
+    "search / bm25s": Case(search, 0.75),
     "metrics / ranx": Case(metrics_of_lists, 0.09),
     "update / fit": Case(updating, 0.75),
-    "fit of next / ease": Case(what_comes_next, 18.0),
+    "fit of next / ease": Case(what_comes_next, 20.0),
 }
 
 
