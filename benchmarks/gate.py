@@ -316,7 +316,7 @@ def main() -> None:
     headers = ["ours / peer", "ratio", "stored figure", "limit", ""]
     print(f"{machine()}\n\n{table(headers, rows)}")
     if worse:
-        sys.exit(f"Slower than before: {'; '.join(worse)}.")
+        sys.exit(f"Worse than the stored figure, or failed: {'; '.join(worse)}.")
 
 
 if __name__ == "__main__":
