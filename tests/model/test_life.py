@@ -385,7 +385,10 @@ class Life(RuleBasedStateMachine):
             changes["kind"] = blank.kind
         if self.setting.name in ("clicks", "events"):
             changes["value"] = blank.value
-        return [event._replace(**changes) for event in rows]
+        rows = [event._replace(**changes) for event in rows]
+        if "orders" in self.setting.name:  # some of them are returned
+            return [e._replace(value=-1.0) if e.value == 5 else e for e in rows]
+        return rows
 
     def _write(self, rows: list[Event], path: Path) -> Path:
         columns = {"user": "user", "item": "item"}
@@ -441,9 +444,8 @@ class Life(RuleBasedStateMachine):
         model: Any = self.recommender.model
         if self.name == "ials":
             factors = self._by_id("item", model.item_factors)
-            rated = {item for _, item in self.shop.ratings}
             return reference.Implicit(
-                {item: factors[item] for item in factors if item in rated},
+                factors,
                 model.unit,
                 model.penalty,
                 model.pair_weight,
@@ -468,10 +470,8 @@ class Life(RuleBasedStateMachine):
         )
 
     def _scores(self, history: reference.Scores) -> reference.Scores:
-        """Return the scores of all items with ratings."""
-        rated = {item for _, item in self.shop.ratings}
-        scores = self.model.scores(history)
-        return {item: score for item, score in scores.items() if item in rated}
+        """Return the scores of all items, of which some may have been returned by all."""
+        return dict(self.model.scores(history))
 
     def _agree(self) -> None:
         """Compare ids, ratings and events, and one list of each user."""
