@@ -7,6 +7,7 @@ failure takes up to five minutes; ``LIFE_SHRINK=0`` leaves it out.
 from __future__ import annotations
 
 import csv
+import faulthandler
 import json
 import os
 import shutil
@@ -518,6 +519,8 @@ class Life(RuleBasedStateMachine):
 @pytest.mark.filterwarnings("ignore")
 def test_life() -> None:
     """The product agrees with the reference after each of some hundred operations."""
+    # Many steps take longer than a test may, and so may the search for the shortest failure.
+    faulthandler.cancel_dump_traceback_later()
     lives = settings(
         max_examples=max(1, STEPS // STEPS_OF_A_LIFE),
         stateful_step_count=STEPS_OF_A_LIFE,
