@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -150,6 +151,17 @@ def number_of_rows(address: str) -> str:
             return ""
 
 
+def drop_lists(address: str) -> None:
+    """Drop the table `lists` of a PostgreSQL server."""
+    from adbc_driver_postgresql import dbapi
+
+    with (
+        dbapi.connect(address, autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("DROP TABLE IF EXISTS lists")
+
+
 def removed(target: Path) -> None:
     """Remove a target; for `latest`, let it point to another version."""
     if target.name == "kept":
@@ -177,6 +189,8 @@ def test_nothing_half_written_is_taken_for_whole(
     if verb == "postgresql":
         pytest.importorskip("adbc_driver_postgresql")
         database = str(request.getfixturevalue("postgres"))
+        # Other tests read the only table of the server.
+        request.addfinalizer(partial(drop_lists, database))
         args = args.replace("POSTGRESQL", database)
     if verb == "duckdb":
         pytest.importorskip("duckdb")

@@ -20,6 +20,7 @@ from recsys.evaluation.results import (
     summarize,
 )
 from recsys.evaluation.settings import Settings, SplitInfo
+from recsys.evaluation.staleness import stale_values
 from recsys.lsi.search import METHODS
 from recsys.messages import counted
 from recsys.readers.judgements import Judgements, places_of
@@ -143,6 +144,7 @@ def evaluate_search(
         folds=fold_values(
             {method: [run] for method, run in runs.items()}, measured, settings
         ),
+        staleness=stale_values({}, (), settings),
         parameters={method: {} for method in runs},
         steps=dict.fromkeys(runs, ()),
         measured={metric.name: metric for metric in measured},
