@@ -1,5 +1,6 @@
 """Models of one's own: parameters, saving, tuning, blending, and the command."""
 
+import inspect
 import sys
 from typing import Optional
 
@@ -11,35 +12,6 @@ from recsys.cli.main import cli
 from recsys.errors import DataError, ModelFileError
 from recsys.models import Model, fitted, model, parameter
 from recsys.models.registry import MODEL_CLASSES
-
-CODE = '''
-import numpy as np
-from recsys.models import Model, fitted, model, parameter
-
-@model
-class Mine(Model):
-    """Means of items, damped towards 0."""
-
-    name = "mine-in-a-file"
-    damping: float = parameter(5.0, "Weight of 0.", low=1.0, high=50.0)
-    n_users: int = fitted()
-    n_items: int = fitted()
-    means: np.ndarray = fitted("n_items")
-
-    def _fit(self, ratings, progress):
-        self.n_users, self.n_items = ratings.shape
-        sums = np.bincount(ratings.indices, ratings.values, self.n_items)
-        self.means = sums / (self.damping + ratings.counts("item"))
-
-    def predict(self, users, items):
-        return self.means[np.asarray(items)]
-
-    def scores(self, users):
-        return np.tile(self.means, (len(users), 1))
-
-class Bare:
-    pass
-'''
 
 
 @model
@@ -62,6 +34,23 @@ class Damped(Model):
 
     def scores(self, users):
         return np.tile(self.means, (len(users), 1))
+
+
+# The same class in a file, under another name.
+IN_A_FILE = (
+    inspect.getsource(Damped)
+    .replace("Damped", "Mine")
+    .replace('"damped"', '"mine-in-a-file"')
+)
+CODE = f"""
+import numpy as np
+from recsys.models import Model, fitted, model, parameter
+
+{IN_A_FILE}
+
+class Bare:
+    pass
+"""
 
 
 @pytest.fixture(scope="module")
