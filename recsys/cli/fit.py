@@ -143,10 +143,11 @@ def _columns_to_keep(
     from recsys.user_columns import check_columns, named_in
 
     check_columns(ratings, named)
-    columns = [*named]
-    requested = reader.feature_names
-    if requested and ratings.user_table is not None:
-        columns += [name for name in requested if name in ratings.user_table.kinds]
+    if ratings.user_table is None:
+        return []
+    kinds = ratings.user_table.kinds
+    features = [name for name in reader.feature_names or () if name in kinds]
+    columns = [*named, *features]
     for condition in configured(click.get_current_context(), "where_user"):
         columns += named_in(condition, ratings)
     return columns
