@@ -258,11 +258,16 @@ def update(
         "Give RATINGS, --window, --forget-user, --refit or --item-table.",
     )
     require(not changes.log or forgets, "--log requires --forget-user.")
-    if not something:
-        _update_tables(model, out, changes, reader, force=force)
+    if changes.dry_run and something:
+        _say_plan(model, ratings, changes, reader)
         return
     if changes.dry_run:
-        _say_plan(model, ratings, changes, reader)
+        renewed = _with_tables(model, (), reader)
+        name = renewed.model.name
+        note(f"{name} would be updated with other tables to {renewed.ratings}")
+        return
+    if not something:
+        _update_tables(model, out, changes, reader, force=force)
         return
     target = _target(model, out, force=force)
     with alone(target):
@@ -337,20 +342,18 @@ def _update_tables(
     force: bool,
 ) -> None:
     """Replace the tables of a model, and save it."""
-    start = time.perf_counter()
-    old = inputs.load_model(model)
-    updated = _with_tables(model, (), reader)
-    what = f"{old.model.name} from {old.ratings} to {updated.ratings}"
-    if changes.dry_run:
-        note(f"{what} would be updated with other tables")
-        return
     target = _target(model, out, force=force)
+    start = time.perf_counter()
+    # Loaded while no other job can change the model, so that nothing which one saves is lost.
     with alone(target):
+        old = inputs.load_model(model)
+        updated = _with_tables(model, (), reader)
         keep_columns = _columns_to_keep(updated.ratings, changes.keep_col, reader)
         updated.save(
             target, overwrite=force, tag=changes.tag, keep_columns=keep_columns
         )
     seconds = time.perf_counter() - start
+    what = f"{old.model.name} from {old.ratings} to {updated.ratings}"
     note(f"updated the tables of {what} in {seconds:.1f} s, saved in {target}")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -120,3 +121,25 @@ def test_update_replaces_the_table_of_a_saved_model(shop, tmp_path):
         assert 3 not in items
     result = CliRunner().invoke(cli, ["update", model, "--force"])
     assert "Give RATINGS" in result.stderr
+
+
+def test_another_table_keeps_what_an_update_saves_meanwhile(
+    shop, tmp_path, monkeypatch
+):
+    model = str(tmp_path / "model")
+    shop.save(model)
+    table = tmp_path / "items.csv"
+    CATALOGUE.write_csv(table)
+
+    @contextmanager
+    def wait_for_an_update(target: str) -> Iterator[None]:
+        new = pl.DataFrame({"user": [777], "item": [5]})
+        Recommender.load(model).update(new).save(model, overwrite=True)
+        yield
+
+    monkeypatch.setattr("recsys.cli.fit.alone", wait_for_an_update)
+    arguments = ["update", model, "--item-table", str(table), "--force"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.stderr
+    assert 777 in Recommender.load(model).ratings.users.values
+    assert 99 in Recommender.load(model).recommend(n=30)["item"]
