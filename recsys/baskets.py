@@ -34,6 +34,7 @@ _PRIOR = 0.5  # baskets; see the notes of `together`
 _TAIL = 0.025  # probability on each side of an interval
 _BLOCK = 2**22  # counts of pairs at once: 64 MB with their bounds
 _DAY = 86400
+_ROUNDING = 1e-6  # of the sum of the sizes of quantities that add up to zero
 
 
 def together(
@@ -159,27 +160,33 @@ class Baskets:
                 "Without times there are no baskets of a user's day; name the column of their "
                 "ids with --basket-col (basket=), or of times with --timestamp-col (timestamp=)."
             )
-        is_bought = np.ones(len(events), np.bool_)
-        # A return is not a purchase.
-        if ratings.implicit and events.values is not None:
-            is_bought = events.values.at() > 0
-        days = np.floor_divide(events.seconds[is_bought], _DAY).astype(np.int64)
+        days = np.floor_divide(events.seconds, _DAY).astype(np.int64)
         days -= days.min(initial=0)
-        n_days = days.max(initial=0) + 1
-        keys = events.users[is_bought] * n_days + days
+        keys = events.users * (days.max(initial=0) + 1) + days
         _, rows = np.unique(keys, return_inverse=True)
-        return cls._of(ratings, rows, events.items[is_bought])
+        quantities = None
+        if ratings.implicit and events.values is not None:
+            quantities = events.values.at().astype(np.float64)
+        return cls._of(ratings, rows, events.items, quantities)
 
     @classmethod
     def _of(
-        cls, ratings: Ratings, rows: NDArray[Any], items: NDArray[np.int32]
+        cls,
+        ratings: Ratings,
+        rows: NDArray[Any],
+        items: NDArray[np.int32],
+        quantities: NDArray[Any] | None = None,
     ) -> Self:
         from scipy.sparse import coo_array
 
         shape = int(rows.max(initial=-1)) + 1, ratings.n_items
-        ones = np.ones(len(rows), np.int32)
-        matrix = coo_array((ones, (rows, items)), shape=shape).tocsr()
-        matrix.data[:] = 1  # an item that was bought twice counts once
+        if quantities is None:
+            quantities = np.ones(len(rows))
+        # Entries of a pair are added: what came back as a whole was not bought.
+        sums = coo_array((quantities, (rows, items)), shape=shape).tocsr()
+        sizes = coo_array((np.abs(quantities), (rows, items)), shape=shape).tocsr()
+        is_bought = sums > _ROUNDING * sizes
+        matrix = is_bought.astype(np.int32)  # an item that was bought twice counts once
         return cls(ratings, matrix, matrix.T.tocsr())
 
     @property

@@ -152,6 +152,20 @@ def test_returns_are_no_purchases():
     assert set(together(ratings, "user")["item"]) == {"tea", "jam"}
 
 
+def test_what_comes_back_on_the_same_day_was_not_bought():
+    frame = pl.DataFrame(
+        {
+            "user": ["ann"] * 6,
+            "item": ["tea", "jam", "rye", "rye", "rye", "rye"],
+            "quantity": [2.0, 1.0, 0.1, 0.2, -0.3, 0.0],
+            "time": ["2026-01-05 10:00"] * 4 + ["2026-01-05 18:00"] * 2,
+        }
+    )
+    ratings = Ratings.from_frame(frame, weight="quantity")
+    assert set(together(ratings)["item"]) == {"tea", "jam"}
+    assert set(together(ratings, "user")["item"]) == {"tea", "jam"}
+
+
 def test_doors_give_the_same_pairs(tmp_path):
     frame = grocery(500)
     frame.write_csv(tmp_path / "orders.csv")
