@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.auto import Purpose
+    from recsys.data.ratings import Ratings
+    from recsys.data.read_options import ReadOptions
     from recsys.evaluation import Evaluation, Split
     from recsys.evaluation.results import Gate
     from recsys.evaluation.splits import Repeats
     from recsys.recommender import Recommender
 
 _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a report
+_LEAST = 1e-30  # lowest propensity: 0 is none
 _MARK = "*"
 _METRICS = (
     "All metrics are computed and shown; --format csv or --json writes them for other "
@@ -118,6 +121,10 @@ class _Request:
         multiple=True,
         commas=True,
     )
+    propensity: str | None = cli.declared(
+        "COLUMN",
+        "Exposure to correct for: a column, or popularity:0.5.",
+    )
     positions: bool = cli.declared(
         "",
         "Predict each test event from the events before it.",
@@ -167,6 +174,7 @@ _evaluation_options = cli.bundle(
 
 def _run(request: _Request, *, at_least: int = 1) -> tuple[Evaluation, list[Gate]]:
     """Read, split, fit and measure, or load the results; return them and the conditions."""
+    from recsys.evaluation.propensity import SAMPLE_SIZE, corrected
     from recsys.evaluation.results import only, value_names
     from recsys.evaluation.saved import check_target
 
@@ -178,7 +186,9 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[Evaluation, list[Gate
     ns = request.n
     if stored is not None:
         ns = tuple(n for n in ns if n in stored.settings.ns) or stored.settings.ns
-    names = [name for *_, name in value_names(list(evaluation.METRICS.values()), ns)]
+    metrics = [*evaluation.METRICS.values()]
+    metrics += [*corrected(metrics), SAMPLE_SIZE]
+    names = [name for *_, name in value_names(metrics, ns)]
     gates = parsed_gates(request.fail_if, names, comparing=at_least > 1)
     result = stored or _measured(request, at_least, gates)
     _report_counts(result, request.splitting.method)
@@ -220,9 +230,10 @@ def _loaded(request: _Request) -> Evaluation | None:
 
 def _measured(request: _Request, at_least: int, gates: Sequence[Gate]) -> Evaluation:
     """Read, split, fit and measure, also by unusual metrics that conditions name."""
-    from recsys.evaluation.metrics import resolve_metrics
+    from recsys.evaluation.metrics import CORRECTED, resolve_metrics
 
-    kinds = {gate.name.partition("@")[0] for gate in gates}
+    kinds = {gate.name.partition("@")[0].removesuffix(CORRECTED) for gate in gates}
+    kinds &= evaluation.METRICS.keys()
     metrics = None
     if any(not evaluation.METRICS[kind].is_usual for kind in kinds):
         usual = {metric.name for metric in resolve_metrics(None)}
@@ -245,10 +256,36 @@ def _measured(request: _Request, at_least: int, gates: Sequence[Gate]) -> Evalua
             repeats=_repeats(request),
             by=request.by,
             by_user=request.by_user,
+            propensity=_propensity(request, splits),
             features=False,  # those of the options for reading, or none
             random_state=request.fitting.seed,
             on_step=lambda label, step: activity.step(step, f"Fitting {label}"),
         )
+
+
+def _propensity(
+    request: _Request, splits: list[Split] | dict[str, Split]
+) -> str | Ratings | None:
+    """Return the propensity; a column that the table of items lacks is one of the test rows."""
+    column = request.propensity
+    if column is None or column.startswith("popularity:"):
+        return column
+    from recsys.errors import DataError
+
+    first = splits[0] if isinstance(splits, list) else next(iter(splits.values()))
+    table = first.train.item_table
+    if table is not None and column in table.frame.columns:
+        return column
+    sources = [request.test] if request.test else [test for _, test in request.fold]
+    options = {**request.reader.options, "rating": column, "scale": (_LEAST, 1.0)}
+    for name in ("weight", "event", "event_weights", "half_life", "item_table"):
+        options.pop(name, None)
+    reader = cli.ReaderOptions(cast("ReadOptions", options))
+    try:
+        return inputs.load_ratings(sources or request.ratings, reader)
+    except DataError as error:
+        needed = "a column of probabilities in (0, 1], of the items or of the test rows"
+        raise CommandError(f"--propensity {column} needs {needed}. {error}") from None
 
 
 def _repeats(request: _Request) -> Repeats | None:
@@ -467,6 +504,8 @@ def _report_counts(found: Evaluation, method: str | None) -> None:
     if counts["known_pairs"]:
         pairs = counted(counts["known_pairs"], "test pair")
         note(f"{pairs} left out that the training part has (--repeats keep tests them)")
+    if found.remark is not None:
+        note(found.remark)
     if found.settings.positions:
         if counts["new_targets"]:
             missed = counted(counts["new_targets"], "position")
@@ -499,6 +538,7 @@ def _without_empty(frame: pl.DataFrame) -> pl.DataFrame:
 def _document(command: str, found: Evaluation) -> dict[str, Any]:
     """Return the results as JSON values."""
     from recsys import __version__
+    from recsys.evaluation.metrics import CORRECTED
     from recsys.evaluation.results import INTERVALS, TESTS, ranking
 
     kinds, first = set(found.metrics["kind"]), found.splits[0]
@@ -516,6 +556,11 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
                 "deviation": row["fold_deviation"],
                 "interval": [row["fold_low"], row["fold_high"]],
             }
+    for row in found.table.to_dicts() if found.remark else ():
+        for name in row:
+            if CORRECTED in name:
+                missing = {"value": None, "interval": None, "reason": found.remark}
+                values[row["model"]][name] = missing
     return {
         "command": command,
         "version": __version__,

@@ -20,6 +20,7 @@ from recsys.data.identity import fingerprint
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.errors import DataError, check_choice, check_whole
 from recsys.evaluation.metrics import (
+    CORRECTED,
     METRICS,
     Catalogue,
     Doubles,
@@ -33,9 +34,18 @@ from recsys.evaluation.metrics import (
     resolve_metrics,
 )
 from recsys.evaluation.positions import Positions
+from recsys.evaluation.propensity import (
+    SAMPLE_SIZE,
+    Propensity,
+    corrected,
+    corrected_values,
+    effective_sample_size,
+    inverse_propensities,
+)
 from recsys.evaluation.results import (
     Evaluation,
     Measurement,
+    claimed,
     fold_values,
     joined,
     summarize,
@@ -113,6 +123,7 @@ def evaluate(
     metrics: Sequence[MetricLike] | None = None,
     by: Sequence[str] = (),
     by_user: Sequence[str] = (),
+    propensity: Propensity | None = None,
     features: bool | Sequence[str] = True,
     resamples: int = 1000,
     confidence: float = 0.95,
@@ -166,6 +177,13 @@ def evaluate(
     by, by_user : sequence of str
         Columns of the table of items (or "popularity"), and of the table of users (or
         "activity"), by whose groups the metrics are listed in `Evaluation.slices`.
+    propensity : str, Ratings or frame, optional
+        Probability that a relevant test item was seen: ``"popularity:0.5"`` (that power of the
+        number of training ratings, relative to the most popular item), a column of the table of
+        items, or probabilities of pairs: `Ratings`, or a frame with the columns user, item and
+        propensity. Adds ndcg_ips and others, as if all items had been shown equally often (see
+        `recsys.evaluation.propensity`), and effective_sample_size, below 50 of which they have no
+        value (see `Evaluation.remark`).
     features : bool or sequence of str
         Whether models that can use the tables of items and users of the training part, or the
         columns to use, as in `Recommender.fit`.
@@ -213,8 +231,10 @@ def evaluate(
     measured = resolve_metrics(metrics)
     if positions:
         _check_positions(measured, candidates)
-        if by or by_user:
-            raise DataError("Groups are of users' lists; leave out positions.")
+        if by or by_user or propensity is not None:
+            raise DataError(
+                "Groups and propensities are of users' lists; leave out positions."
+            )
     elif repeats is not None:
         raise DataError(
             "repeats needs positions=True; otherwise the split says what is left out."
@@ -232,6 +252,7 @@ def evaluate(
         random_state=random_state,
         diversity=diversity,
         positions=positions,
+        propensity=None if propensity is None else _described(propensity),
     )
     ages = candidates is None and not positions and METRICS["ndcg"] in measured
     of_first_cut: dict[str, tuple[Model, RankingTask]] = {}
@@ -267,6 +288,11 @@ def evaluate(
                     task, info = prepare_positions(featured, settings, repeats, fitted)
                 else:
                     task, info = _prepare(featured, settings, measured, as_is=as_is)
+                if propensity is not None:
+                    seen = inverse_propensities(
+                        propensity, task.split.train, task.relevant
+                    )
+                    task = replace(task, inverse=seen)
                 if not prepared:
                     infos.append(info)
                 mark = mark or fingerprint(*fold_split.parts)
@@ -286,20 +312,37 @@ def evaluate(
         raise DataError("split must hold at least one Split; got none.")
     if infos[0].method in COLD:  # these splits test new users or items
         settings = replace(settings, new="keep")
+    if propensity is not None:
+        measured = (*measured, *corrected(measured), SAMPLE_SIZE)
     of_folds = {
-        label: joined(measurements, weighted=positions)
+        label: claimed(joined(measurements, weighted=positions))
         for label, measurements in runs.items()
     }
     pairs = {
         label: [run.stale for run in measurements]
         for label, measurements in runs.items()
     }
+    frames = summarize(of_folds, measured, settings)
+    # Without a value, a corrected metric has no row.
+    kinds = {*frames["metrics"]["kind"]}
+    described = [
+        metric
+        for metric in measured
+        if metric.name in kinds or not metric.name.endswith(CORRECTED)
+    ]
     return Evaluation(
-        **summarize(of_folds, measured, settings),
-        folds=fold_values(runs, measured, settings),
+        **frames,
+        folds=fold_values(
+            {
+                label: [claimed(run) for run in of_model]
+                for label, of_model in runs.items()
+            },
+            measured,
+            settings,
+        ),
         staleness=stale_values(pairs, infos, settings),
         steps={label: run.steps for label, run in of_folds.items()},
-        measured={metric.name: metric for metric in measured},
+        measured={metric.name: metric for metric in described},
         settings=settings,
         splits=tuple(infos),
         counts={
@@ -309,6 +352,11 @@ def evaluate(
         parameters={label: run.parameters for label, run in of_folds.items()},
         timed=tuple(label for label, run in of_folds.items() if run.timed),
     )
+
+
+def _described(propensity: Propensity) -> str:
+    """Return the propensity as text, for the settings of an evaluation."""
+    return propensity if isinstance(propensity, str) else "of pairs"
 
 
 def _check_positions(metrics: Sequence[Metric], candidates: int | None) -> None:
@@ -371,6 +419,7 @@ class RankingTask:
     diversity: float = 0.0
     random_state: int = 0
     positions: Positions | None = None
+    inverse: Ratings | None = None  # 1 / propensity of the relevant test ratings
 
     @classmethod
     def of(
@@ -859,6 +908,13 @@ def _measure(
         by_list, overall = measure_lists(lists, task, ns, metrics)
         for name, values in by_list.items():
             columns[name] = task.of_users(values)
+        if task.inverse is not None:
+            variants = corrected(metrics)
+            by_user = corrected_values(lists, task.users, task.inverse, ns, variants)
+            for name, values in by_user.items():
+                columns[name] = task.of_users(values)
+            weights = task.inverse.values.astype(np.float64)
+            overall[SAMPLE_SIZE.name] = effective_sample_size(weights)
         if groups:
             slices = _sliced(groups, lists, task, ns, metrics, by_list)
     users = np.flatnonzero(columns["ratings"])

@@ -38,6 +38,9 @@ Lists = NDArray[np.int32]
 RANK = 32
 """Rank of the approximation of the binary matrix of ratings that defines item similarity."""
 
+CORRECTED = "_ips"
+"""Suffix of metrics that are corrected for exposure (see `recsys.evaluation.propensity`)."""
+
 _TOL = 1e-3  # residual of its singular vectors; smaller ones change no printed digit
 
 
@@ -103,10 +106,12 @@ class Metric:
         return self.function(*by_place, **by_name)
 
     @property
-    def scope(self) -> Literal["ratings", "catalogue", "user"]:
-        """Scope of the metric: ratings, all recommendations together, or single users."""
+    def scope(self) -> Literal["ratings", "exposure", "catalogue", "user"]:
+        """Scope of the metric: ratings, the test items, all recommendations, or single users."""
         if "predicted" in self.needs:
             return "ratings"
+        if "inverse_propensities" in self.needs:
+            return "exposure"
         return "user" if self.influence is None else "catalogue"
 
     @property
@@ -117,7 +122,8 @@ class Metric:
     @property
     def is_sliced(self) -> bool:
         """True if the metric is of the list and the relevant items of a user alone."""
-        return self.scope == "user" and not self.uses_catalogue
+        is_plain = not self.name.endswith(CORRECTED)
+        return is_plain and self.scope == "user" and not self.uses_catalogue
 
     @property
     def uses_grades(self) -> bool:

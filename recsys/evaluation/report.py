@@ -123,10 +123,11 @@ def html_report(
 def _curves(found: Evaluation) -> dict[str, Any]:
     """Return the points of the charts by name."""
     models = found.table["model"].to_list()
+    of_lists = found.metrics.drop_nulls("n")
     lengths: dict[str, Curves] = {
-        kind: {model: [] for model in models} for kind in found.measured
+        kind: {model: [] for model in models} for kind in of_lists["kind"]
     }
-    for row in found.metrics.sort("n").to_dicts():
+    for row in of_lists.sort("n").to_dicts():
         point = (row["n"], row["value"], row["low"], row["high"])
         lengths[row["kind"]][row["model"]].append(point)
     residuals: Curves = {}

@@ -19,7 +19,8 @@ import polars as pl
 import recsys
 from recsys.errors import DataError
 from recsys.evaluation.latex import latex_table
-from recsys.evaluation.metrics import Metric
+from recsys.evaluation.metrics import CORRECTED, Metric
+from recsys.evaluation.propensity import LEAST, SAMPLE_SIZE, WEIGHT, too_small
 from recsys.evaluation.saved import (
     EvaluationDocument,
     MetricFacts,
@@ -174,6 +175,15 @@ def joined(runs: Sequence[Measurement], *, weighted: bool = False) -> Measuremen
     )
 
 
+def claimed(run: Measurement) -> Measurement:
+    """Leave out corrected metrics of a few effective test items."""
+    size = run.overall.get(SAMPLE_SIZE.name, LEAST)
+    if size >= LEAST:
+        return run
+    is_corrected = [name for name in run.values.columns if f"{CORRECTED}@" in name]
+    return replace(run, values=run.values.drop(is_corrected))
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Result of `evaluate`.
@@ -250,6 +260,13 @@ class Evaluation:
     def worded(self, sentence: str) -> str:
         """Return a sentence on ratings, which are interactions if the data have no values."""
         return worded(sentence, implicit=self.splits[0].implicit)
+
+    @property
+    def remark(self) -> str | None:
+        """Reason why metrics corrected for exposure have no value, if they have none."""
+        sizes = self.metrics.filter(metric=SAMPLE_SIZE.name)["value"]
+        smallest = sizes.min() if len(sizes) else LEAST
+        return too_small(smallest) if smallest < LEAST else None
 
     def __repr__(self) -> str:
         tested = self.worded(counted(self.counts["test_ratings"], "test rating"))
@@ -450,10 +467,9 @@ def value_names(
     metrics: Sequence[Metric], ns: Sequence[int]
 ) -> list[tuple[Metric, int | None, str]]:
     """Return metric, N and name of each value, with rating metrics first."""
-    ratings = [(m, None, m.name) for m in metrics if m.scope == "ratings"]
-    return ratings + [
-        (m, n, f"{m.name}@{n}") for m in metrics if m.scope != "ratings" for n in ns
-    ]
+    of_lists = [m for m in metrics if m.scope in ("catalogue", "user")]
+    others = [(m, None, m.name) for m in metrics if m not in of_lists]
+    return others + [(m, n, f"{m.name}@{n}") for m in of_lists for n in ns]
 
 
 def summarize(
@@ -486,10 +502,12 @@ def summarize(
     measured = []
     for (model, run), (metric, n, name) in product(runs.items(), named_values):
         low = high = None
-        users = run.values[name].count() if n else run.values.height
+        users = run.values.height
+        if name in run.values.columns:
+            users = run.values[name].count()
         if name in run.overall:
             value = run.overall[name]
-            if settings.resamples and users > 1:
+            if settings.resamples and users > 1 and n:
                 influence = run.values[name].drop_nulls().to_numpy()
                 ends = jackknife(value, influence, settings.confidence)
                 # Coverage and gini are in [0, 1]; normal quantiles may not be.
@@ -515,7 +533,8 @@ def summarize(
         row["users"] = int((run.values["relevant"] > 0).sum())
         table.append(row)
         # Metrics of all lists together have no values for each user.
-        frames.append(run.values.drop(run.overall).select(label, pl.all()))
+        values = run.values.drop(run.overall, strict=False)
+        frames.append(values.select(label, pl.all()))
         if run.residuals is not None:
             bins.append(run.residuals.select(label, pl.all()))
     no_bins = pl.DataFrame(schema={"model": pl.String, **_BINS})
@@ -548,7 +567,11 @@ def _ratio(
         return None
     above = values[column].to_numpy().astype(np.float64)
     if metric.scope == "user":
-        weights = values["relevant"].to_numpy() if by_position else None
+        weights = None
+        if by_position:
+            weights = values["relevant"].to_numpy()
+        elif metric.name.endswith(CORRECTED):
+            weights = values[WEIGHT].to_numpy()
         return Ratio.mean(above, weights)
     below = values[ratings].to_numpy().astype(np.float64)
     # rmse = sqrt(sum of squared errors / number of ratings)

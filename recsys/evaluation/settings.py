@@ -21,6 +21,7 @@ class Settings:
     random_state: int = 0
     diversity: float = 0.0
     positions: bool = False
+    propensity: str | None = None
 
     def __post_init__(self) -> None:
         if not self.ns:
