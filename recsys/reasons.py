@@ -20,8 +20,8 @@ _NOTHING = 1e-3  # share that is rounding
 _LEAST = 0.1  # share of the score below which reasons are summed
 # Nobody likes an item because it is in stock, or for what it costs.
 _OF_THE_SHOP = re.compile(
-    r"price|preis|cost|kosten|stock|lager|bestand|invent|availab|verf[uü]g|discount"
-    r"|rabatt|margin|marge",
+    r"price|preis|cost(?!um)|kosten|stock(?!ing)|lager|bestand(?!teil)|inventory|availab"
+    r"|verf[uü]g|discount|rabatt|margin|marge",
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"(?:user: )?(.*?)(?: [=~] | near |$)")
