@@ -637,6 +637,7 @@ class Recommender:
     ) -> tuple[pl.Series, Iterator[TopN], Mask | None]:
         """Return the ids of users, blocks of their lists, and which items are new."""
         check_choice("cold_start", options.cold_start, ("error", "popular"))
+        check_choice("fill", options.fill, ("none", "popular"))
         return prepare_lists(
             self.model,
             self.ratings,
@@ -644,7 +645,7 @@ class Recommender:
             n,
             options,
             self._new,
-            self._popular_for(options),
+            lambda: self._popular,
             self._listed,
         )
 
@@ -752,6 +753,7 @@ class Recommender:
         indices: Indices | None = None,
     ) -> Iterator[TopN]:
         """Return blocks of the items similar to items of some indices, or to texts."""
+        check_choice("fill", options.fill, ("none", "popular"))
         # Each item is most similar to itself.
         itself = CsrPairs.diagonal(self.ratings.n_items)
         return similar_lists(
@@ -763,7 +765,7 @@ class Recommender:
             self.ratings,
             options,
             self._new,
-            self._popular_for(options),
+            lambda: self._popular,
             self._listed,
             None if indices is None else itself,
         )
@@ -901,12 +903,6 @@ class Recommender:
         seen_pairs = CsrPairs(self.ratings.indptr, self.ratings.indices)
         ties = Ties(self.ratings.items.hashes)
         return KnownUsers(self.model, seen_pairs, allowed, ties)
-
-    def _popular_for(self, options: ListOptions) -> Popular | None:
-        """Return the most popular items if the options may need them."""
-        check_choice("fill", options.fill, ("none", "popular"))
-        needs_none = options.cold_start == "error" and options.fill == "none"
-        return None if needs_none else self._popular
 
     @cached_property
     def _popular(self) -> Popular:

@@ -45,14 +45,14 @@ def prepare_lists(
     n: int,
     options: ListOptions,
     new: Mask | None,
-    popular: Popular | None,
+    popular: Callable[[], Popular],
     listed_items: Mask | None,
 ) -> tuple[pl.Series, Iterator[TopN], Mask | None]:
     """Return the ids of users, blocks of their best items, and which items are new.
 
     `new` marks the items without ratings, if there are any. Lists have only `listed_items`, by
-    default all. Unknown users get the items of `popular`, or raise an error; it also completes
-    lists. It may be None if the options need neither.
+    default all. Users without any data get the items of `popular`, which also completes lists;
+    unknown users get them or raise an error.
     """
     indices, labels, unknown = _queried(
         ratings.users, users, only_known=options.cold_start == "error"
@@ -73,18 +73,19 @@ def prepare_lists(
         exclude = with_blocked(exclude, pairs, ratings, unknown)
     allowed = candidate_mask(ratings, block, options, new, listed_items)
     ties = Ties(ratings.items.hashes)
+    without_data = _users_without_data(model, ratings, indices)
     everyone = None
-    if popular is not None and len(indices):
-        everyone = popular._with(n_users=int(indices.max()) + 1)
+    if len(without_data) or (options.fill == "popular" and len(indices)):
+        everyone = popular()._with(n_users=int(indices.max()) + 1)
 
     def search_by(scorer: Scorer, among: Mask | None) -> Search:
         return partial(top_n, scorer, exclude=exclude, allowed=among, ties=ties)
 
     def search_among(among: Mask | None) -> Search:
         search = search_by(model, among)
-        if everyone is None or everyone.n_users <= model.n_users:
+        if everyone is None or not len(without_data):
             return search
-        return with_unknown_users(search, search_by(everyone, among), model.n_users)
+        return with_others(search, search_by(everyone, among), without_data)
 
     fill = None
     if everyone is not None and options.fill == "popular":
@@ -139,7 +140,7 @@ def similar_lists(
     ratings: Ratings,
     options: ListOptions,
     new: Mask | None,
-    popular: Popular | None,
+    popular: Callable[[], Popular],
     listed_items: Mask | None,
     exclude: CsrPairs | None = None,
 ) -> Iterator[TopN]:
@@ -165,8 +166,8 @@ def similar_lists(
         return partial(top_n, scorer, exclude=exclude, allowed=among, ties=ties)
 
     fill = None
-    if popular is not None and options.fill == "popular" and len(queries):
-        everyone = popular._with(n_users=int(queries.max()) + 1)
+    if options.fill == "popular" and len(queries):
+        everyone = popular()._with(n_users=int(queries.max()) + 1)
         fill = search_by(everyone, allowed)
     searches = _Searches(partial(search_by, scorer), fill, allowed)
     return searches.blocks(queries, labels, n, model, ratings, options, new)
@@ -213,21 +214,36 @@ def _labels_of(ids: Ids, queries: IdsLike, indices: Indices) -> pl.Series:
     return labels.scatter(unknown, typed)
 
 
-def with_unknown_users(known: Search, unknown: Search, n_known: int) -> Search:
-    """Return a search that is `unknown` for users of index `n_known` and above, else `known`."""
+def _users_without_data(model: Model, ratings: Ratings, users: Indices) -> Indices:
+    """Return the users who are unknown, or whose scores would all be zero.
 
-    def search(users: Indices, n: int) -> Iterator[TopN]:
+    A model that predicts ratings has the quality of the items for users without any.
+    """
+    is_unknown = users >= model.n_users
+    if not model.predicts_ratings and ratings.user_features is None:
+        rows = users[~is_unknown]
+        is_unknown[~is_unknown] = ratings.indptr[rows] == ratings.indptr[rows + 1]
+    return users[is_unknown]
+
+
+def with_others(search: Search, of_others: Search, others: Indices) -> Search:
+    """Return a search that is `of_others` for some users."""
+
+    def joined(users: Indices, n: int) -> Iterator[TopN]:
         block_size = max(1, _RESULTS // n)
         for part in kernels.pieces(len(users), block_size):
-            is_known = users[part] < n_known
+            is_other = np.isin(users[part], others)
             parts: list[TopN] = []
-            for is_searched, search_some in ((is_known, known), (~is_known, unknown)):
+            for is_searched, search_some in (
+                (~is_other, search),
+                (is_other, of_others),
+            ):
                 rows = part.start + np.flatnonzero(is_searched)
                 tops = search_some(users[rows], n)
                 parts += [top.with_rows(rows[top.rows]) for top in tops]
             yield TopN.joined(parts).by_row()
 
-    return search
+    return joined
 
 
 @dataclass(frozen=True, slots=True)

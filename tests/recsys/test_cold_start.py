@@ -3,12 +3,14 @@
 from functools import partial
 
 import numpy as np
+import polars as pl
 import pytest
 
+from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Popular
-from recsys.ranking.rerank import with_unknown_users
+from recsys.ranking.rerank import with_others
 from recsys.ranking.topn import CsrPairs, TopN, top_n
 
 N_USERS, N_ITEMS = 5, 60
@@ -49,7 +51,7 @@ def test_known_users_get_what_the_model_gives(factors, popular, results, monkeyp
     monkeypatch.setattr("recsys.ranking.rerank._RESULTS", results)
     users = np.array([N_USERS, 3, N_USERS + 1, 1])
     of_unknown = search_by(popular._with(n_users=N_USERS + 2))
-    search = with_unknown_users(search_by(factors), of_unknown, N_USERS)
+    search = with_others(search_by(factors), of_unknown, users[[0, 2]])
     among_new = entries(search(users, 7))
     assert [row for row, *_ in among_new] == sorted(row for row, *_ in among_new)
     for row in (1, 3):
@@ -63,12 +65,33 @@ def test_unknown_users_get_popular_items_that_are_allowed(factors, popular):
     """All items are rated by N_USERS."""
     indptr = np.array([0] * (N_USERS + 2) + [2])
     blocked = CsrPairs(indptr, np.array([0, 2], np.int32))
-    search = with_unknown_users(
+    unknown = np.array([N_USERS, N_USERS + 1])
+    search = with_others(
         search_by(factors, exclude=blocked),
         search_by(popular._with(n_users=N_USERS + 2), exclude=blocked),
-        N_USERS,
+        unknown,
     )
-    found = entries(search(np.array([N_USERS, N_USERS + 1]), 7))
+    found = entries(search(unknown, 7))
     assert [item for row, item, *_ in found if not row] == list(range(7))
     assert [item for row, item, *_ in found if row] == [1, *range(3, 9)]
     assert {score for *_, score in found} == {N_USERS}
+
+
+@pytest.mark.parametrize("name", ["spectral", "ials", "ease", "next", "popular"])
+def test_users_without_any_data_get_popular_items(name):
+    """Their scores are zero, so that the order of the items would be random."""
+    rng = np.random.default_rng(1)
+    users = np.repeat(np.arange(40), 6)
+    frame = pl.DataFrame(
+        {
+            "user": users,
+            "item": [f"i{n}" for n in rng.zipf(1.5, len(users)) % 30],
+            "timestamp": np.arange(len(users)),
+        }
+    )
+    recommender = Recommender(name).fit(Ratings.from_frame(frame))
+    counts = recommender.ratings.counts("item")
+    lists = recommender.recommend(history=[], n=5)
+    listed = recommender.ratings.items.index(lists["item"])
+    assert counts[listed].tolist() == sorted(counts, reverse=True)[:5]
+    assert lists["score"].to_list() == counts[listed].tolist()
