@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.data.read_options import ReadOptions
     from recsys.evaluation import Evaluation, Split
-    from recsys.evaluation.results import Gate
+    from recsys.evaluation.gates import Gate
     from recsys.evaluation.splits import Repeats
     from recsys.recommender import Recommender
 
@@ -142,7 +142,8 @@ class _Request:
     )
     fail_if: tuple[str, ...] = cli.declared(
         "CONDITION",
-        'Condition for exit code 1: "METRIC < X", or in `compare` "METRIC worse"; repeatable.',
+        'Condition for exit code 1: "METRIC < X", or in `compare` "METRIC worse"; of a group: '
+        '"METRIC[COLUMN=GROUP] worse"; repeatable.',
         multiple=True,
     )
     splitting: SplitOptions
@@ -213,9 +214,11 @@ def _loaded(request: _Request) -> Evaluation | None:
     UsageError
         If an option would need a measurement.
     """
+    from recsys.evaluation.results import combined
     from recsys.evaluation.saved import is_evaluation
 
-    if len(request.ratings) != 1 or not is_evaluation(request.ratings[0]):
+    sources = [*dict.fromkeys(request.ratings)]
+    if not sources or not all(is_evaluation(source) for source in sources):
         return None
     fitting = cli.given_in(request.fitting)
     fitting.pop("--model", None)  # the models are those of the request
@@ -223,22 +226,26 @@ def _loaded(request: _Request) -> Evaluation | None:
     for option in {**cli.given_in(request), **splitting, **fitting}:
         if option not in ("-n", "--report", "--per-user", "--fail-if"):
             raise click.UsageError(
-                f"{request.ratings[0]} has saved results; leave out {option}."
+                f"{sources[0]} has saved results; leave out {option}."
             )
-    return evaluation.Evaluation.load(request.ratings[0])
+    loaded = {source: evaluation.Evaluation.load(source) for source in sources}
+    return combined(loaded)
 
 
 def _measured(request: _Request, at_least: int, gates: Sequence[Gate]) -> Evaluation:
     """Read, split, fit and measure, also by unusual metrics that conditions name."""
+    from recsys.evaluation.gates import with_groups
     from recsys.evaluation.metrics import CORRECTED, resolve_metrics
 
-    kinds = {gate.name.partition("@")[0].removesuffix(CORRECTED) for gate in gates}
+    kinds = {gate.metric.partition("@")[0].removesuffix(CORRECTED) for gate in gates}
     kinds &= evaluation.METRICS.keys()
     metrics = None
     if any(not evaluation.METRICS[kind].is_usual for kind in kinds):
         usual = {metric.name for metric in resolve_metrics(None)}
         metrics = sorted(usual | kinds)
     models, splits = _prepared(request, at_least)
+    first = next(iter(splits.values() if isinstance(splits, dict) else splits))
+    by, by_user = with_groups(gates, first.train, request.by, request.by_user)
     ns = request.n
     if request.report is not None:  # its curves also show shorter lists
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
@@ -254,8 +261,8 @@ def _measured(request: _Request, at_least: int, gates: Sequence[Gate]) -> Evalua
             diversity=request.diversity,
             positions=request.positions,
             repeats=_repeats(request),
-            by=request.by,
-            by_user=request.by_user,
+            by=by,
+            by_user=by_user,
             propensity=_propensity(request, splits),
             features=False,  # those of the options for reading, or none
             random_state=request.fitting.seed,
@@ -902,10 +909,9 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         for source, label in zip(saved, labels, strict=False):
             if record(source, result, label, shown(request.test or "")):
                 note(f"the metrics are kept in {Path(source) / 'metrics.json'}")
-    judged = labels[: len(saved)] or labels
-    report_verdicts(
-        [verdict for gate in gates for verdict in gate.verdicts(result, judged)]
-    )
+    from recsys.evaluation.gates import verdicts
+
+    report_verdicts(verdicts(gates, result, labels[: len(saved)] or labels))
 
 
 def _write(result: Evaluation, output: Output, command: str) -> None:
@@ -971,6 +977,6 @@ def compare(
     _write(result, output, "compare")
     # The first model is the one that the others must not be worse than.
     challengers = result.table["model"].to_list()[1:]
-    report_verdicts(
-        [verdict for gate in gates for verdict in gate.verdicts(result, challengers)]
-    )
+    from recsys.evaluation.gates import verdicts
+
+    report_verdicts(verdicts(gates, result, challengers))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.database import Address
-    from recsys.evaluation.results import Gate, Verdict
+    from recsys.evaluation.gates import Gate, Verdict
     from recsys.known_users import ListColumns
     from recsys.models.base import Step
     from recsys.table_writer import IfExists, TableWriter
@@ -517,7 +517,7 @@ def parsed_gates(
         If a condition is invalid, or needs a comparison of two models.
     """
     from recsys.errors import DataError
-    from recsys.evaluation.results import Gate
+    from recsys.evaluation.gates import Gate
 
     try:
         gates = [Gate.parse(text, names) for text in conditions]

@@ -84,7 +84,9 @@ def list_(directory: str, output: Output) -> None:
     versions = list_versions(directory)
     rows = versions.to_dicts()
     names = versions.columns
-    metrics = [name for name in names if name.partition("@")[0] in _METRICS]
+    metrics = [
+        name for name in names if name.partition("@")[0] in _METRICS and "[" not in name
+    ]
     columns = [*_SHOWN, *metrics]
     if versions["tag"].count():
         columns.append("tag")
@@ -153,6 +155,15 @@ def monitor(
         'Condition for exit code 1 on a row of the table: "NAME > X" (or <, <=, >=); repeatable.',
         multiple=True,
     ),
+    by: tuple[str, ...] = cli.declared(
+        "COLUMN",
+        "Groups of items: a column, or popularity.",
+        multiple=True,
+        commas=True,
+    ),
+    by_user: tuple[str, ...] = cli.declared(
+        "COLUMN", "Groups of users: a column, or activity.", multiple=True, commas=True
+    ),
     seed: int = cli.declared(
         "N", "Random seed.", default=0, type=click.IntRange(min=0)
     ),
@@ -166,6 +177,7 @@ def monitor(
     the last `recsys evaluate MODEL`. JSON also has the shares of the groups that define the drift.
     RATINGS are read as for the model.
     """
+    from recsys.evaluation.gates import with_groups
     from recsys.provenance import without_weights
     from recsys.saving.versions import measured
 
@@ -176,6 +188,7 @@ def monitor(
     reading = without_weights(loaded.provenance.reading)
     like = reading | {"implicit": loaded.ratings.implicit}
     new = inputs.load_ratings(ratings, reader, like).as_interactions()
+    groups = with_groups(gates, loaded.ratings, by, by_user)
     # The last measurement is the reference.
     before = next(reversed(measured(model)), None)
     reference = {}
@@ -183,7 +196,13 @@ def monitor(
         reference = {name: value for name, (value, *_) in before.metrics.items()}
     with Activity("Measuring"):
         result = evaluation.monitor(
-            loaded, new, n, reference=reference, random_state=seed
+            loaded,
+            new,
+            n,
+            reference=reference,
+            by=groups[0],
+            by_user=groups[1],
+            random_state=seed,
         )
     if report is not None:
         if result.evaluation is None:

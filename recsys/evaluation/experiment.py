@@ -259,6 +259,8 @@ def evaluate(
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
     infos: list[SplitInfo] = []
     mark = ""
+    first_label = next(iter(labelled))
+    groups: list[Grouping] = []
     for fold in folds:
         # Models often share a split, which is then prepared once.
         prepared: dict[tuple[int, int], RankingTask] = {}
@@ -298,8 +300,12 @@ def evaluate(
                 mark = mark or fingerprint(*fold_split.parts)
                 prepared[key] = task
             listen = None if on_step is None else partial(on_step, label)
-            groups = groupings(task.split.train, by, by_user)
-            run, last = _measure(model, task, settings.ns, measured, listen, groups)
+            train = task.split.train
+            # All models have the groups of the first one, so that tests are paired.
+            if label == first_label:
+                groups = groupings(train, by, by_user, groups)
+            aligned = [group.aligned(train.axis(group.side).ids) for group in groups]
+            run, last = _measure(model, task, settings.ns, measured, listen, aligned)
             if label in of_first_cut:
                 stale = _stale(*of_first_cut[label], task, settings.ns)
                 stale = stale.join(run.values, on="user", suffix=" refit")

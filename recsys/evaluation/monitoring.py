@@ -20,6 +20,7 @@ from recsys.drift import Stability, latest, popularity_stability, rating_stabili
 from recsys.errors import DataError
 from recsys.evaluation.experiment import evaluate
 from recsys.evaluation.results import Evaluation, verdict
+from recsys.evaluation.slices import SLICE_NAME, groupings
 from recsys.evaluation.split_files import shared_test, unknown_and_known
 from recsys.evaluation.statistics import Ratio, bootstrap, percentiles, shuffled_groups
 from recsys.messages import shortened, worded
@@ -100,6 +101,8 @@ def monitor(
     n: int | Sequence[int] = 10,
     *,
     reference: Mapping[str, float] | None = None,
+    by: Sequence[str] = (),
+    by_user: Sequence[str] = (),
     resamples: int = 1000,
     confidence: float = 0.95,
     random_state: int = 0,
@@ -119,7 +122,10 @@ def monitor(
     n : int or sequence of int
         Lengths of the recommendations.
     reference : mapping of str to float, optional
-        Earlier values of metrics by name, such as "ndcg@10".
+        Earlier values of metrics by name, such as "ndcg@10" or "ndcg@10[age=under 25]".
+    by, by_user : sequence of str
+        Columns of the tables of the model by whose groups of items and users the ranking metrics
+        are listed, too, as in `evaluate`.
     resamples, confidence, random_state
         As in `evaluate`.
 
@@ -177,6 +183,7 @@ def monitor(
         }
     )
     label = recommender.model.name
+    groupings(train, by, by_user)  # a column that a table lacks is an error
     result = None
     with suppress(DataError):  # no usable test rating
         splits = shared_test({label: train}, new).splits
@@ -184,6 +191,8 @@ def monitor(
             {label: recommender},
             splits,
             n,
+            by=by,
+            by_user=by_user,
             resamples=resamples,
             confidence=confidence,
             random_state=random_state,
@@ -192,16 +201,18 @@ def monitor(
         # An error can be compared with the training error even without earlier values.
         before = {"rmse": recommender.training.get("train_rmse")}
         before |= dict(reference or {})
-        for row in result.metrics.to_dicts():
-            if row["kind"] in _METRICS:
-                metric = {
-                    "name": row["metric"],
-                    "reference": before.get(row["metric"]),
-                    "description": _METRICS[row["kind"]],
-                }
-                rows.append(
-                    metric | {end: row[end] for end in ("value", "low", "high")}
-                )
+        columns = ["name", "metric", "value", "low", "high"]
+        measured = [
+            result.metrics.with_columns(name="metric"),
+            result.slices.with_columns(SLICE_NAME),
+        ]
+        for frame in measured:
+            for name, metric, *values in frame.select(columns).iter_rows():
+                kind = metric.partition("@")[0]
+                if kind in _METRICS:
+                    row: _Row = dict(zip(columns[2:], values, strict=True))
+                    row |= {"name": name, "reference": before.get(name)}
+                    rows.append(row | {"description": _METRICS[kind]})
     for row in rows:
         row["description"] = worded(str(row["description"]), implicit=train.implicit)
     return Monitoring(pl.DataFrame(rows, _SCHEMA), drift, result)

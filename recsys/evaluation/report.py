@@ -173,11 +173,27 @@ def _curves(found: Evaluation) -> dict[str, Any]:
     for row in found.staleness.filter(n=longest).drop_nulls().to_dicts():
         point = (row["fold"] - 1, row["loss"], row["low"], row["high"])
         stale[row["model"]].append(point)
+    of_groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    exposure: dict[str, list[tuple[str, float, float, str]]] = {}
+    names = found.slices["metric"].unique(maintain_order=True).to_list()
+    shown = f"ndcg@{longest}" if f"ndcg@{longest}" in names else next(iter(names), "")
+    for row in found.slices.filter(metric=shown).to_dicts():
+        by, group = row["by"], row["group"]
+        of_column = of_groups.setdefault(f"{shown} by {by}", {})
+        of_column.setdefault(group, []).append(row)
+        if row["exposure"] is not None:
+            spot = (group, row["relevance"], row["exposure"], row["model"])
+            exposure.setdefault(by, []).append(spot)
     return {
         "in_time": in_time,
+        "groups": {
+            heading: [(name, row) for name, rows in groups.items() for row in rows]
+            for heading, groups in of_groups.items()
+        },
+        "exposure": exposure,
         "stale": stale,
         "against": {
-            kind: [(model, x, best[model]) for model, x in of_kind.items()]
+            kind: [(model, x, best[model], model) for model, x in of_kind.items()]
             for kind, of_kind in ends.items()
             if best or not of_kind
         },

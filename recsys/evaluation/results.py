@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import operator
-import re
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import chain, combinations, product
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -28,7 +24,7 @@ from recsys.evaluation.saved import (
     save_evaluation,
 )
 from recsys.evaluation.settings import Settings, SplitInfo
-from recsys.evaluation.slices import SLICES, pooled, summarized
+from recsys.evaluation.slices import GROUP_VALUES, SLICES, pooled, summarized
 from recsys.evaluation.staleness import STALENESS, refit_periods
 from recsys.evaluation.statistics import (
     Ratio,
@@ -38,7 +34,7 @@ from recsys.evaluation.statistics import (
     percentiles,
     sign_flip,
 )
-from recsys.messages import close_matches, counted, worded
+from recsys.messages import counted, worded
 from recsys.models.base import Step
 
 INTERVALS = (
@@ -97,16 +93,13 @@ _FRAMES: dict[str, dict[str, Any]] = {
     "metrics": _MEASURED,
     "comparisons": _COMPARED,
     "per_user": _LABEL,
+    "per_group": GROUP_VALUES,
     "residuals": _LABEL | _BINS,
     "folds": _OF_FOLDS,
     "slices": SLICES,
     "staleness": STALENESS,
 }
 """Frames of an `Evaluation`, with the columns that all have."""
-_SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_FORM = re.compile(
-    r"\s*(?P<name>[^\s<>=]+)\s*(?:(?P<sign>[<>]=?)\s*(?P<bound>\S+)|worse)\s*"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +202,9 @@ class Evaluation:
         One row per model and user with test ratings: model, user, relevant and ratings (numbers of
         test items), squared_error and absolute_error (sums), and the metrics, null for users
         without a value. Over several folds, numbers and sums are added, and metrics are averaged.
+    per_group : polars DataFrame
+        One row per model, group and user with a value in it: model, side, by, group, user, the
+        metrics of lists, exposure and relevance.
     residuals : polars DataFrame
         Histogram of predicted minus actual ratings: model, low, high, count.
     folds : polars DataFrame
@@ -244,6 +240,7 @@ class Evaluation:
     metrics: pl.DataFrame
     comparisons: pl.DataFrame
     per_user: pl.DataFrame
+    per_group: pl.DataFrame
     residuals: pl.DataFrame
     folds: pl.DataFrame
     slices: pl.DataFrame
@@ -484,21 +481,19 @@ def summarize(
     ]
     named_values = value_names(computable, settings.ns)
     names_of_lists = [name for metric, _, name in named_values if metric.is_sliced]
-    sliced = {
-        model: run.slices for model, run in runs.items() if run.slices is not None
-    }
-    ratios: dict[tuple[str, str], Ratio] = {}
-    for (model, run), (metric, _, name) in product(runs.items(), named_values):
-        ratio = _ratio(run.values, metric, name, by_position=settings.positions)
-        if ratio is not None:
-            ratios[model, name] = ratio
-    replicates: dict[tuple[str, str], Any] = {}
-    if settings.resamples and ratios and len(next(iter(ratios.values())).above) > 1:
-        # In one call: the samples are the same, so that differences are paired.
-        sampled = bootstrap(
-            list(ratios.values()), settings.resamples, settings.random_state
-        )
-        replicates = dict(zip(ratios, sampled.T, strict=True))
+    values = {model: run.values for model, run in runs.items()}
+    ratios, replicates = _sampled(values, named_values, settings)
+    per_group = pl.concat(
+        [
+            pl.DataFrame(schema=GROUP_VALUES),
+            *(
+                run.slices.select(pl.lit(model).alias("model"), pl.all())
+                for model, run in runs.items()
+                if run.slices is not None
+            ),
+        ],
+        how="diagonal",
+    )
     measured = []
     for (model, run), (metric, n, name) in product(runs.items(), named_values):
         low = high = None
@@ -548,9 +543,110 @@ def summarize(
             list(runs), named_values, ratios, replicates, settings
         ),
         "per_user": pl.concat(frames, how="diagonal"),
+        "per_group": per_group,
         "residuals": pl.concat([no_bins, *bins]),
-        "slices": summarized(sliced, names_of_lists, settings),
+        "slices": summarized(per_group, names_of_lists, settings),
     }
+
+
+def _sampled(
+    values: Mapping[str, pl.DataFrame],
+    named_values: list[tuple[Metric, int | None, str]],
+    settings: Settings,
+) -> tuple[dict[tuple[str, str], Ratio], dict[tuple[str, str], Any]]:
+    """Return the metrics of each model as ratios over users, and on bootstrap samples."""
+    ratios: dict[tuple[str, str], Ratio] = {}
+    for (model, of_users), (metric, _, name) in product(values.items(), named_values):
+        ratio = _ratio(of_users, metric, name, by_position=settings.positions)
+        if ratio is not None:
+            ratios[model, name] = ratio
+    replicates: dict[tuple[str, str], Any] = {}
+    if settings.resamples and ratios and len(next(iter(ratios.values())).above) > 1:
+        # In one call: the samples are the same, so that differences are paired.
+        sampled = bootstrap(
+            list(ratios.values()), settings.resamples, settings.random_state
+        )
+        replicates = dict(zip(ratios, sampled.T, strict=True))
+    return ratios, replicates
+
+
+def combined(parts: Mapping[str, Evaluation]) -> Evaluation:
+    """Return evaluations of models on the same test ratings as one, with tests between them.
+
+    Models of the same name get the keys of `parts` as labels.
+
+    Raises
+    ------
+    DataError
+        If the settings, or the test ratings of the users, differ.
+    """
+    first_key, first = next(iter(parts.items()))
+    if len(parts) == 1:
+        return first
+    names = [name for found in parts.values() for name in found.parameters]
+    evaluations = []
+    for key, found in parts.items():
+        differs = found.settings != first.settings
+        if differs or not _tested(found).equals(_tested(first)):
+            raise DataError(
+                f"{first_key} and {key} have different settings or test ratings, so their "
+                "models cannot be compared; evaluate the models together."
+            )
+        labels = {name: name for name in found.parameters}
+        for name in found.parameters:
+            if names.count(name) > 1:
+                labels[name] = f"{key} {name}" if len(labels) > 1 else key
+        evaluations.append(_relabelled(found, labels))
+    frames = {
+        name: pl.concat([getattr(found, name) for found in evaluations], how="diagonal")
+        for name in _FRAMES
+    }
+    measured: dict[str, Metric] = {}
+    parameters = {}
+    steps = {}
+    values = {}
+    for found in evaluations:
+        measured |= found.measured
+        parameters |= found.parameters
+        steps |= found.steps
+        for label in found.parameters:
+            values[label] = found.per_user.filter(model=label).sort("user")
+    named_values = [
+        row
+        for row in value_names([*measured.values()], first.settings.ns)
+        if row[2] in frames["table"].columns
+    ]
+    ratios, replicates = _sampled(values, named_values, first.settings)
+    frames["comparisons"] = _comparisons(
+        [*values], named_values, ratios, replicates, first.settings
+    )
+    return replace(
+        first,
+        **frames,
+        measured=measured,
+        parameters=parameters,
+        steps=steps,
+        timed=tuple(label for found in evaluations for label in found.timed),
+    )
+
+
+def _tested(found: Evaluation) -> pl.DataFrame:
+    """Return the users with their numbers of test ratings."""
+    of_model = found.per_user.filter(model=next(iter(found.parameters)))
+    return of_model.select("user", "relevant", "ratings").sort("user")
+
+
+def _relabelled(found: Evaluation, labels: Mapping[str, str]) -> Evaluation:
+    """Return an evaluation with other labels of its models."""
+    model = pl.col("model").replace(labels)
+    frames = {name: getattr(found, name).with_columns(model) for name in _FRAMES}
+    return replace(
+        found,
+        **frames,
+        parameters={labels[name]: p for name, p in found.parameters.items()},
+        steps={labels[name]: steps for name, steps in found.steps.items()},
+        timed=tuple(labels[name] for name in found.timed),
+    )
 
 
 def _ratio(
@@ -688,122 +784,16 @@ def only(found: Evaluation, ns: Sequence[int]) -> Evaluation:
         )
 
     has_length = pl.col("n").is_null() | pl.col("n").is_in(ns)
+    is_other = pl.col("metric").str.extract(r"(@\d+)$").is_in(other_lengths)
     return replace(
         found,
         table=without(found.table),
         metrics=found.metrics.filter(has_length),
         comparisons=found.comparisons.filter(has_length),
         per_user=without(found.per_user),
+        per_group=without(found.per_group),
         folds=found.folds.filter(has_length),
         staleness=found.staleness.filter(has_length),
+        slices=found.slices.filter(~is_other),
         settings=replace(found.settings, ns=ns),
     )
-
-
-class Verdict(NamedTuple):
-    """Result of a gate for one model, with the reason."""
-
-    gate: str
-    failed: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """Condition that fails an evaluation: a metric beyond a bound, or worse (without a sign).
-
-    Examples
-    --------
-    >>> gate = Gate.parse("ndcg@10 < 0.1", ["rmse", "ndcg@10"])
-    >>> str(gate), gate.bounded({"ndcg@10": 0.08}, "als").failed
-    ('ndcg@10 < 0.1', True)
-    """
-
-    name: str
-    sign: str | None = None
-    bound: float = math.nan
-
-    def __str__(self) -> str:
-        if self.sign is None:
-            return f"{self.name} worse"
-        return f"{self.name} {self.sign} {self.bound:g}"
-
-    @classmethod
-    def parse(cls, text: str, names: Collection[str]) -> Self:
-        """Parse a condition; "ndcg" means "ndcg@10" if that is the only NDCG among `names`.
-
-        Raises
-        ------
-        DataError
-            If the condition has another form, or its metric is unknown.
-        """
-        match = _FORM.fullmatch(text)
-        bound = math.nan
-        if match is not None and match["sign"]:
-            with suppress(ValueError):
-                bound = float(match["bound"])
-        if match is None or (match["sign"] and math.isnan(bound)):
-            raise DataError(
-                f'A condition must be "METRIC worse" or "METRIC < X" (or <=, >, >=); got {text!r}.'
-            )
-        name = match["name"]
-        full = [candidate for candidate in names if candidate.partition("@")[0] == name]
-        if name in names:
-            full = [name]
-        if len(full) != 1:
-            full_names = {candidate.partition("@")[0]: candidate for candidate in names}
-            close = close_matches(name.partition("@")[0], full_names, 3)
-            suggestions = full or [full_names[kind] for kind in close] or names
-            raise DataError(
-                f"No value is named {name!r}; there are {', '.join(suggestions)}."
-            )
-        return cls(full[0], match["sign"], bound)
-
-    def bounded(self, values: Mapping[str, float], model: str) -> Verdict:
-        """Return the verdict on the values of one model, by name; NaN is not beyond a bound.
-
-        Raises
-        ------
-        DataError
-            If the values do not include the metric.
-        """
-        if self.name not in values:
-            raise DataError(
-                f"The condition {str(self)!r} cannot be checked: {model} has no {self.name}."
-            )
-        value = values[self.name]
-        is_beyond = bool(_SIGNS[str(self.sign)](value, self.bound))
-        return Verdict(str(self), is_beyond, f"{self.name} of {model} is {value:.4g}")
-
-    def verdicts(self, found: Evaluation, models: Sequence[str]) -> list[Verdict]:
-        """Return the verdict for each of some models.
-
-        A model is worse if its value is worse than the value of the first model, and
-        the adjusted p value of the difference is below 1 minus the confidence level.
-        """
-        if self.sign is None:
-            before = str(found.table["model"][0])
-            return [self._compared(found, before, model) for model in models]
-        rows = found.metrics.filter(pl.col("metric") == self.name)
-        values = dict(rows.select("model", "value").iter_rows())
-        return [
-            self.bounded({self.name: values[model]} if model in values else {}, model)
-            for model in models
-        ]
-
-    def _compared(self, found: Evaluation, before: str, model: str) -> Verdict:
-        if not found.measured[self.name.partition("@")[0]].direction:
-            raise DataError(f"{self.name} has no direction; give a bound for it.")
-        rows = found.comparisons.filter(metric=self.name, model=before, other=model)
-        if rows.is_empty():
-            raise DataError(
-                f"The condition {str(self)!r} cannot be checked: there is no test of {self.name} "
-                f"between {before} and {model}."
-            )
-        row = rows.to_dicts()[0]
-        verdict = f" ({row['verdict']})" if row["verdict"] else ""
-        reason = (
-            f"{self.name} of {model} differs from that of {before} by {row['difference']:+.4f} "
-            f"[{row['low']:+.4f}, {row['high']:+.4f}]{verdict}, p = {row['adjusted']:.4f}"
-        )
-        return Verdict(str(self), row["verdict"] == "worse", reason)

@@ -7,8 +7,8 @@ values in a column, such as genres, is in several groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.arrays import Doubles, Longs, Mask
+from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.settings import Settings
@@ -39,9 +40,10 @@ _GROUP = {
     "by": pl.String,
     "group": pl.String,
 }
+GROUP_VALUES: dict[str, Any] = {"model": pl.String, **_GROUP}
+"""Columns of `Evaluation.per_group`, next to user, exposure, relevance and the metrics."""
 SLICES: dict[str, Any] = {
-    "model": pl.String,
-    **_GROUP,
+    **GROUP_VALUES,
     "metric": pl.String,
     "users": pl.Int64,
     "value": pl.Float64,
@@ -54,6 +56,8 @@ SLICES: dict[str, Any] = {
     "relevance": pl.Float64,
 }
 """Columns of `Evaluation.slices`."""
+SLICE_NAME = pl.format("{}[{}={}]", "metric", "by", "group").alias("name")
+"""Name of the metric of a group, such as ``ndcg@10[age=under 25]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +72,26 @@ class Grouping:
     names : list of str
     members : bool ndarray of shape (n_groups, n)
         Whether each user (or item) is in each group.
+    ids : Ids
+        The n users (or items).
+    edges : list
+        Lower ends of the ranges of numbers or dates but the first.
     """
 
     side: Literal["user", "item"]
     by: str
     names: list[str]
     members: Mask
+    ids: Ids
+    edges: list[Any] | None = None
+
+    def aligned(self, ids: Ids) -> Grouping:
+        """Return the same groups of other ids; ids that are new here are in none."""
+        if ids is self.ids:
+            return self
+        indices = self.ids.find(ids.values)
+        members = self.members[:, indices] & (indices >= 0)
+        return replace(self, members=members, ids=ids)
 
     def keys(self, number: int) -> dict[str, str]:
         """Return the columns that name a group."""
@@ -85,41 +103,69 @@ class Grouping:
 
 
 def groupings(
-    train: Ratings, by: Sequence[str], by_user: Sequence[str]
+    train: Ratings,
+    by: Sequence[str],
+    by_user: Sequence[str],
+    like: Sequence[Grouping] = (),
 ) -> list[Grouping]:
     """Return the groups of items and users by the training part and its tables.
+
+    Ranges are those of `like`, the groups of an earlier fold, if there are any.
 
     Raises
     ------
     DataError
         If a table lacks a column.
     """
-    of_items = [_grouping(train, "item", name) for name in by]
-    of_users = [_grouping(train, "user", name) for name in by_user]
-    return of_items + of_users
+    edges = {(earlier.side, earlier.by): earlier.edges for earlier in like}
+    sides: list[tuple[Literal["user", "item"], Sequence[str]]] = [
+        ("item", by),
+        ("user", by_user),
+    ]
+    return [
+        _grouping(train, side, name, edges.get((side, name)))
+        for side, names in sides
+        for name in dict.fromkeys(names)
+    ]
+
+
+def has_groups(train: Ratings, side: Literal["user", "item"], by: str) -> bool:
+    """Return whether users (or items) have groups by this name."""
+    return by == BUILT_IN[side] or by in _columns(train, side)
+
+
+def _columns(train: Ratings, side: Literal["user", "item"]) -> list[str]:
+    table = train.axis(side).table
+    return [] if table is None else table.frame.columns[1:]
 
 
 def _grouping(
     train: Ratings,
     side: Literal["user", "item"],
     by: str,
+    edges: list[Any] | None,
 ) -> Grouping:
     axis = train.axis(side)
-    columns: list[str] = []
-    if axis.table is not None:
-        columns = axis.table.frame.columns[1:]
+    columns = _columns(train, side)
     counts = train.counts(side)
     if axis.table is not None and by in columns:
         values = axis.table.aligned(axis.ids)[by]
-        names, members = _groups_of_values(values)
-    elif by == BUILT_IN[side] and side == "user":
-        names, members = _groups_of_values(pl.Series(counts))
-    elif by == BUILT_IN[side]:
-        names = list(_POPULARITY)
-        members = _groups_of_popularity(counts)
-    else:
+    elif by != BUILT_IN[side]:
         raise _no_groups(side, by, [BUILT_IN[side], *columns])
-    return Grouping(side, by, names, members)
+    elif side == "user":
+        values = pl.Series(counts)
+    else:
+        members = _groups_of_popularity(counts)
+        return Grouping(side, by, [*_POPULARITY], members, axis.ids)
+    if values.dtype.is_float():
+        values = values.fill_nan(None)
+    if values.dtype.is_numeric() or values.dtype.is_temporal():
+        if edges is None:
+            edges = _edges(values)
+        names, members = _ranges(values, edges)
+    else:
+        names, members = _groups_of_values(values)
+    return Grouping(side, by, names, members, axis.ids, edges)
 
 
 def _no_groups(side: str, by: str, available: list[str]) -> DataError:
@@ -146,11 +192,6 @@ def _groups_of_popularity(counts: Longs) -> Mask:
 
 def _groups_of_values(values: pl.Series) -> tuple[list[str], Mask]:
     """Return the names of groups by values, and the members of each; nulls are in none."""
-    is_ordered = values.dtype.is_numeric() or values.dtype.is_temporal()
-    if is_ordered:
-        names, groups = _ranges(values)
-        numbers = np.arange(len(names))
-        return names, groups == numbers[:, None]
     rows = pl.Series("row", np.arange(len(values)))
     table = pl.DataFrame([rows, values.alias("value")])
     # A film has several genres.
@@ -174,8 +215,8 @@ def _groups_of_values(values: pl.Series) -> tuple[list[str], Mask]:
     return names, members
 
 
-def _ranges(values: pl.Series) -> tuple[list[str], Longs]:
-    """Return the ranges between the quartiles, and the range of each value; -1 without one."""
+def _edges(values: pl.Series) -> list[Any]:
+    """Return the quartiles that separate ranges of values."""
     present = values.drop_nulls().sort()
     n = len(present)
     quartiles = present
@@ -183,21 +224,27 @@ def _ranges(values: pl.Series) -> tuple[list[str], Longs]:
         quartiles = present.gather([n // 4, n // 2, 3 * n // 4])
     # A quartile at the minimum would leave the range below it empty.
     is_above = quartiles > present.min()
-    edges = quartiles.filter(is_above).unique(maintain_order=True).to_list()
+    return quartiles.filter(is_above).unique(maintain_order=True).to_list()
+
+
+def _ranges(values: pl.Series, edges: Sequence[Any]) -> tuple[list[str], Mask]:
+    """Return the names of the ranges between edges, and the members of each."""
     groups = np.full(len(values), -1, np.int64)
     has_value = values.is_not_null().to_numpy()
     groups[has_value] = 0
     for edge in edges:
         groups += (values >= edge).fill_null(False).to_numpy()
     shown = [_shown(edge) for edge in edges]
-    if not shown:
-        return ["all"], groups
-    between = [f"{low} to {high}" for low, high in pairwise(shown)]
-    return [f"under {shown[0]}", *between, f"{shown[-1]} and over"], groups
+    names = ["all"]
+    if shown:
+        between = [f"{low} to {high}" for low, high in pairwise(shown)]
+        names = [f"under {shown[0]}", *between, f"{shown[-1]} and over"]
+    numbers = np.arange(len(names))
+    return names, groups == numbers[:, None]
 
 
 def _shown(edge: Any) -> str:
-    return f"{edge:g}" if isinstance(edge, int | float) else str(edge)
+    return f"{edge:g}" if isinstance(edge, float) else str(edge)
 
 
 def pooled(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -207,25 +254,24 @@ def pooled(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def summarized(
-    runs: Mapping[str, pl.DataFrame],
+    per_group: pl.DataFrame,
     names: Sequence[str],
     settings: Settings,
 ) -> pl.DataFrame:
-    """Return `Evaluation.slices` from the values of users in groups, by model.
+    """Return `Evaluation.slices` from `Evaluation.per_group`.
 
     The gap is the mean of a group minus the mean of the other users, tested by shuffled groups.
     For items, it is the mean difference between a user's value for the group and the mean of the
     user's values for the other groups, tested by sign flips.
     """
     rows: list[dict[str, Any]] = []
-    for model, values in runs.items():
-        groupings = values.group_by("side", "by", maintain_order=True)
-        for _, of_grouping in groupings:
-            slices = list(_slices(of_grouping, names, settings))
-            _adjust(slices, names)
-            for row in slices:
-                row["model"] = model
-            rows.extend(slices)
+    of_models = per_group.group_by("model", "side", "by", maintain_order=True)
+    for (model, *_), of_grouping in of_models:
+        slices = list(_slices(of_grouping, names, settings))
+        _adjust(slices, names)
+        for row in slices:
+            row["model"] = model
+        rows.extend(slices)
     return pl.DataFrame(rows, schema=SLICES)
 
 

@@ -24,6 +24,7 @@ from msgspec.structs import asdict as as_dict
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
+from recsys.evaluation.slices import SLICE_NAME
 from recsys.saving import model_file
 from recsys.saving.arrays import (
     MANIFEST,
@@ -207,19 +208,26 @@ def measured(model: str | Path) -> list[Measured]:
 def record(model: str | Path, evaluation: Evaluation, label: str, test: str) -> bool:
     """Store the metrics of the model `label` of an evaluation next to the saved model.
 
+    The metrics of groups are among them, with names such as ``ndcg@10[age=under 25]``.
     They are added to a separate file, which model.json does not cover. `test` names the test
     ratings. Return False if the directory is not writable.
     """
-    rows = evaluation.metrics.filter(pl.col("model") == label).to_dicts()
+    columns = ["value", "low", "high"]
+    rows = pl.concat(
+        [
+            evaluation.metrics.filter(model=label).select("metric", *columns),
+            evaluation.slices.filter(model=label).select(
+                SLICE_NAME.alias("metric"), *columns
+            ),
+        ]
+    )
     entry = Measured(
         test=test,
         fingerprint=evaluation.fingerprint,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         ratings=evaluation.counts["test_ratings"],
         users=evaluation.counts["users_evaluated"],
-        metrics={
-            row["metric"]: (row["value"], row["low"], row["high"]) for row in rows
-        },
+        metrics={name: (value, *ends) for name, value, *ends in rows.iter_rows()},
     )
     directory = Path(os.path.realpath(as_path(model)))
     target = directory / model_file.MEASURED

@@ -7,10 +7,12 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from recsys import Ratings, evaluate, random_split
+from recsys import Ratings, Recommender, evaluate, html_report, random_split
 from recsys.cli.main import cli
 from recsys.errors import DataError
-from recsys.evaluation import Evaluation
+from recsys.evaluation import Evaluation, monitor, shared_test
+from recsys.evaluation.gates import Gate, verdicts
+from recsys.evaluation.results import combined
 from recsys.evaluation.slices import groupings
 
 N_USERS, N_ITEMS = 60, 30
@@ -166,3 +168,119 @@ def test_command_lists_groups(tmp_path, ratings):
         "p_value",
         "adjusted",
     }
+
+
+def gate(text, found):
+    return Gate.parse(text, found.metrics["metric"].unique().to_list())
+
+
+@pytest.fixture(scope="module")
+def two(ratings):
+    split = random_split(ratings, 0.3, random_state=1)
+    groups = {"by": ["genres", "popularity"], "by_user": ["age", "activity"]}
+    return evaluate(["popular", "random"], split, n=5, metrics=["ndcg"], **groups)
+
+
+def test_gate_of_a_group_is_paired_over_its_users(two):
+    age = two.slices.filter(by="age")["group"][0]
+    conditions = [f"ndcg[age={age}] worse", "ndcg@5[ genres = b ] worse"]
+    first, second = verdicts([gate(text, two) for text in conditions], two, ["random"])
+    assert first.gate == f"ndcg@5[age={age}] worse"
+    for verdict, by, group in ((first, "age", age), (second, "genres", "b")):
+        rows = two.slices.filter(by=by, group=group)
+        old, new = (rows.filter(model=m)["value"][0] for m in ("popular", "random"))
+        assert f"by {new - old:+.4f} " in verdict.reason
+
+
+def test_gates_of_several_groups_are_adjusted_together(two):
+    alone = gate("ndcg[popularity=head] worse", two)
+    others = [gate(f"ndcg[popularity={g}] worse", two) for g in ("middle", "tail")]
+    (single,) = verdicts([alone], two, ["random"])
+    several, *_ = verdicts([alone, *others], two, ["random"])
+    p_single, p_several = (
+        float(v.reason.rpartition("p = ")[2]) for v in (single, several)
+    )
+    assert p_several > p_single
+
+
+@pytest.mark.parametrize("bound", ["worse", "< 0.1"])
+def test_gate_of_an_unknown_group_lists_the_groups(two, bound):
+    with pytest.raises(DataError, match=r"groups by genres are 'a', 'b'"):
+        verdicts([gate(f"ndcg[genres=c] {bound}", two)], two, ["random"])
+    with pytest.raises(DataError, match="there are groups by genres, popularity, age"):
+        verdicts([gate(f"ndcg[genre=a] {bound}", two)], two, ["random"])
+
+
+def test_saved_results_of_two_models_are_compared(ratings, two, tmp_path):
+    split = random_split(ratings, 0.3, random_state=1)
+    parts = {}
+    for model in ("popular", "random"):
+        groups = {"by": ["genres", "popularity"], "by_user": ["age", "activity"]}
+        found = evaluate(model, split, n=5, metrics=["ndcg"], **groups)
+        found.save(tmp_path / model)
+        parts[model] = Evaluation.load(tmp_path / model)
+    both = combined(parts)
+    assert both.comparisons.equals(two.comparisons)
+    condition = [gate("ndcg[popularity=tail] worse", two)]
+    assert verdicts(condition, both, ["random"]) == verdicts(condition, two, ["random"])
+    other = evaluate("ease", random_split(ratings, 0.3, random_state=2), n=5)
+    with pytest.raises(DataError, match="different settings or test ratings"):
+        combined({"a": two, "b": other})
+
+
+def test_models_of_other_training_ratings_have_the_same_groups(ratings):
+    split = random_split(ratings, 0.3, random_state=1)
+    fewer = split.train.take(np.arange(split.train.n_ratings) % 2 == 0)
+    models = {
+        label: Recommender("popular").fit(train)
+        for label, train in (("old", fewer), ("new", split.train))
+    }
+
+    trained = {label: model.ratings for label, model in models.items()}
+    shared = shared_test(trained, split.test)
+    found = evaluate(models, shared.splits, n=5, by_user=["activity"])
+    users = {
+        model: rows["user"].to_list()
+        for (model, group), rows in found.per_group.group_by("model", "group")
+        if group == found.slices["group"][0]
+    }
+    assert sorted(users["old"]) == sorted(users["new"])
+
+
+def test_folds_share_the_ranges_of_the_first(ratings):
+    folds = [random_split(ratings, 0.3, random_state=seed) for seed in range(3)]
+    found = evaluate("popular", folds, n=5, by_user=["activity"])
+    assert found.slices["group"].n_unique() <= 4
+
+
+def test_report_draws_the_groups(two):
+    page = html_report(two)
+    for title in ("ndcg@5 by genres", "ndcg@5 by age", "Exposure by popularity"):
+        assert f'aria-label="{title}"' in page
+
+
+def test_monitor_lists_groups(ratings):
+    split = random_split(ratings, 0.3, random_state=1)
+    recommender = Recommender("popular").fit(split.train)
+    reference = {"ndcg@10[genres=a]": 0.25}
+    found = monitor(recommender, split.test, by=["genres"], reference=reference)
+    row = found.table.filter(name="ndcg@10[genres=a]").row(0, named=True)
+    assert row["reference"] == 0.25
+    assert row["low"] <= row["value"] <= row["high"]
+    with pytest.raises(DataError, match="no groups of users by 'shoe'"):
+        monitor(recommender, split.test, by_user=["shoe"])
+
+
+def test_command_fails_for_a_worse_group(tmp_path, ratings):
+    ratings.to_frame().write_csv(tmp_path / "log.csv")
+    ratings.user_table.frame.write_csv(tmp_path / "users.csv")
+    words = ["compare", tmp_path / "log.csv", "--user-table", tmp_path / "users.csv"]
+    options = ["--method", "random", "--model", "popular,random", "-n", "5"]
+    command = [*map(str, words), *options, "--save", str(tmp_path / "saved")]
+    result = CliRunner().invoke(cli, [*command, "--fail-if", "ndcg[age=under 9] worse"])
+    assert result.exit_code == 1
+    assert "the groups by age are 'under 27'" in result.stderr
+    again = ["compare", str(tmp_path / "saved"), "--fail-if", "ndcg[age=under 27] < 2"]
+    result = CliRunner().invoke(cli, again)
+    assert result.exit_code == 1
+    assert "ndcg@5[age=under 27] of random is" in result.stderr

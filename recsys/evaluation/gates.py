@@ -1,0 +1,293 @@
+"""Gates: conditions on the results of an evaluation that fail a command.
+
+A condition names a metric, or the metric of a group: ``ndcg@10 < 0.1``, ``ndcg@10 worse``,
+``ndcg@10[age=under 25] worse``.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import polars as pl
+
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.evaluation.results import Evaluation
+from recsys.evaluation.slices import SLICE_NAME, has_groups
+from recsys.evaluation.statistics import (
+    Ratio,
+    bootstrap,
+    holm,
+    percentiles,
+    sign_flip,
+)
+from recsys.messages import close_matches
+
+_SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+# The name of a group may have spaces, signs and brackets, and ends at the last bracket.
+_FORM = re.compile(
+    r"\s*(?P<metric>[^\s<>=\[]+)\s*(?:\[(?P<by>[^=]+)=(?P<group>.*)\])?\s*"
+    r"(?:(?P<sign>[<>]=?)\s*(?P<bound>[^\s\]]+)|worse)\s*"
+)
+
+
+class Verdict(NamedTuple):
+    """Result of a gate for one model, with the reason."""
+
+    gate: str
+    failed: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Condition that fails an evaluation: a metric beyond a bound, or worse (without a sign).
+
+    With a `group`, the metric is of this group `by` a column, activity or popularity.
+
+    Examples
+    --------
+    >>> gate = Gate.parse("ndcg@10 < 0.1", ["rmse", "ndcg@10"])
+    >>> str(gate), gate.bounded({"ndcg@10": 0.08}, "als").failed
+    ('ndcg@10 < 0.1', True)
+    >>> Gate.parse("ndcg[age=under 25] worse", ["rmse", "ndcg@10"]).name
+    'ndcg@10[age=under 25]'
+    """
+
+    metric: str
+    sign: str | None = None
+    bound: float = math.nan
+    by: str | None = None
+    group: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the value."""
+        if self.by is None:
+            return self.metric
+        return f"{self.metric}[{self.by}={self.group}]"
+
+    def __str__(self) -> str:
+        if self.sign is None:
+            return f"{self.name} worse"
+        return f"{self.name} {self.sign} {self.bound:g}"
+
+    @classmethod
+    def parse(cls, text: str, names: Collection[str]) -> Self:
+        """Parse a condition; "ndcg" means "ndcg@10" if that is the only NDCG among `names`.
+
+        Raises
+        ------
+        DataError
+            If the condition has another form, or its metric is unknown.
+        """
+        match = _FORM.fullmatch(text)
+        bound = math.nan
+        if match is not None and match["sign"]:
+            with suppress(ValueError):
+                bound = float(match["bound"])
+        if match is None or (match["sign"] and math.isnan(bound)):
+            raise DataError(
+                'A condition must be "METRIC worse" or "METRIC < X" (or <=, >, >=), or of a '
+                f'group: "METRIC[COLUMN=GROUP] worse"; got {text!r}.'
+            )
+        name = match["metric"]
+        full = [candidate for candidate in names if candidate.partition("@")[0] == name]
+        if name in names:
+            full = [name]
+        if len(full) != 1:
+            full_names = {candidate.partition("@")[0]: candidate for candidate in names}
+            close = close_matches(name.partition("@")[0], full_names, 3)
+            suggestions = full or [full_names[kind] for kind in close] or names
+            raise DataError(
+                f"No value is named {name!r}; there are {', '.join(suggestions)}."
+            )
+        by, group = match["by"], match["group"]
+        if by is not None:
+            by, group = by.strip(), group.strip()
+        return cls(full[0], match["sign"], bound, by, group)
+
+    def bounded(self, values: Mapping[str, float], model: str) -> Verdict:
+        """Return the verdict on the values of one model, by name; NaN is not beyond a bound.
+
+        Raises
+        ------
+        DataError
+            If the values do not include the metric, or the group.
+        """
+        if self.name not in values:
+            raise DataError(
+                f"The condition {str(self)!r} cannot be checked: {model} has no {self.name}"
+                f"{_groups_among(values, self.by)}."
+            )
+        value = values[self.name]
+        is_beyond = bool(_SIGNS[str(self.sign)](value, self.bound))
+        return Verdict(str(self), is_beyond, f"{self.name} of {model} is {value:.4g}")
+
+    def _tested(self, found: Evaluation, before: str, model: str) -> dict[str, Any]:
+        """Return the difference to the first model, with its interval and p value."""
+        if not found.measured[self.metric.partition("@")[0]].direction:
+            raise DataError(f"{self.metric} has no direction; give a bound for it.")
+        if self.by is not None:
+            return self._tested_in_group(found, before, model)
+        rows = found.comparisons.filter(metric=self.metric, model=before, other=model)
+        if rows.is_empty():
+            raise DataError(
+                f"The condition {str(self)!r} cannot be checked: there is no test of "
+                f"{self.metric} between {before} and {model}."
+            )
+        return rows.row(0, named=True)
+
+    def _tested_in_group(
+        self, found: Evaluation, before: str, model: str
+    ) -> dict[str, Any]:
+        """Return the difference of the users' values for a group, paired by user."""
+        for label in (before, model):
+            values_of(found, label, [self])
+        of_group = found.per_group.filter(by=self.by, group=self.group)
+        metric = pl.col(self.metric)
+        old, new = (
+            of_group.filter(model=label).select("side", "user", metric)
+            for label in (before, model)
+        )
+        pairs = old.join(new, on=["side", "user"], suffix=" new").drop_nulls()
+        if pairs["side"].n_unique() != 1:
+            raise DataError(
+                f"The condition {str(self)!r} cannot be checked: {before} and {model} must "
+                "both have values for users of one group, of users or of items."
+            )
+        differences = (pairs[f"{self.metric} new"] - pairs[self.metric]).to_numpy()
+        settings = found.settings
+        seed = settings.random_state
+        ratio = Ratio.mean(differences)
+        samples = bootstrap([ratio], max(1, settings.resamples), seed)
+        low, high = percentiles(samples[:, 0], settings.confidence)
+        p_value = sign_flip(differences[:, None], random_state=seed)[0]
+        return {
+            "difference": ratio.value,
+            "low": low,
+            "high": high,
+            "p_value": float(p_value),
+        }
+
+
+def values_of(
+    found: Evaluation, model: str, gates: Iterable[Gate] = ()
+) -> dict[str, float]:
+    """Return the values of a model by name, also for groups, which all `gates` must have.
+
+    Raises
+    ------
+    DataError
+        If there is no such group.
+    """
+    metrics = found.metrics.filter(model=model)
+    slices = found.slices.filter(model=model)
+    values = dict(metrics.select("metric", "value").iter_rows())
+    values |= dict(slices.select(SLICE_NAME, "value").iter_rows())
+    for gate in gates:
+        if gate.name not in values:
+            gate.bounded(values, model)
+    return values
+
+
+def _groups_among(names: Iterable[str], by: str | None) -> str:
+    """Return the groups by a column, or the columns, for the end of a message."""
+    if by is None:
+        return ""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        _, bracket, rest = name.partition("[")
+        if bracket:
+            column, _, group = rest[:-1].partition("=")
+            of_column = groups.setdefault(column, [])
+            if group not in of_column:
+                of_column.append(group)
+    if by in groups:
+        return f"; the groups by {by} are {', '.join(map(repr, groups[by]))}"
+    if groups:
+        return f"; there are groups by {', '.join(groups)}"
+    return "; --by COLUMN makes groups of items, and --by-user COLUMN of users"
+
+
+def with_groups(
+    gates: Iterable[Gate], train: Ratings, by: Sequence[str], by_user: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the columns with groups of items, and of users, also those that gates name.
+
+    Raises
+    ------
+    DataError
+        If a gate names a column of both tables.
+    """
+    of_items = [*by]
+    of_users = [*by_user]
+    for column in {gate.by: None for gate in gates if gate.by is not None}:
+        if column in (*of_items, *of_users):
+            continue
+        if not has_groups(train, "user", column):
+            of_items.append(column)
+        elif has_groups(train, "item", column):
+            raise DataError(
+                f"Users and items have groups by {column}; choose them by --by-user {column} "
+                f"or --by {column}."
+            )
+        else:
+            of_users.append(column)
+    return of_items, of_users
+
+
+def verdicts(
+    gates: Sequence[Gate], found: Evaluation, models: Sequence[str]
+) -> list[Verdict]:
+    """Return the verdict of each gate for each of some models.
+
+    A model is worse if its value is worse than the value of the first model, and the adjusted p
+    value of the difference is below 1 minus the confidence level. The p values of groups are
+    adjusted by Holm's method, for each metric over all these tests.
+
+    Raises
+    ------
+    DataError
+        If a condition cannot be checked.
+    """
+    before = str(found.table["model"][0])
+    tests = {
+        (gate, model): gate._tested(found, before, model)
+        for gate, model in product(gates, models)
+        if gate.sign is None
+    }
+    of_groups: dict[str, list[dict[str, Any]]] = {}
+    for (gate, _), test in tests.items():
+        if gate.by is not None:
+            of_groups.setdefault(gate.metric, []).append(test)
+    for metric, of_metric in of_groups.items():
+        adjusted = holm([test["p_value"] for test in of_metric])
+        direction = found.measured[metric.partition("@")[0]].direction
+        for test, p_value in zip(of_metric, adjusted, strict=True):
+            test["adjusted"] = p_value
+            test["verdict"] = None
+            if p_value < 1 - found.settings.confidence:
+                is_better = np.sign(test["difference"]) == direction
+                test["verdict"] = "better" if is_better else "worse"
+    results = []
+    for gate, model in product(gates, models):
+        if gate.sign is not None:
+            results.append(gate.bounded(values_of(found, model), model))
+            continue
+        test = tests[gate, model]
+        shown = f" ({test['verdict']})" if test["verdict"] else ""
+        reason = (
+            f"{gate.name} of {model} differs from that of {before} by "
+            f"{test['difference']:+.4f} [{test['low']:+.4f}, {test['high']:+.4f}]{shown}, p = {test['adjusted']:.4f}"
+        )
+        results.append(Verdict(str(gate), test["verdict"] == "worse", reason))
+    return results
