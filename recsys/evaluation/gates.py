@@ -158,7 +158,9 @@ class Gate:
             of_group.filter(model=label).select("side", "user", metric)
             for label in (before, model)
         )
-        pairs = old.join(new, on=["side", "user"], suffix=" new").drop_nulls()
+        keys = ["side", "user"]
+        pairs = old.join(new, on=keys, suffix=" new", maintain_order="left")
+        pairs = pairs.drop_nulls()
         if pairs["side"].n_unique() != 1:
             raise DataError(
                 f"The condition {str(self)!r} cannot be checked: {before} and {model} must "

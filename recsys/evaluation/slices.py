@@ -354,7 +354,7 @@ def _gaps(
             return gaps, unknown
         return gaps, sign_flip(differences, random_state=seed)
     # A user with several values in a column is in several groups.
-    others = values.join(of_group, on="user", how="anti")
+    others = values.join(of_group, on="user", how="anti", maintain_order="left")
     others = others.unique("user", maintain_order=True)
     if others.is_empty():
         return nothing
@@ -376,7 +376,8 @@ def _to_other_groups(
     n_groups = pl.len().alias("n_groups")
     totals = values.group_by("user").agg(total, n_groups)
     totals = totals.filter(pl.col("n_groups") > 1)
-    table = of_group.join(totals, on="user")
+    # The signs of the test belong to users in one order, for the same p value each time.
+    table = of_group.join(totals, on="user", maintain_order="left")
     own = table.select(names).to_numpy()
     of_all = table.select(f"total {name}" for name in names).to_numpy()
     n_others = table["n_groups"].to_numpy() - 1
