@@ -193,7 +193,7 @@ def values_of(
     """
     metrics = found.metrics.filter(model=model)
     slices = found.slices.filter(model=model)
-    values = dict(metrics.select("metric", "value").iter_rows())
+    values = dict(metrics.drop_nulls("value").select("metric", "value").iter_rows())
     values |= dict(slices.select(SLICE_NAME, "value").iter_rows())
     for gate in gates:
         if gate.name not in values:
@@ -289,7 +289,8 @@ def verdicts(
         shown = f" ({test['verdict']})" if test["verdict"] else ""
         reason = (
             f"{gate.name} of {model} differs from that of {before} by "
-            f"{test['difference']:+.4f} [{test['low']:+.4f}, {test['high']:+.4f}]{shown}, p = {test['adjusted']:.4f}"
+            f"{test['difference']:+.4f} [{test['low']:+.4f}, {test['high']:+.4f}]{shown}, "
+            f"p = {test['adjusted']:.4f}"
         )
         results.append(Verdict(str(gate), test["verdict"] == "worse", reason))
     return results
