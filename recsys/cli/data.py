@@ -73,6 +73,7 @@ def inspect(
     choice = choose_model(loaded)
     facts = _described(loaded)
     facts["ratings"]["kind"] = "implicit" if choice.ratings.implicit else "explicit"
+    # Nothing is fitted here: the names of the candidates are enough.
     names = ", ".join(map(str, choice.candidates))
     first = choice.candidates[0]
     found_by = (
@@ -251,6 +252,7 @@ def scree(
         decomposed = "implicit data"
         if not data.implicit:
             bias: Any = make_model("bias").fit(data)
+            # The biases have most of the variance, and would be the first singular vectors.
             decomposed = "ratings minus user and item biases"
             matrix = data.matrix.copy()
             matrix.data -= bias.predict(data.user_index_of_nonzeros(), data.indices)
@@ -302,6 +304,7 @@ def write_spectrum(
     share = cumulative[-1] if len(s) else 1.0
     values = counted(len(s), "singular value")
     note(report.format(values=values, count=len(s), elbow=rank, kept=f"{share:.1%}"))
+    # Eighths of a character: small singular values differ, too.
     bars = []
     for value in s / (s.max(initial=0.0) or 1.0):
         full, eighths = divmod(round(value * _BAR * 8), 8)

@@ -95,6 +95,7 @@ def fit(
     from recsys.saving.storage import check_target
 
     check_target(out, MODEL, overwrite=force)
+    # An invalid option costs a second here, and minutes after the reading.
     if fitting.model is not None:
         inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
     planned, used, reason = inputs.plan_fit(
@@ -454,6 +455,7 @@ def _users_to_forget(
     if not users:
         return _Forgotten(users, users, selection)
     logged = {user for log in changes.log for user in search_log(log, selection).users}
+    # A user of the new ratings alone is not added in the first place.
     parts = [old.ratings] if new is None else [old.ratings, new]
     is_known_user = are_known(Ids(users, "user", sort=False), *parts)
     in_model = [
@@ -483,6 +485,7 @@ def _erase(forgotten: _Forgotten, changes: _Changes) -> None:
         note(f"removed {counted(search.n_lines, 'line')} from {log}")
         if search.n_unreadable:
             note(f"{log}: {search}")
+        # Half of a line cannot be read, but may have a name in it.
         torn, n_suspicious = torn_lines(log, forgotten.wanted)
         if n_suspicious:
             note(f"{torn}: {counted(n_suspicious, 'torn line')} may name these users")
@@ -507,6 +510,7 @@ def _note_other_models(
             text for path in changes.forget_users for text in ("--forget-users", path)
         ]
         options += ["--refit"] if changes.refit else []
+        # One line to copy, whatever the number of models.
         command = f'recsys update "$m" {shlex.join(options)} --force'
         note(f"  for m in {paths}; do {command}; done", verbatim=True)
     if knowing.unreadable:

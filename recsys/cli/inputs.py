@@ -70,6 +70,7 @@ def load_ratings(
             raise CommandError(
                 f"{source} is a saved model; a file of ratings is needed here."
             )
+        # Said before the reading, which may fail.
         if has_password(source):
             note(_VISIBLE)
     from recsys.readers import read_ratings

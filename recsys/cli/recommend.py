@@ -240,6 +240,7 @@ def _recommend_on_spark(
     """Recommend to all users on Spark, which supports few of the options."""
     from recsys.cli.spark import recommend_on_spark
 
+    # The folder is not opened here, but by Spark, which may run elsewhere.
     context = click.get_current_context()
     # These three options work on Spark, too.
     others = replace(options, items=None, block=None, exclude_seen=True)
@@ -452,7 +453,9 @@ def explain(
         "user": ratings.users.like([user])[0],
         "item": ratings.items.like([chosen])[0],
     }
+    # Scores do not tell why an item is left out, so the list of all items is searched for it.
     place = recommender.placement(user, chosen, _FIRST, **asdict(options))
+    # JSON has rows in place of a frame.
     document = asdict(place) | {"lacks": place.lacks.to_dicts()}
     reasons, text = recommender.reasons(user, chosen, language or "en")
     output.write(
@@ -482,6 +485,7 @@ def note_placement(place: Placement, item: int | str) -> None:
     sentence = f"item {item} is number {place.rank:,} of {place.n_ranked:,} in the list"
     names = []
     for row in place.lacks.to_dicts():
+        # The most telling name that the row has.
         name = row.get("title") or row.get("feature") or row["item"] or row["part"]
         names.append(f"{name} (+{row['of_first'] - row['contribution']:.3g})")
     if names:

@@ -91,6 +91,7 @@ def list_(directory: str, output: Output) -> None:
     if versions["tag"].count():
         columns.append("tag")
     mark = pl.when("latest").then(pl.lit(f" {_MARK}")).otherwise(pl.lit(""))
+    # Seconds and the time zone (UTC) tell no reader anything.
     minute = pl.col("created").str.slice(0, 16).str.replace("T", " ")
     table = versions.with_columns(pl.col("version") + mark, minute).select(columns)
     legend = f"{_MARK} latest" if versions["latest"].any() else ""

@@ -39,6 +39,8 @@ PACKED = (*_PACKERS, _ZSTD)
 """First bytes of gz, xz, bz2 and zst files."""
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 """First bytes of zip files, including workbooks and other documents."""
+WORKBOOK = "xl/workbook.xml"
+"""Name of a file in the archive that a workbook of Excel is."""
 
 CONVERTED = {b"%%MatrixMarket": "Matrix Market", b"ARROW1": "Arrow"}
 """Formats that `write_rows` converts to Parquet, by the first bytes of their files."""

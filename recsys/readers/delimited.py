@@ -126,8 +126,10 @@ def _first_lines(data: DataFile) -> list[str]:
     """Return the first whole lines of a text file."""
     with data.path.open("rb") as stream:
         head = stream.read(_HEAD)
+        # Two lines are needed to tell a header from a first row.
         while head.lstrip().count(b"\n") < 2 and (block := stream.read(len(head))):
             head += block
+        # The last line of a longer file is cut anywhere.
         is_whole = not stream.read(1)
     data.check_text(head)
     lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
@@ -144,6 +146,7 @@ def _delimited(
     sep = request.options.get("sep")
     separator = None if sep is None else _separator_of(sep)
     begin = lines[0].strip()
+    # Excel reads its separator from a line of its own.
     excel = re.fullmatch(r'"?sep=(.)"?', begin)
     if excel and len(lines) > 1:
         request = request.changed(sep=separator or excel[1])
@@ -235,6 +238,7 @@ def sniff_separator(
             even[separator] = widest[separator]
     if even.get("\t", 1) > 1:
         even.pop(" ", None)
+    # Words have spaces between them, too, so a space counts last.
     for widths in (even, {s: n for s, n in widest.items() if s != " "}, widest):
         best = max(widths, key=widths.__getitem__, default=None)
         if best is not None and widths[best] > 1:
@@ -305,6 +309,7 @@ def read_delimited(
         As `read_carefully`; also if columns are missing or ambiguous, or there are no rows.
     """
     if request.rules.bad_rows is None and any("\ufffd" in n for n in layout.names):
+        # Names in another encoding would be missed, and others taken in their place.
         deque(data.lines(), maxlen=0)  # raises, with the place of the byte
     has_label = layout.types and _LABEL in layout.names
     is_labelled = has_label and "rating" not in request.columns
@@ -319,6 +324,7 @@ def read_delimited(
             lambda position: _sampled(layout, position),
         )
     except DataError as error:
+        # A first row of values has no name that is known.
         is_sure = request.columns or any(map(is_known_name, layout.names))
         if not layout.has_header or is_sure:
             raise
@@ -349,6 +355,7 @@ def read_delimited(
             rows.remarks.append(f"{counted(n_headers, 'repeated header')} left out")
     if layout.types and layout.names[roles.get("rating", 0)] == _LABEL:
         ratings = rows.decode().columns["rating"].cast(pl.Float64, strict=False)
+        # As truth values, the zeros are no interactions, in place of low ratings.
         if ratings.fill_null(2).is_in([0.0, 1.0]).all():
             rows.columns["rating"] = ratings == 1
     n_rows = len(next(iter(rows.columns.values())))
@@ -444,6 +451,7 @@ def _read_blocks(
 
 def _ids(texts: pl.Series) -> pl.Series:
     """Return ids as integers if all are in canonical form, else as texts."""
+    # All or none, as 007 and 7 are two users where there is one such id.
     if texts.str.contains(CANONICAL_INTEGER.pattern).all():
         numbers = texts.cast(pl.Int64, strict=False)
         if numbers.null_count() == texts.null_count():
@@ -471,6 +479,7 @@ def _times(texts: pl.Series, form: str | None) -> pl.Series:
     """Return times by their format, or as integers if all are, or as texts."""
     if form is not None:
         times = texts.str.to_datetime(form, time_unit="us")
+        # A year of two digits has matched the place of four.
         if (times.to_physical() < YEAR_1000 * 10**6).any():
             raise pl.exceptions.InvalidOperationError(form)
         return times
@@ -582,6 +591,7 @@ def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
     Quotes around a field enclose it; other quotes are part of the text.
     """
     rows = [line.rstrip("\r\n").split(_TAB) for line in lines]
+    # With commas or semicolons, a quote that does not match is an error of the file.
     if layout.separator != _TAB or {*map(len, rows)} != {len(layout.names)}:
         return []
     for row in rows:

@@ -17,10 +17,11 @@ import polars as pl
 
 from recsys.addresses import located
 from recsys.data.columns import Roles, usual_column, without_types
+from recsys.data.ids import id_problem
 from recsys.database import parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.readers.copies import ZIP
+from recsys.readers.copies import WORKBOOK, ZIP
 from recsys.readers.delimited import (
     Layout,
     records,
@@ -169,11 +170,11 @@ class Documents:
             return
         if path.is_file() and head_of(path).startswith(ZIP):
             with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as packed:
-                count = sum(not member.is_dir() for member in packed.infolist())
-                if count > 1:
+                names = [name for name in packed.namelist() if not name.endswith("/")]
+                if len(names) > 1 and WORKBOOK not in names:
                     raise DataError(
-                        f"{path.name} is an archive of {count:,} files; unpack it, and index the "
-                        "directory."
+                        f"{path.name} is an archive of {len(names):,} files; unpack it, and index "
+                        "the directory."
                     )
 
         def pick(names: Sequence[str], where: str) -> Roles:
@@ -316,6 +317,10 @@ class Documents:
             identity = after + number if columns.id is None else row.get(columns.id)
             if identity is None or identity == "":
                 raise DataError(f"{location}: the id is missing.")
+            if isinstance(identity, float):  # as all numbers of a workbook are
+                if problem := id_problem(identity, "document"):
+                    raise DataError(f"{location}: {problem}")
+                identity = int(identity)
             if type(identity) is not int:
                 identity = _plain(identity, location, "id")
             text = _plain(row.get(str(columns.text)), location, "text")

@@ -39,6 +39,7 @@ from recsys.messages import enumerated, nothing_at
 from recsys.readers.copies import (
     CONVERTED,
     PACKED,
+    WORKBOOK,
     ZIP,
     Scratch,
     Zip,
@@ -430,7 +431,7 @@ class _Opener:
             head = head_of(path)
         if head.startswith(ZIP):
             archive = Zip(path, name, self.scratch)
-            if "xl/workbook.xml" in archive.names():
+            if WORKBOOK in archive.names():
                 return [self._sheet(path, name, self.table)]
             if {"shape.npy", "format.npy"} <= {*archive.names()}:
                 return [self._rewritten(path, name, "SciPy matrix")]

@@ -11,6 +11,7 @@ from itertools import chain
 
 import polars as pl
 import pytest
+from workbooks import workbook
 
 from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch, Documents
@@ -220,6 +221,16 @@ def archive(path, *names):
     return path
 
 
+def test_numbers_of_ids_are_integers_or_an_error(tmp_path):
+    path = tmp_path / "a.parquet"
+    frame = pl.DataFrame({"id": [7.0, 8.0], "text": ["a", "b"]})
+    frame.write_parquet(path)
+    assert read(path)[0] == [7, 8]
+    for wrong in (7.5, 1e17, float("nan")):
+        frame.with_columns(id=pl.lit(wrong)).write_parquet(path)
+        rejected(path, r"a\.parquet, row 1: document id")
+
+
 def test_archives(tmp_path):
     """A document of an office program is one; it is no text, and no ratings file is missed."""
     rejected(
@@ -231,6 +242,15 @@ def test_archives(tmp_path):
     ids, _, decision = read(tmp_path)
     assert ids == ["b.txt"]
     assert decision.endswith("2 binary files left out (a.docx, a.zip)")
+
+
+def test_a_workbook_is_a_table_of_documents(tmp_path):
+    path = tmp_path / "notes.xlsx"
+    rows = [["id", "text"], [7, "salt melts ice"], [8, "tea"]]
+    path.write_bytes(workbook({"notes": rows}))
+    ids, texts, decision = read(path)
+    assert (ids, texts) == ([7, 8], ["salt melts ice", "tea"])
+    assert decision == "notes.xlsx::notes: Excel, text = text, id = id"
 
 
 def test_a_text_in_utf_16_among_others_says_so_itself(tmp_path):

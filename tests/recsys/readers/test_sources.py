@@ -10,7 +10,6 @@ import lzma
 import os
 import shutil
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from workbooks import workbook, zipped
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -31,14 +31,6 @@ EXPECTED = [(1, 10, 4.0), (2, 20, 3.0)]
 
 def rows(loaded: Ratings) -> list[tuple[object, ...]]:
     return loaded.to_frame().rows()
-
-
-def zipped(**files: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
 
 
 PACKED = {
@@ -408,46 +400,6 @@ def test_workbooks(tmp_path: Path) -> None:
         DataError, match=r"holds the sheets ratings, more; name one: .*::ratings, or"
     ):
         read_ratings(path)
-
-
-def workbook(sheets: dict[str, list[list[object]]]) -> bytes:
-    """Return the least that is a workbook."""
-    space = "http://schemas.openxmlformats.org"
-    main, relations = (
-        f"{space}/spreadsheetml/2006/main",
-        f"{space}/package/2006/relationships",
-    )
-    kind = f"{space}/officeDocument/2006/relationships"
-    listed = "".join(
-        f'<sheet name="{name}" sheetId="{n}" r:id="r{n}"/>'
-        for n, name in enumerate(sheets, 1)
-    )
-    links = "".join(
-        f'<Relationship Id="r{n}" Type="{kind}/worksheet" Target="worksheets/{n}.xml"/>'
-        for n in range(1, len(sheets) + 1)
-    )
-    root = (
-        f'<Relationship Id="r" Type="{kind}/officeDocument" Target="xl/workbook.xml"/>'
-    )
-    files = {
-        "_rels/.rels": f'<Relationships xmlns="{relations}">{root}</Relationships>',
-        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{relations}">{links}</Relationships>',
-        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{kind}"><sheets>{listed}</sheets>'
-        "</workbook>",
-    }
-    for number, table in enumerate(sheets.values(), 1):
-        lines = []
-        for row in table:
-            cells = (
-                f"<c><v>{cell}</v></c>"
-                if isinstance(cell, int)
-                else f'<c t="inlineStr"><is><t>{cell}</t></is></c>'
-                for cell in row
-            )
-            lines.append(f"<row>{''.join(cells)}</row>")
-        content = f'<worksheet xmlns="{main}"><sheetData>{"".join(lines)}</sheetData></worksheet>'
-        files[f"xl/worksheets/{number}.xml"] = content
-    return zipped(**{name: text.encode() for name, text in files.items()})
 
 
 @pytest.fixture
