@@ -936,6 +936,7 @@ def _write(result: Evaluation, output: Output, command: str) -> None:
         "recsys compare parts --model als,als:no-features -n 5,20 --json",
         "recsys compare live candidate --test today.csv --fail-if 'ndcg@10 worse'",
         "recsys compare --online requests.jsonl clicks.csv",
+        "recsys compare --online requests.jsonl clicks.csv candidate",
     ],
     hints=_HINTS,
 )
@@ -958,7 +959,8 @@ def compare(
     method. With --fail-if "METRIC worse", the exit code is 1 if a model is so.
 
     With --online, the result is an A/B test: RATINGS are clicks (user, item, timestamp) on
-    the lists in the log of a service of two models.
+    the lists in the log of a service of two models. With saved models after the clicks, it is
+    the number of clicks that their lists would have had, from the probabilities in the log.
     """
     if online is not None:
         from recsys.cli.versions import compare_online

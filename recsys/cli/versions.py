@@ -27,6 +27,8 @@ from recsys.cli.output import (
 from recsys.messages import counted
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from recsys.evaluation import Evaluation
     from recsys.evaluation.monitoring import Monitoring, OnlineTest
 
@@ -303,6 +305,8 @@ def compare_online(
 ) -> None:
     """Print how users click on the lists of two models in the log of a service.
 
+    With saved models among the sources, print what their lists would have been clicked instead.
+
     Raises
     ------
     UsageError
@@ -311,6 +315,8 @@ def compare_online(
     from recsys import __version__
     from recsys.evaluation.monitoring import CLICKS, online_test, read_lists
 
+    models = [source for source in clicks if inputs.is_model(source)]
+    clicks = [source for source in clicks if source not in models]
     if len(clicks) != 1:
         raise click.UsageError(
             "--online FILE takes one file of clicks: user, item, timestamp."
@@ -320,6 +326,9 @@ def compare_online(
         columns = inputs.load_pairs(clicks[0], reader)
     if "timestamp" not in columns:
         note("the clicks have no times: each counts for the last list with its item")
+    if models:
+        _write_off_policy(lists, columns, models, output, seed)
+        return
     with Activity("Testing"):
         result = online_test(lists, columns, random_state=seed)
     for variant in ("a", "b"):
@@ -346,6 +355,79 @@ def compare_online(
         "comparisons": result.metrics.to_dicts(),
     }
     output.write_document(document, result.metrics, *_table(result))
+
+
+def _write_off_policy(
+    lists: pl.DataFrame,
+    clicks: dict[str, pl.Series],
+    models: Sequence[str],
+    output: Output,
+    seed: int,
+) -> None:
+    """Print the value that the lists of other models would have had."""
+    import polars as pl
+
+    from recsys import __version__
+    from recsys.evaluation.offpolicy import ESTIMATORS, off_policy_value
+
+    frames = []
+    documents = []
+    tables = []
+    for path in models:
+        with Activity("Recommending"):
+            target = _lists_of(path, lists)
+            result = off_policy_value(lists, clicks, target, random_state=seed)
+        counts = result.counts
+        note(
+            f"{path}: {counted(counts['lists'], 'list')} to "
+            f"{counted(counts['users'], 'user')} with {counts['clicks_on_lists']:,} clicks; "
+            f"effective sample size {result.effective_sample_size:,.0f}; the log may have shown "
+            f"{min(result.support, 1):.0%} of its items"
+        )
+        for name, reason in (
+            ("lists_without_probabilities", "without probabilities"),
+            ("lists_of_other_users", "of users whom the model does not know"),
+        ):
+            if counts[name]:
+                note(f"{counted(counts[name], 'list')} {reason} left out")
+        values = result.values.select(pl.lit(path).alias("model"), pl.all())
+        frames.append(values)
+        bounds = pl.format("[{}, {}]", pl.col("low").round(4), pl.col("high").round(4))
+        value = pl.col("value").round(4)
+        interval = bounds.alias("95% interval")
+        tables.append(values.select("model", "estimator", value, interval))
+        documents.append(
+            {
+                "model": path,
+                "values": result.values.to_dicts(),
+                "effective_sample_size": result.effective_sample_size,
+                "support": result.support,
+                "counts": counts,
+            }
+        )
+    document = {
+        "command": "compare",
+        "version": __version__,
+        "seed": seed,
+        "confidence": 0.95,
+        "intervals": "percentile bootstrap over users",
+        "definitions": ESTIMATORS,
+        "models": documents,
+    }
+    legend = (
+        "clicks per list; logged: of the log; ips, snips, dr: of the model (estimated)"
+    )
+    output.write_document(document, pl.concat(frames), pl.concat(tables), legend)
+
+
+def _lists_of(path: str, lists: pl.DataFrame) -> pl.DataFrame:
+    """Return the lists of a saved model for the users of a log whom it knows."""
+    recommender = inputs.load_model(path)
+    users = recommender.ratings.users
+    logged = users.like(lists["user"].drop_nulls().unique().sort()).drop_nulls()
+    known = logged.filter(users.find(logged) >= 0)
+    longest = int(lists["rank"].to_numpy().max())
+    return recommender.recommend(known, longest)
 
 
 def _table(result: OnlineTest) -> tuple[Any, str]:

@@ -23,7 +23,7 @@ from recsys.evaluation.results import Evaluation, verdict
 from recsys.evaluation.slices import SLICE_NAME, groupings
 from recsys.evaluation.split_files import shared_test, unknown_and_known
 from recsys.evaluation.statistics import Ratio, bootstrap, percentiles, shuffled_groups
-from recsys.messages import shortened, worded
+from recsys.messages import counted, shortened, worded
 
 if TYPE_CHECKING:
     from recsys.recommender import Recommender
@@ -287,6 +287,7 @@ class _List(msgspec.Struct):
     items: list[_Item]
     model: str = ""
     variant: Literal["a", "b"] | None = None
+    probabilities: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +309,8 @@ def read_lists(path: str | Path) -> pl.DataFrame:
     """Read the log of `recsys serve --log`; return one row per recommended item.
 
     The columns are list (a number), user (String, null if unnamed), variant (null without a test),
-    model, time (Int64, milliseconds since 1970), item (String) and rank.
+    model, time (Int64, milliseconds since 1970), item (String), probability (of the item at this
+    rank, null if unknown) and rank.
 
     Raises
     ------
@@ -319,11 +321,21 @@ def read_lists(path: str | Path) -> pl.DataFrame:
     for line in _lines(Path(path)):
         user = None if line.user is None else str(line.user)
         items = [str(entry.item) for entry in line.items]
-        rows.append((user, line.variant, line.model, line.time, items))
+        probabilities = line.probabilities or [None] * len(items)
+        if len(probabilities) != len(items):
+            raise DataError(
+                f"{path}, list {len(rows) + 1}: there must be a probability for each of "
+                f"{counted(len(items), 'item')}; got {len(probabilities)}."
+            )
+        rows.append((user, line.variant, line.model, line.time, items, probabilities))
     if not rows:
         raise DataError(f"{path} has no recommendations.")
     texts = dict.fromkeys(("user", "variant", "model", "time"), pl.String)
-    schema: dict[str, Any] = {**texts, "item": pl.List(pl.String)}
+    schema: dict[str, Any] = {
+        **texts,
+        "item": pl.List(pl.String),
+        "probability": pl.List(pl.Float64),
+    }
     times = pl.col("time").str.to_datetime(time_zone="UTC", strict=False)
     frame = pl.DataFrame(rows, schema, orient="row")
     frame = frame.with_columns(milliseconds=times.dt.epoch("ms"))
@@ -335,10 +347,10 @@ def read_lists(path: str | Path) -> pl.DataFrame:
     lists = frame.select(
         *("user", "variant", "model"),
         pl.col("milliseconds").alias("time"),
-        "item",
+        *("item", "probability"),
         rank=pl.int_ranges(1, pl.col("item").list.len() + 1),
     )
-    return lists.with_row_index("list").explode("item", "rank")
+    return lists.with_row_index("list").explode("item", "rank", "probability")
 
 
 def _lines(path: Path) -> Iterator[_List]:
@@ -391,7 +403,7 @@ def online_test(
             "The log has no lists of two models to different users; `recsys serve --model-b OTHER "
             "--log FILE` makes such a log."
         )
-    clicked = _clicked(used, clicks)
+    clicked = attributed_clicks(used, clicks)
     counts: dict[str, Any] = {}
     for name in ("a", "b"):
         part = used.filter(variant=name)
@@ -408,7 +420,9 @@ def online_test(
     return OnlineTest(table, counts, confidence)
 
 
-def _clicked(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> pl.DataFrame:
+def attributed_clicks(
+    lists: pl.DataFrame, clicks: Mapping[str, pl.Series]
+) -> pl.DataFrame:
     """Return the distinct clicks on lists: list, item and rank."""
     columns = {name: clicks[name].cast(pl.String) for name in ("user", "item")}
     # A click without a time is taken to be later than all lists.

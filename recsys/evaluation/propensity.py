@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Doubles, Mask
+from recsys.data.arrays import Doubles, Floats, Mask
 from recsys.data.csr import positions_of
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings
@@ -95,7 +95,7 @@ def inverse_propensities(
         values = of_items[relevant.indices]
     else:
         values = _of_pairs(propensity, relevant)
-    return relevant.with_values(1 / values)
+    return relevant.with_values((1 / values).astype(np.float32))
 
 
 def _of_popularity(train: Ratings, text: str, power: str) -> Doubles:
@@ -169,7 +169,7 @@ def _of_pairs(propensity: Ratings | FrameLike, relevant: Ratings) -> Doubles:
     return pairs.values[positions].astype(np.float64)
 
 
-def _is_probability(values: Doubles) -> Mask:
+def _is_probability(values: Doubles | Floats) -> Mask:
     """Mark the values in (0, 1]; NaN is not."""
     return np.asarray((values > 0) & (values <= 1))
 

@@ -47,6 +47,17 @@ class _History(msgspec.Struct, forbid_unknown_fields=True):
     condition: list[str] = []
 
 
+class _Item(msgspec.Struct, frozen=True):
+    item: int | str
+
+
+class _Items(msgspec.Struct):
+    """Items of a list."""
+
+    items: list[_Item]
+
+
+_ITEMS = msgspec.json.Decoder(_Items)
 # Pydantic would take as long as the search itself.
 _HISTORY = msgspec.json.Decoder(_History)
 
@@ -90,17 +101,40 @@ class Lists:
         pending = PendingList("/v1/recommend/{user}", text)
         if variant is None and self._service.log is None:
             return pending
-        return pending._replace(text=self._logged(text, variant))
+        other_text = None
+        if variant is not None and self._service.log is not None:
+            other = self._service.answers("a" if variant == "b" else "b")
+            place = other.ratings.users.place(user)
+            if place >= 0 and other.has_search(condition):
+                name = f"best {other.name}"
+                other_text = self._batches.ask(other.best, name, place, n, condition)
+        return pending._replace(text=self._logged(text, variant, other_text))
 
     async def _logged(
-        self, text: asyncio.Future[bytes], variant: Variant | None
+        self,
+        text: asyncio.Future[bytes],
+        variant: Variant | None,
+        other_text: asyncio.Future[bytes] | None,
     ) -> bytes:
-        """Add the variant to a list, and log it."""
+        """Add the variant to a list, and log it with the probabilities of its items."""
         body = await text
         if variant is not None:
             body = b'{"variant":"%s",%s' % (variant.encode(), body[1:])
-        if self._service.log is not None:
-            self._service.log.add_with_time(body)
+        if self._service.log is None:
+            return body
+        logged = body
+        if variant is not None and other_text is not None:
+            share = self._service.settings.share
+            probability = share if variant == "b" else 1 - share
+            items = _ITEMS.decode(body).items
+            others = _ITEMS.decode(await other_text).items
+            # An item that both models have at a rank is shown there in any case.
+            values = [
+                1.0 if place < len(others) and item == others[place] else probability
+                for place, item in enumerate(items)
+            ]
+            logged = b'{"probabilities":%s,%s' % (msgspec.json.encode(values), body[1:])
+        self._service.log.add_with_time(logged)
         return body
 
     def _similar(self, item: str, n: int, condition: str | None) -> PendingList | None:

@@ -550,6 +550,23 @@ def test_variants_are_shared_out_by_a_hash_of_the_user(saved, tmp_path):
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(lines) == 121
     assert {"time", "user", "variant", "model", "items", "policy"} <= lines[0].keys()
+    # An item of both models at a rank is shown there in any case.
+    models = {
+        "a": Recommender.load(saved["als"]),
+        "b": Recommender.load(saved["ials"]),
+    }
+    for line in lines[:60]:
+        listed = {
+            name: model.recommend(int(line["user"]), 2)["item"]
+            .cast(pl.String)
+            .to_list()
+            for name, model in models.items()
+        }
+        share = {"a": 0.7, "b": 0.3}[line["variant"]]
+        pairs = zip(listed["a"], listed["b"], strict=True)
+        expected = [1.0 if one == other else share for one, other in pairs]
+        assert line["probabilities"] == pytest.approx(expected)
+    assert "probabilities" not in lines[60]  # the variant was requested
 
 
 def test_a_variant_needs_a_second_model(service):

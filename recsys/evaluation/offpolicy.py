@@ -1,0 +1,225 @@
+"""Value of another model's lists, from a log of lists and the clicks on them.
+
+The value of lists is the mean number of clicked items in a list. It is assumed that a click depends
+on the user, the item and its rank, and not on the other items. With p the probability with which
+the logged item was shown at its rank, w = 1 / p where the other model has the same item there, and
+w = 0 elsewhere::
+
+    IPS    sum of w click / number of lists
+    SNIPS  mean length of the other model's lists * (sum of w click) / (sum of w)
+    DR     (sum of r(other item) + sum of w (click - r(logged item))) / number of lists
+
+The click rate r of an item at a rank is the rate of the rank times a factor of the item: its clicks
+divided by the clicks that the rates of its ranks predict, each plus one. All rates are then scaled
+so that their sum over the logged items equals the number of clicks. Rates of a user come from the
+other half of the users.
+
+References
+----------
+Dudik, Langford and Li (2011), "Doubly robust policy evaluation and learning".
+Swaminathan and Joachims (2015), "The self-normalized estimator for counterfactual learning".
+Li et al. (2018), "Offline evaluation of ranking policies with click models".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.errors import DataError
+from recsys.evaluation.monitoring import attributed_clicks
+from recsys.evaluation.propensity import LEAST, effective_sample_size
+from recsys.evaluation.statistics import Ratio, bootstrap, percentiles
+
+_PRIOR = 1.0  # clicks that pull the factor of an item towards 1
+_SUPPORT = 0.7  # smallest share of the other lists that the log may have shown
+_RESAMPLES = 2000
+NO_PROBABILITIES = (
+    "The log has no probabilities of the items that it shows; `recsys serve --model-b OTHER --log "
+    "FILE` writes them for lists of known users."
+)
+ESTIMATORS = {
+    "logged": "Clicks per list of the log.",
+    "ips": "Clicks on the items that the other model has at the same rank, each divided by the "
+    "probability with which it was shown, per list.",
+    "snips": "The same, divided by the sum of 1 / probability of such items instead of the number "
+    "of lists, times the mean length of the lists.",
+    "dr": "Click rates of the other model's items by item and rank, corrected by the errors of "
+    "these rates on the same items, as in ips.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OffPolicyValue:
+    """Value of a model's lists.
+
+    `values` has a row for each of `ESTIMATORS`: estimator, value, low, high (its interval by the
+    bootstrap over users). `effective_sample_size` is of the weights w, and `support` the share of
+    the model's lists that the log may have shown. `counts` has the lists and users that were used,
+    and the lists that were left out.
+    """
+
+    values: pl.DataFrame
+    effective_sample_size: float
+    support: float
+    counts: dict[str, int]
+
+
+def off_policy_value(
+    lists: pl.DataFrame,
+    clicks: Mapping[str, pl.Series],
+    target: pl.DataFrame,
+    *,
+    confidence: float = 0.95,
+    random_state: int = 0,
+) -> OffPolicyValue:
+    """Estimate the clicks per list that other lists would have had.
+
+    Parameters
+    ----------
+    lists, clicks
+        As in `online_test`; `lists` has the probability of each item.
+    target : polars DataFrame
+        Lists of the other model, with the columns user, item and rank, as of
+        `Recommender.recommend`.
+    confidence : float
+    random_state : int
+        Seed of the halves of the users and of the bootstrap.
+
+    Raises
+    ------
+    DataError
+        If the log has no probabilities or wrong ones, or if it has shown too little of the other
+        lists: an effective sample size below 50, or less than 70% of their items.
+    """
+    is_known = pl.col("probability").is_not_null() & pl.col("user").is_not_null()
+    shown = lists.filter(is_known)
+    if shown.is_empty():
+        raise DataError(NO_PROBABILITIES)
+    wrong = shown.filter(~pl.col("probability").is_between(0, 1, closed="right"))
+    for row in wrong.to_dicts():
+        raise DataError(
+            f"List {row['list'] + 1} of the log, item {row['item']!r}: the probability must be in "
+            f"(0, 1]; got {row['probability']}."
+        )
+    others = target.select(
+        pl.col("user", "item").cast(pl.String), pl.col("rank").cast(pl.Int64)
+    )
+    n_known = shown["list"].n_unique()
+    shown = shown.join(others.select("user").unique(), on="user")
+    if shown.is_empty():
+        raise DataError("The other model has no lists for the users of the log.")
+    clicked = attributed_clicks(shown, clicks).select("list", "item", click=pl.lit(1.0))
+    shown = shown.join(
+        others.rename({"item": "other"}), on=["user", "rank"], how="left"
+    ).join(clicked, on=["list", "item"], how="left")
+    shown = shown.with_columns(pl.col("click").fill_null(0.0)).sort("user", "list")
+    matches = (pl.col("item") == pl.col("other")).fill_null(False)
+    weight = pl.when(matches).then(1 / pl.col("probability")).otherwise(0.0)
+    shown = _with_rates(shown.with_columns(weight=weight), random_state)
+    size = effective_sample_size(shown["weight"].to_numpy())
+    length = float(shown["other"].count())
+    # The mean of the weights is 1 if each of the items may have been shown.
+    support = float(shown["weight"].sum()) / length
+    if size < LEAST or support < _SUPPORT:
+        raise DataError(
+            f"The log supports no estimate: it shows the other model's items with an effective "
+            f"sample size of {size:.1f} (at least {LEAST} is needed), and may have shown "
+            f"{min(support, 1):.0%} of them (at least {_SUPPORT:.0%})."
+        )
+    counts = {
+        "lists": shown["list"].n_unique(),
+        "users": shown["user"].n_unique(),
+        "clicks_on_lists": len(clicked),
+        "lists_without_probabilities": lists["list"].n_unique() - n_known,
+        "lists_of_other_users": n_known - shown["list"].n_unique(),
+    }
+    values = _estimated(shown, length / counts["lists"], confidence, random_state)
+    return OffPolicyValue(values, size, support, counts)
+
+
+def _with_rates(shown: pl.DataFrame, random_state: int) -> pl.DataFrame:
+    """Add the click rates of the logged and the other items, from the other half of the users."""
+    users = shown["user"].unique().sort()
+    halves = np.random.default_rng(random_state).permutation(len(users)) % 2
+    shown = shown.join(pl.DataFrame({"user": users, "half": halves}), on="user")
+    parts = []
+    for half in (0, 1):
+        fitted = shown.filter(pl.col("half") != half)
+        part = shown.filter(half=half)
+        # One user has no other half.
+        rates = _ClickRates.of(shown if fitted.is_empty() else fitted)
+        parts.append(
+            rates.added(rates.added(part, "item", "rate"), "other", "of_other")
+        )
+    return pl.concat(parts).sort("user", "list", "rank")
+
+
+@dataclass(frozen=True, slots=True)
+class _ClickRates:
+    """Click rates: of ranks, factors of items, and the scale of their product."""
+
+    ranks: pl.DataFrame
+    items: pl.DataFrame
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, shown: pl.DataFrame) -> _ClickRates:
+        """Fit the rates to logged items."""
+        ranks = shown.group_by("rank").agg(of_rank=pl.col("click").mean())
+        factor = (pl.col("click").sum() + _PRIOR) / (pl.col("of_rank").sum() + _PRIOR)
+        items = shown.join(ranks, on="rank").group_by("item").agg(factor=factor)
+        rates = cls(ranks, items)
+        predicted = rates.added(shown, "item", "rate")["rate"].to_numpy().sum()
+        n_clicks = float(shown["click"].to_numpy().sum())
+        return cls(ranks, items, n_clicks / predicted if predicted else 1.0)
+
+    def added(self, shown: pl.DataFrame, item: str, name: str) -> pl.DataFrame:
+        """Add the rates of the items in a column; a missing item has the rate 0."""
+        items = self.items.rename({"item": item})
+        joined = shown.join(items, on=item, how="left").join(
+            self.ranks, on="rank", how="left"
+        )
+        # An item that was never shown has the rate of its rank.
+        factor = pl.col("factor").fill_null(1.0)
+        rate = self.scale * factor * pl.col("of_rank").fill_null(0.0)
+        rate = pl.when(pl.col(item).is_null()).then(0.0).otherwise(rate.clip(0, 1))
+        return joined.with_columns(rate.alias(name)).drop("factor", "of_rank")
+
+
+def _estimated(
+    shown: pl.DataFrame, length: float, confidence: float, random_state: int
+) -> pl.DataFrame:
+    """Return the values of the estimators; `length` is the mean length of the other lists."""
+    weight, click = pl.col("weight"), pl.col("click")
+    residual = weight * (click - pl.col("rate"))
+    by_user = shown.group_by("user", maintain_order=True).agg(
+        lists=pl.col("list").n_unique(),
+        weights=weight.sum(),
+        logged=click.sum(),
+        ips=(weight * click).sum(),
+        dr=(pl.col("of_other") + residual).sum(),
+    )
+    sums: dict[str, Any] = {
+        name: by_user[name].to_numpy().astype(np.float64)
+        for name in by_user.columns[1:]
+    }
+    ratios = [
+        Ratio(sums["logged"], sums["lists"]),
+        Ratio(sums["ips"], sums["lists"]),
+        Ratio(length * sums["ips"], sums["weights"]),
+        Ratio(sums["dr"], sums["lists"]),
+    ]
+    low, high = percentiles(bootstrap(ratios, _RESAMPLES, random_state), confidence)
+    return pl.DataFrame(
+        {
+            "estimator": [*ESTIMATORS],
+            "value": [ratio.value for ratio in ratios],
+            "low": low,
+            "high": high,
+        }
+    )
