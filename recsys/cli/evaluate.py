@@ -47,6 +47,10 @@ _METRICS = (
 )
 _DETAILS = "As in the help of `recsys fit`, `recsys split` and `recsys recommend`"
 _OF_FITS = ("purpose", "regularization", "iterations", "seed", "threads")
+_OF_EVALUATE = (
+    *("fold", "n", "new", "candidates", "relevant_from", "positions", "propensity"),
+    *("per_user", "save"),
+)
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
 _NOT_ONLINE = (
     *("--relevant-from", "--train", "--test", "--model"),
@@ -123,7 +127,7 @@ class _Request:
     )
     propensity: str | None = cli.declared(
         "COLUMN",
-        "Exposure to correct for: a column, or popularity:0.5.",
+        "Exposure to correct: a column, popularity:0.5.",
     )
     positions: bool = cli.declared(
         "",
@@ -142,8 +146,8 @@ class _Request:
     )
     fail_if: tuple[str, ...] = cli.declared(
         "CONDITION",
-        'Condition for exit code 1: "METRIC < X", or in `compare` "METRIC worse"; of a group: '
-        '"METRIC[COLUMN=GROUP] worse"; repeatable.',
+        'Condition for exit code 1: "METRIC < X" or "METRIC worse"; also '
+        "METRIC[COLUMN=GROUP]; repeatable.",
         multiple=True,
     )
     splitting: SplitOptions
@@ -156,21 +160,43 @@ class _Request:
         return self.positions or self.splitting.method == "sessions"
 
 
-_evaluation_options = cli.bundle(
-    "request",
-    _Request,
-    click.argument("ratings", nargs=-1, type=cli.PLACE),
-    *cli.declared_in(_Request, "Options"),
-    split_options(_DETAILS),
-    cli.bundle(
-        "fitting",
-        # `_Request` has a --model of its own, which may be repeated.
-        functools.partial(cli.FitOptions, None),
-        *cli.declared_in(cli.FitOptions, "Model", _DETAILS, _OF_FITS)[1:],
-    ),
-    cli.reader_options("none"),
-)
-"""Decorator that adds RATINGS and the options of an evaluation, as `request`."""
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Options of the sizes of an online test."""
+
+    rate: float | None = cli.declared(
+        "X", "Share of users who click now; --online LOG measures it.", type=float
+    )
+    difference: str | None = cli.declared(
+        "X", "Smallest difference to detect, such as 0.01, or 5% of the rate."
+    )
+    power: float = cli.declared(
+        "X", "Probability of detecting it.", default=0.8, type=cli.SHARE
+    )
+    level: float = cli.declared(
+        "X", "Probability of a false alarm.", default=0.05, type=cli.SHARE
+    )
+    traffic: float | None = cli.declared(
+        "N", "New users per day, of both models together.", type=float
+    )
+
+
+def _evaluation_options(details: str = "", named: Sequence[str] = ()) -> cli.Decorator:
+    """Add RATINGS and the options of an evaluation, as `request`; list `named` ones by name."""
+    return cli.bundle(
+        "request",
+        _Request,
+        click.argument("ratings", nargs=-1, type=cli.PLACE),
+        *cli.declared_in(_Request, "Options", details, named),
+        split_options(_DETAILS),
+        cli.bundle(
+            "fitting",
+            # `_Request` has a --model of its own, which may be repeated.
+            functools.partial(cli.FitOptions, None),
+            *cli.declared_in(cli.FitOptions, "Model", _DETAILS, _OF_FITS)[1:],
+        ),
+        cli.reader_options("none"),
+    )
 
 
 def _run(request: _Request, *, at_least: int = 1) -> tuple[Evaluation, list[Gate]]:
@@ -866,7 +892,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     ],
     hints=_HINTS,
 )
-@_evaluation_options
+@_evaluation_options()
 @cli.engine_options(_DETAILS)
 @cli.paper_output_options
 def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> None:
@@ -877,8 +903,8 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     or --folds FOLDER; or a saved MODEL, which is not fitted again, and --test; or the results
     that --save has kept. RMSE and MAE are computed over the held-out ratings. Ranking metrics are
     means over users: each gets N recommendations out of all items not rated in training, and
-    the held-out items are relevant. JSON output has definitions, 95%
-    intervals over users, tests of differences, and a fingerprint of the data.
+    the held-out items are relevant. JSON output has definitions and
+    intervals over users.
 
     With --engine spark, the model is one of `recsys fit --engine spark`.
     """
@@ -933,40 +959,55 @@ def _write(result: Evaluation, output: Output, command: str) -> None:
     "compare",
     examples=[
         "recsys compare ratings.csv --model als,popular",
-        "recsys compare parts --model als,als:no-features -n 5,20 --json",
         "recsys compare live candidate --test today.csv --fail-if 'ndcg@10 worse'",
         "recsys compare --online requests.jsonl clicks.csv",
-        "recsys compare --online requests.jsonl clicks.csv candidate",
+        "recsys compare --plan --rate 0.1 --difference 5% --traffic 2000",
     ],
     hints=_HINTS,
 )
-@_evaluation_options
+@_evaluation_options("As in the help of `recsys evaluate`", _OF_EVALUATE)
+@cli.bundle(
+    "sizes",
+    PlanOptions,
+    *cli.declared_in(PlanOptions, "Plan", "With --plan", PlanOptions.__annotations__),
+)
 @cli.paper_output_options
 def compare(
     request: _Request,
+    sizes: PlanOptions,
     output: Output,
+    plan: bool = cli.declared(
+        "", "List the users that an online test needs.", is_flag=True
+    ),
     online: str | None = cli.declared(
         "FILE", "Log of `recsys serve --log`; RATINGS are clicks."
     ),
 ) -> None:
     """Test whether models differ on held-out ratings.
 
-    The input is as for `recsys evaluate`, or several saved models and --test. Saved models may
-    have been fitted to different ratings; only test ratings that are new to all of them are used.
-    The output has one row per metric and pair of models: the difference (the later model
-    minus the earlier one), "better" or "worse" if it is significant, its 95% bootstrap
-    interval, and the p value of a paired sign-flip test over users, also adjusted by Holm's
-    method. With --fail-if "METRIC worse", the exit code is 1 if a model is so.
+    The input is as for `recsys evaluate`, or several saved models and --test, or several results
+    of --save. Only test ratings that are new to all models are used. The output has one row per
+    metric and pair of models: the difference (later minus earlier), "better" or "worse" if it is
+    significant, its 95% bootstrap interval, and the p value of a paired sign-flip test over users,
+    also adjusted by Holm's method.
 
     With --online, the result is an A/B test: RATINGS are clicks (user, item, timestamp) on
-    the lists in the log of a service of two models. With saved models after the clicks, it is
-    the number of clicks that their lists would have had, from the probabilities in the log.
+    the lists in the log of a service of two models. Its intervals "at any time" hold however often
+    one looks. Saved models after the clicks get the number of clicks that their lists would have
+    had. With --plan, the result is the users of each model that a test needs to detect a
+    --difference (0.01, or 5% of the rate) from a --rate of users who click (or those in --online
+    LOG), by --power (0.8) and --level (0.05); and the days, with --traffic users a day.
     """
-    if online is not None:
-        from recsys.cli.versions import compare_online
+    for flag in cli.given_in(sizes):
+        require(plan, f"{flag} needs --plan.")
+    if online is not None or plan:
+        from recsys.cli.versions import compare_online, plan_online
 
         for flag in cli.given_in(request):
             require(flag not in _NOT_ONLINE, f"{flag} does not apply to --online.")
+        if plan:
+            plan_online(sizes, online, request.ratings, request.reader, output)
+            return
         compare_online(
             online, request.ratings, request.reader, output, request.fitting.seed
         )

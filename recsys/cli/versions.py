@@ -29,6 +29,7 @@ from recsys.messages import counted
 if TYPE_CHECKING:
     import polars as pl
 
+    from recsys.cli.evaluate import PlanOptions
     from recsys.evaluation import Evaluation
     from recsys.evaluation.monitoring import Monitoring, OnlineTest
 
@@ -296,6 +297,93 @@ def _shown(result: Monitoring) -> Any:
     return pl.DataFrame(rows)
 
 
+def plan_online(
+    sizes: PlanOptions,
+    log: str | None,
+    clicks: Sequence[str],
+    reader: cli.ReaderOptions,
+    output: Output,
+) -> None:
+    """Print how many users and days an online test needs.
+
+    Raises
+    ------
+    UsageError
+        If the difference, or both the rate and a log, are missing.
+    """
+    from recsys.evaluation.planning import (
+        Baseline,
+        baselines,
+        plan_online_test,
+        users_per_day,
+    )
+
+    text = sizes.difference or ""
+    number = text.strip().removesuffix("%")
+    try:
+        difference = float(number)
+    except ValueError:
+        raise click.UsageError(
+            f"--plan needs --difference, such as 0.01 or 5%; got {text!r}."
+        ) from None
+    if (sizes.rate is None) == (log is None):
+        raise click.UsageError("--plan needs either --rate X, or --online LOG CLICKS.")
+    traffic = sizes.traffic
+    if sizes.rate is not None:
+        measured = [Baseline.of_rate(sizes.rate)]
+    else:
+        lists, columns = _log_and_clicks(str(log), clicks, reader)
+        measured = baselines(lists, columns)
+        traffic = traffic or users_per_day(lists)
+    rows = []
+    for baseline in measured:
+        smallest = difference
+        if number != text.strip():
+            smallest = difference / 100 * baseline.rate
+        row = plan_online_test(
+            baseline,
+            smallest,
+            power=sizes.power,
+            confidence=1 - sizes.level,
+            traffic=traffic,
+        )
+        rows.append(row)
+    import polars as pl
+
+    table = pl.DataFrame(rows)
+    document = {
+        "command": "compare",
+        "power": sizes.power,
+        "level": sizes.level,
+        "traffic": traffic,
+        "plans": rows,
+    }
+    legend = (
+        f"users of each model, for a power of {sizes.power:g} at level {sizes.level:g}: with one "
+        "look at the end, and with intervals at any time"
+    )
+    rounded = table.with_columns(pl.col("rate", "difference").round(5))
+    output.write_document(document, table, rounded, legend)
+
+
+def _log_and_clicks(
+    log: str, clicks: Sequence[str], reader: cli.ReaderOptions
+) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
+    """Read the log of a service, and the clicks on its lists."""
+    from recsys.evaluation.monitoring import read_lists
+
+    if len(clicks) != 1:
+        raise click.UsageError(
+            "--online FILE takes one file of clicks: user, item, timestamp."
+        )
+    with Activity("Reading the log"):
+        lists = read_lists(log)
+        columns = inputs.load_pairs(clicks[0], reader)
+    if "timestamp" not in columns:
+        note("the clicks have no times: each counts for the last list with its item")
+    return lists, columns
+
+
 def compare_online(
     log: str,
     clicks: Sequence[str],
@@ -313,19 +401,11 @@ def compare_online(
         If there is not exactly one source of clicks.
     """
     from recsys import __version__
-    from recsys.evaluation.monitoring import CLICKS, online_test, read_lists
+    from recsys.evaluation.monitoring import CLICKS, online_test
 
     models = [source for source in clicks if inputs.is_model(source)]
     clicks = [source for source in clicks if source not in models]
-    if len(clicks) != 1:
-        raise click.UsageError(
-            "--online FILE takes one file of clicks: user, item, timestamp."
-        )
-    with Activity("Reading the log"):
-        lists = read_lists(log)
-        columns = inputs.load_pairs(clicks[0], reader)
-    if "timestamp" not in columns:
-        note("the clicks have no times: each counts for the last list with its item")
+    lists, columns = _log_and_clicks(log, clicks, reader)
     if models:
         _write_off_policy(lists, columns, models, output, seed)
         return
@@ -349,7 +429,8 @@ def compare_online(
         "seed": seed,
         "counts": result.counts,
         "confidence": result.confidence,
-        "intervals": "percentile bootstrap over users",
+        "intervals": "percentile bootstrap over users, for one look at a fixed end; always_low and "
+        "always_high: asymptotic confidence sequence, for any number of looks",
         "tests": _TESTS,
         "definitions": CLICKS,
         "comparisons": result.metrics.to_dicts(),
@@ -438,6 +519,9 @@ def _table(result: OnlineTest) -> tuple[Any, str]:
     rows = []
     for row in result.metrics.to_dicts():
         mark = " *" if row["p_value"] < level else ""
+        always = "-"
+        if row["always_low"] is not None:
+            always = f"[{row['always_low']:+.4f}, {row['always_high']:+.4f}]"
         rows.append(
             {
                 "metric": row["metric"],
@@ -448,6 +532,8 @@ def _table(result: OnlineTest) -> tuple[Any, str]:
                     f"[{row['low']:+.4f}, {row['high']:+.4f}]"
                 ),
                 "p": f"{row['p_value']:.4f}{mark}",
+                "at any time": always,
             }
         )
-    return pl.DataFrame(rows), f"p: {_TESTS}; * below {level:.2g}"
+    legend = f"p: {_TESTS}; * below {level:.2g}; at any time: however often one looks"
+    return pl.DataFrame(rows), legend

@@ -22,7 +22,13 @@ from recsys.evaluation.experiment import evaluate
 from recsys.evaluation.results import Evaluation, verdict
 from recsys.evaluation.slices import SLICE_NAME, groupings
 from recsys.evaluation.split_files import shared_test, unknown_and_known
-from recsys.evaluation.statistics import Ratio, bootstrap, percentiles, shuffled_groups
+from recsys.evaluation.statistics import (
+    Ratio,
+    at_any_time,
+    bootstrap,
+    percentiles,
+    shuffled_groups,
+)
 from recsys.messages import counted, shortened, worded
 
 if TYPE_CHECKING:
@@ -55,6 +61,7 @@ CLICKS = {
 """Metrics of an online test, with definitions."""
 
 _RESAMPLES = 2000
+_ALWAYS = ("always_low", "always_high", "always_p_value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +302,11 @@ class OnlineTest:
     """Result of `online_test`.
 
     `metrics` has a row for each of `CLICKS`: metric, a, b, difference (b minus a), low, high (its
-    interval by the bootstrap over users), p_value (of a randomization test over users), verdict
-    ("better" or "worse" if b is so significantly, else null). `counts` has the lists, users and
-    models of both variants, and the lists and clicks that were left out.
+    interval by the bootstrap over users), p_value (of a randomization test over users), always_low,
+    always_high and always_p_value (that hold however often one looks; null for fewer than 20 users
+    or no clicks of a variant), verdict ("better" or "worse" if b is so significantly, else null).
+    `counts` has the lists, users and models of both variants, and the lists and clicks that were
+    left out.
     """
 
     metrics: pl.DataFrame
@@ -416,7 +425,7 @@ def online_test(
     counts["users_of_both"] = len(both)
     counts["clicks"] = len(clicks["user"])
     counts["clicks_on_lists"] = len(clicked)
-    table = _compared(_per_user(used, clicked), confidence, random_state)
+    table = _compared(clicks_of_users(used, clicked), confidence, random_state)
     return OnlineTest(table, counts, confidence)
 
 
@@ -441,7 +450,7 @@ def attributed_clicks(
     return matches.drop_nulls("list").select("list", "item", "rank").unique()
 
 
-def _per_user(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:
+def clicks_of_users(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:
     """Return sums for each user: lists, lists with a click, clicks, 1 / rank of first clicks."""
     by_list = clicked.group_by("list").agg(
         clicks=pl.len(), first=1 / pl.col("rank").min()
@@ -457,10 +466,8 @@ def _per_user(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:
     return by_user.sort("user")  # so that the same seed draws the same users
 
 
-def _compared(
-    per_user: pl.DataFrame, confidence: float, random_state: int
-) -> pl.DataFrame:
-    """Return the table of metrics."""
+def click_ratios(per_user: pl.DataFrame) -> list[Ratio]:
+    """Return each of the metrics `CLICKS` as a ratio over users."""
     metrics = pl.DataFrame(
         {
             "click rate": per_user["with_click"],
@@ -474,22 +481,26 @@ def _compared(
     below = below.astype(np.float64)
     # The share of users who click is per user, the other metrics are per list.
     below[:, -1] = 1.0
-    second = (per_user["variant"] == "b").to_numpy()
+    return [Ratio(*columns) for columns in zip(above.T, below.T, strict=True)]
 
-    def ratios(users: Any) -> list[Ratio]:
-        columns = zip(above[users].T, below[users].T, strict=True)
-        return [Ratio(*column) for column in columns]
 
-    a = ratios(~second)
-    b = ratios(second)
+def _compared(
+    per_user: pl.DataFrame, confidence: float, random_state: int
+) -> pl.DataFrame:
+    """Return the table of metrics."""
+    a, b = (click_ratios(per_user.filter(variant=variant)) for variant in ("a", "b"))
     sampled_a = bootstrap(a, _RESAMPLES, random_state)
     # The groups are independent; one seed would draw the same positions in both.
     sampled_b = bootstrap(b, _RESAMPLES, random_state + 1)
     low, high = percentiles(sampled_b - sampled_a, confidence)
-    p_values = shuffled_groups(ratios(slice(None)), second, random_state=random_state)
+    second = (per_user["variant"] == "b").to_numpy()
+    p_values = shuffled_groups(
+        click_ratios(per_user), second, random_state=random_state
+    )
+    always = [at_any_time(*pair, confidence) for pair in zip(a, b, strict=True)]
     table = pl.DataFrame(
         {
-            "metric": metrics.columns,
+            "metric": [*CLICKS],
             "a": [ratio.value for ratio in a],
             "b": [ratio.value for ratio in b],
         }
@@ -499,6 +510,10 @@ def _compared(
         pl.Series("low", low),
         pl.Series("high", high),
         pl.Series("p_value", p_values),
+        *(
+            pl.Series(name, values, pl.Float64)
+            for name, values in zip(_ALWAYS, zip(*always, strict=True), strict=True)
+        ),
     ).with_columns(
         # More clicks, and earlier ones, are better.
         verdict=verdict(pl.col("difference"), pl.col("p_value") < 1 - confidence)

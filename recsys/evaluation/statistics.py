@@ -20,6 +20,8 @@ _BLOCK = 2**20  # weights or signs drawn together: 8 MB
 _MOST_RANDOM = 10**9  # maximum number of random numbers for shuffles
 _FEWEST_SHUFFLES = 999
 _SURE = 9.0  # standard deviations that a sum of random signs does not reach (p < 6e-18)
+_SHORTEST = 5000  # users of both groups at which intervals at any time are shortest
+_FEWEST_USERS = 20  # of each group, for an interval at any time
 _ROUNDING = 1e-5  # tolerance for rounding errors of sums in single precision
 
 
@@ -120,6 +122,62 @@ def jackknife(
     quantile = NormalDist().inv_cdf((1 + confidence) / 2)
     half = quantile * float(np.sqrt(variance))
     return value - half, value + half
+
+
+def standard_error(ratio: Ratio) -> float:
+    """Return the standard error of a ratio of sums over users, by the delta method.
+
+    For ``R = sum(a) / sum(b)``, it is ``sqrt(n / (n - 1) sum((a_u - R b_u)^2)) / sum(b)``.
+    """
+    n_users = len(ratio.above)
+    if n_users < 2:
+        return math.nan
+    total = ratio.below.sum()
+    residuals = ratio.above - ratio.above.sum() / total * ratio.below
+    return float(np.sqrt(n_users / (n_users - 1) * np.square(residuals).sum()) / total)
+
+
+def always_factor(n_users: float, confidence: float) -> float:
+    """Return how many standard errors a difference does not exceed at any number of users.
+
+    With v = n rho^2, the difference of two groups of n users together stays within
+    ``sqrt(2 (v + 1) / v log(sqrt(v + 1) / alpha))`` standard errors of the true one for all n at
+    once, with a probability of at least ``1 - alpha`` (asymptotically). So a test may be looked at
+    every day. rho is chosen for the shortest interval at 5,000 users.
+
+    References
+    ----------
+    Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), "Time-uniform central limit theory and
+    asymptotic confidence sequences".
+    """
+    alpha = 1 - confidence
+    v = n_users / _SHORTEST * _scale(alpha)
+    return math.sqrt(2 * (v + 1) / v * math.log(math.sqrt(v + 1) / alpha))
+
+
+def at_any_time(
+    a: Ratio, b: Ratio, confidence: float
+) -> tuple[float | None, float | None, float | None]:
+    """Return the interval and p value of ``b - a`` that hold however often one looks.
+
+    None for fewer than 20 users, or no events, in a group: the variance is unknown then. The
+    p value is the level at which 0 is at the end of the interval, with rho as for the confidence.
+    """
+    few = any(len(r.above) < _FEWEST_USERS or not r.above.any() for r in (a, b))
+    error = math.hypot(standard_error(a), standard_error(b))
+    if few or not error:
+        return None, None, None
+    n_users = len(a.above) + len(b.above)
+    difference = b.value - a.value
+    half = always_factor(n_users, confidence) * error
+    v = n_users / _SHORTEST * _scale(1 - confidence)
+    tail = math.exp(-((difference / error) ** 2) * v / (2 * (v + 1)))
+    return difference - half, difference + half, min(1.0, math.sqrt(v + 1) * tail)
+
+
+def _scale(alpha: float) -> float:
+    """Return n rho^2 at the number of users with the shortest interval."""
+    return -2 * math.log(alpha) + math.log(1 - 2 * math.log(alpha))
 
 
 def sign_flip(

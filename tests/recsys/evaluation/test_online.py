@@ -12,7 +12,13 @@ from click.testing import CliRunner
 from recsys.cli.main import cli
 from recsys.errors import DataError
 from recsys.evaluation.monitoring import online_test, read_lists
-from recsys.evaluation.statistics import Ratio, shuffled_groups
+from recsys.evaluation.planning import Baseline, baselines, plan_online_test
+from recsys.evaluation.statistics import (
+    Ratio,
+    at_any_time,
+    shuffled_groups,
+    standard_error,
+)
 
 
 def line(time: str, user, variant: str, *items) -> str:
@@ -160,3 +166,107 @@ def test_a_file_that_is_not_a_log_is_one_sentence(log, text, message):
 def test_needs_two_models(log):
     with pytest.raises(DataError, match="no lists of two models"):
         online_test(log(line("10:00:00", 1, "a", "x")), clicks((1, "x")))
+
+
+def online_days(rng, *, rate, lift, per_day, n_days):
+    """Yield both groups of users at the end of each day, as ratios of users who click."""
+    second = rng.random(per_day * n_days) < 0.5
+    clicked = (rng.random(len(second)) < rate + lift * second).astype(float)
+    for n in range(per_day, len(second) + 1, per_day):
+        groups = (clicked[:n][second[:n] == group] for group in (False, True))
+        yield [Ratio(values, np.ones(len(values))) for values in groups]
+
+
+def test_intervals_at_any_time_hold_on_all_days():
+    rng = np.random.default_rng(0)
+    n_missed = 0
+    n_missed_by_one_look = 0
+    for _ in range(100):
+        missed = []
+        for a, b in online_days(rng, rate=0.1, lift=0.02, per_day=100, n_days=40):
+            low, high, _ = at_any_time(a, b, 0.95)
+            error = np.hypot(standard_error(a), standard_error(b))
+            one_look = abs(b.value - a.value - 0.02) > 1.96 * error
+            missed.append((not low <= 0.02 <= high, one_look))
+        of_always, of_one_look = np.any(missed, axis=0)
+        n_missed += of_always
+        n_missed_by_one_look += of_one_look
+    assert n_missed <= 5
+    assert n_missed_by_one_look > 15
+
+
+def test_p_value_at_any_time_is_below_the_level_where_the_interval_excludes_0():
+    rng = np.random.default_rng(1)
+    p_values = []
+    for a, b in online_days(rng, rate=0.1, lift=0.05, per_day=100, n_days=40):
+        low, high, p_value = at_any_time(a, b, 0.95)
+        assert (p_value < 0.05) == (low > 0 or high < 0)
+        p_values.append(p_value)
+    assert p_values[0] > 0.05 > p_values[-1]
+
+
+def test_few_users_have_no_interval_at_any_time():
+    few = Ratio(np.ones(10), np.ones(10))
+    none = Ratio(np.zeros(50), np.ones(50))
+    some = Ratio(np.arange(50) % 2.0, np.ones(50))
+    for group in (few, none):
+        assert at_any_time(some, group, 0.95) == (None, None, None)
+
+
+def test_a_planned_test_has_its_power():
+    plan = plan_online_test(Baseline.of_rate(0.2), 0.1, traffic=50)
+    rng = np.random.default_rng(2)
+    n_found_in_time = 0
+    n_found_at_end = 0
+    for _ in range(200):
+        days = online_days(
+            rng, rate=0.2, lift=0.1, per_day=50, n_days=plan["days_any_time"]
+        )
+        looks = [
+            (len(a.above) + len(b.above), a, b, at_any_time(a, b, 0.95)[2])
+            for a, b in days
+        ]
+        n_found_in_time += any(p is not None and p < 0.05 for *_, p in looks)
+        _, a, b, _ = looks[plan["days"] - 1]
+        error = np.hypot(standard_error(a), standard_error(b))
+        n_found_at_end += b.value - a.value > 1.96 * error
+    assert n_found_in_time / 200 > 0.75
+    assert n_found_at_end / 200 == pytest.approx(0.8, abs=0.09)
+
+
+def test_plan_from_a_log(log, tmp_path):
+    hours = range(10, 20)
+    lines = [
+        line(f"{hour}:00:00", user, None, "x") for hour in hours for user in range(50)
+    ]
+    lists = log(*lines)
+    found = clicks(*((user, "x", "2026-01-01 19:30:00") for user in range(0, 50, 5)))
+    plans = {baseline.metric: baseline for baseline in baselines(lists, found)}
+    assert plans["users who click"].rate == pytest.approx(0.2)
+    assert plans["click rate"].rate == pytest.approx(0.02)
+    rows = "user,item,timestamp\n0,x,2026-01-01 19:30:00\n"
+    (tmp_path / "clicks.csv").write_text(rows)
+    words = ["compare", "--plan", "--difference", "50%", "--json", "--online"]
+    paths = [str(tmp_path / name) for name in ("log.jsonl", "clicks.csv")]
+    result = CliRunner().invoke(cli, [*words, *paths])
+    assert result.exit_code == 0, result.stderr
+    plan = json.loads(result.stdout)
+    assert plan["traffic"] == 50
+    assert plan["plans"][0]["metric"] == "click rate"
+    assert all(row["users"] < row["users_any_time"] for row in plan["plans"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rate", "0.1"], "--plan needs --difference"),
+        (["--difference", "1%"], "either --rate X, or --online"),
+        (["--rate", "1.5", "--difference", "1%"], "between 0 and 1"),
+        (["--rate", "0.1", "--difference", "0.95"], "between 0 and 1"),
+        (["--rate", "0.1", "--difference", "0"], "other than 0"),
+    ],
+)
+def test_plan_needs_a_rate_and_a_difference(words, message):
+    result = CliRunner().invoke(cli, ["compare", "--plan", *words])
+    assert result.exit_code != 0
+    assert message in result.stderr
