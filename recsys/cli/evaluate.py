@@ -892,7 +892,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     ],
     hints=_HINTS,
 )
-@_evaluation_options()
+@_evaluation_options("As in docs/howto/evaluate.md", ("candidates", "propensity"))
 @cli.engine_options(_DETAILS)
 @cli.paper_output_options
 def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> None:
@@ -1005,12 +1005,11 @@ def compare(
 
         for flag in cli.given_in(request):
             require(flag not in _NOT_ONLINE, f"{flag} does not apply to --online.")
+        clicks, reader = request.ratings, request.reader
         if plan:
-            plan_online(sizes, online, request.ratings, request.reader, output)
-            return
-        compare_online(
-            online, request.ratings, request.reader, output, request.fitting.seed
-        )
+            plan_online(sizes, online, clicks, reader, output)
+        elif online is not None:
+            compare_online(online, clicks, reader, output, request.fitting.seed)
         return
     result, gates = _run(request, at_least=2)
     sentence = (

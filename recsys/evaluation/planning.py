@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import numpy as np
 import polars as pl
 from scipy.optimize import brentq
 
@@ -69,8 +70,9 @@ def baselines(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> list[Base
 def users_per_day(lists: pl.DataFrame) -> float:
     """Return the number of named users per day of the log."""
     named = lists.filter(pl.col("user").is_not_null())
-    milliseconds = named["time"].max() - named["time"].min()
-    return named["user"].n_unique() / max(1.0, milliseconds / 86_400_000)
+    times = named["time"].to_numpy()
+    days = float(np.ptp(times)) / 86_400_000
+    return named["user"].n_unique() / max(1.0, days)
 
 
 def plan_online_test(
