@@ -995,8 +995,8 @@ def compare(
     the lists in the log of a service of two models. Its intervals "at any time" hold however often
     one looks. Saved models after the clicks get the number of clicks that their lists would have
     had. With --plan, the result is the users of each model that a test needs to detect a
-    --difference (0.01, or 5% of the rate) from a --rate of users who click (or those in --online
-    LOG), by --power (0.8) and --level (0.05); and the days, with --traffic users a day.
+    --difference (0.01, or 5%) from a --rate of users who click, or the rates in --online LOG; and
+    the days, with --traffic users a day.
     """
     for flag in cli.given_in(sizes):
         require(plan, f"{flag} needs --plan.")

@@ -14,9 +14,9 @@ from scipy.optimize import brentq
 from recsys.errors import DataError
 from recsys.evaluation.monitoring import (
     CLICKS,
+    attributed_clicks,
     click_ratios,
     clicks_of_users,
-    attributed_clicks,
 )
 from recsys.evaluation.statistics import always_factor, standard_error
 
