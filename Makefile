@@ -80,12 +80,17 @@ coverage: $(VENV)/.installed-test  ## Run the tests and list the lines that they
 bench: $(VENV)/.installed-test  ## Run the benchmarks (minutes); see benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py
 
-# Peers that need other versions of NumPy than this package have environments of their own.
+# Peers that need other versions of NumPy than this package have environments of their own. The newest releases of
+# some need a newer Python, too: LensKit 2026 needs 3.12.5, for example.
+PEERS_PYTHON ?= $(shell for p in python3.13 python3.12 $(PYTHON); do \
+	$$p -c '' 2>/dev/null && { echo $$p; break; }; done)
+newer := lenskit features sequences
 peer = $(VENV)/peers/$(1)/bin/python
 
 $(VENV)/peers/%/.installed: $(BIN)/python $(BUILD_INPUTS)
-	@echo "== Installing the peers into $(@D): $($*)"
-	@$(BIN)/python -m venv $(@D)
+	@python="$(if $(filter $*,$(newer)),$(PEERS_PYTHON),$(BIN)/python)"; \
+		echo "== Installing the peers into $(@D) with $$($$python --version): $($*)"; \
+		$$python -m venv $(@D)
 	@$(@D)/bin/python -m pip --disable-pip-version-check --quiet install $($*)
 	@touch $@
 
@@ -95,9 +100,11 @@ surprise := 'numpy<2' scikit-surprise
 lenskit := lenskit ranx
 ranx := ranx
 features := cmfrec lightfm-next myfm
+sequences := 'rectools[torch]'
+peers := surprise $(newer)
 
-bench-full: $(VENV)/peers/ours/.installed $(VENV)/peers/surprise/.installed $(VENV)/peers/lenskit/.installed $(VENV)/peers/features/.installed  ## Run all benchmarks next to the peers (an hour and a half, 20 GB), into build/bench-full.md
-	@PEERS_PYTHON="$(CURDIR)/$(call peer,surprise):$(CURDIR)/$(call peer,lenskit):$(CURDIR)/$(call peer,features)" \
+bench-full: $(patsubst %,$(VENV)/peers/%/.installed,ours $(peers))  ## Run all benchmarks next to the peers (two hours, 20 GB), into build/bench-full.md
+	@PEERS_PYTHON="$(subst $() ,:,$(foreach name,$(peers),$(CURDIR)/$(call peer,$(name))))" \
 		$(call peer,ours) benchmarks/run.py --full --out build/bench-full.md $(BENCH)
 	@echo "The results are in $(CURDIR)/build/bench-full.md"
 

@@ -2,49 +2,50 @@
 
 Usage: PYTHON rating_peers.py TRAIN.npz VALIDATION.npz TEST.npz OUT.npz
 
-TRAIN and VALIDATION are parts of the training ratings, with arrays "users", "items" and "values".
-Each installed peer is fitted to TRAIN with each of its settings. The setting that is best on
-VALIDATION is fitted to both. OUT gets its predictions for TEST, and the seconds of the last fit and
-of the predictions.
+TRAIN and VALIDATION are parts of the training ratings, with arrays "users", "items", "values" and
+"times". Each installed peer is fitted to TRAIN with each of its settings. The setting that is best
+on VALIDATION is fitted to both. OUT gets its predictions for TEST, and the processor seconds of the
+last fit and of the predictions.
+
+"linked" myFM has as features the set of items of each user and of users of each item in the
+training ratings (Rendle et al. 2019), and each day of a user and month of an item. The days and
+months of the test ratings are left out, or "known".
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
+from importlib.util import find_spec
 
 import numpy as np
 
 warnings.filterwarnings("ignore")
+os.environ["TQDM_DISABLE"] = "1"  # myFM shows progress
 
 SURPRISE = {
-    "Surprise BaselineOnly": ("BaselineOnly", [{}]),
-    "Surprise KNNBaseline": (
-        "KNNBaseline",
-        [
-            {"k": k, "sim_options": {"name": "pearson_baseline", "user_based": by_user}}
-            for k in (20, 40, 80)
-            for by_user in (False, True)
-        ],
-    ),
-    "Surprise SVD, default": ("SVD", [{"random_state": 0}]),
-    "Surprise SVD": (
-        "SVD",
-        [
-            {
-                "n_factors": k,
-                "reg_all": reg,
-                "n_epochs": n,
-                "lr_all": 0.01,
-                "random_state": 0,
-            }
-            for k in (50, 200)
-            for reg in (0.05, 0.1)
-            for n in (30, 60)
-        ],
-    ),
-    "Surprise SVD++": ("SVDpp", [{"random_state": 0, "cache_ratings": True}]),
+    "Surprise BaselineOnly": [{}],
+    "Surprise KNNBaseline": [
+        {"k": k, "sim_options": {"name": "pearson_baseline", "user_based": by_user}}
+        for k in (20, 40, 80)
+        for by_user in (False, True)
+    ],
+    "Surprise SVD, default": [{"random_state": 0}],
+    "Surprise SVD": [
+        {
+            "n_factors": k,
+            "reg_all": reg,
+            "n_epochs": n,
+            "lr_all": 0.01,
+            "random_state": 0,
+        }
+        for k in (50, 200)
+        for reg in (0.05, 0.1)
+        for n in (30, 60)
+    ],
+    "Surprise SVD++": [{"random_state": 0, "cache_ratings": True}],
 }
 LENSKIT = {
     "LensKit BiasedMF": [
@@ -53,11 +54,20 @@ LENSKIT = {
         for reg in (0.1, 0.2, 0.4)
     ]
 }
+RANKS = (8, 16)
+MYFM = {
+    "myFM": [{"rank": rank} for rank in RANKS],
+    "myFM, linked": [{"rank": rank} for rank in RANKS],
+}
+SAMPLES = 200  # of the Gibbs sampler
+KEPT_SAMPLES = 150
+PERIODS = {"users": 1, "items": 30}  # days
 
 
-def of_surprise(name, params, train):
+def of_surprise(title, params, train):
     import surprise
 
+    name = title.split()[1].rstrip(",").replace("++", "pp")
     data = surprise.Dataset(
         surprise.Reader(rating_scale=(train["values"].min(), train["values"].max()))
     )
@@ -69,12 +79,12 @@ def of_surprise(name, params, train):
     model = getattr(surprise, name)(**params, **options).fit(
         data.construct_trainset(rows)
     )
-    return lambda test: np.array(
-        [
-            model.predict(int(u), int(i)).est
-            for u, i in zip(test["users"], test["items"], strict=True)
-        ]
-    )
+
+    def predict(test):
+        pairs = zip(*pair_indices(test), strict=True)
+        return np.array([model.predict(int(u), int(i)).est for u, i in pairs])
+
+    return {"": predict}
 
 
 def of_lenskit(_, params, train):
@@ -106,7 +116,75 @@ def of_lenskit(_, params, train):
             predicted[row] = own.mean() if len(own) else mean
         return predicted
 
-    return predict
+    return {"": predict}
+
+
+def of_myfm(title, params, train):
+    from myfm import MyFMRegressor, RelationBlock
+    from scipy import sparse
+
+    pairs = sparse.coo_array((np.ones(len(train["users"])), pair_indices(train)))
+    related = []
+    sizes = []
+    for axis, counts in (("users", pairs.tocsr()), ("items", pairs.T.tocsr())):
+        parts = [sparse.eye_array(counts.shape[0])]
+        if "linked" in title:
+            lengths = np.sqrt(np.maximum(counts.sum(axis=1), 1))
+            parts.append(sparse.diags_array(1 / lengths) @ counts)
+        # A user or item above the training ratings has the last row, which is empty.
+        parts = [sparse.vstack([part, np.zeros((1, part.shape[1]))]) for part in parts]
+        related.append((axis, sparse.csr_matrix(sparse.hstack(parts))))
+        sizes += [part.shape[1] for part in parts]
+    periods = []
+    if "linked" in title:
+        periods = [(axis, np.unique(period(train, axis))) for axis in PERIODS]
+        sizes = [len(levels) for _, levels in periods] + sizes
+
+    def inputs(part, are_known=True):
+        X = None
+        if periods:
+            one_hot = [indicators(period(part, axis), x) for axis, x in periods]
+            X = sparse.csr_matrix(sparse.hstack(one_hot)) * are_known
+        blocks = [
+            RelationBlock(np.minimum(part[axis], block.shape[0] - 1), block)
+            for axis, block in related
+        ]
+        return X, blocks
+
+    X, blocks = inputs(train)
+    model = MyFMRegressor(**params, random_seed=0)
+    model.fit(
+        X,
+        train["values"].astype(float),
+        X_rel=blocks,
+        n_iter=SAMPLES,
+        n_kept_samples=KEPT_SAMPLES,
+        group_shapes=sizes,
+    )
+    predictions = {"": lambda test: model.predict(*inputs(test, are_known=False))}
+    if periods:
+        predictions[", times known"] = lambda test: model.predict(*inputs(test))
+    return predictions
+
+
+def period(part, axis):
+    """Return a number for the day of a user, or the month of an item, of each rating."""
+    days = part["times"] // 86400
+    return part[axis] * 10**6 + days // PERIODS[axis]
+
+
+def indicators(column, levels):
+    """Return a row of zeros and a one at the level; of zeros for other levels."""
+    from scipy import sparse
+
+    index = np.searchsorted(levels, column).clip(max=len(levels) - 1)
+    rows = np.flatnonzero(levels[index] == column)
+    shape = (len(column), len(levels))
+    return sparse.csr_array((np.ones(len(rows)), (rows, index[rows])), shape=shape)
+
+
+def pair_indices(part):
+    return part["users"], part["items"]
 
 
 def columns(part):
@@ -117,43 +195,40 @@ def rmse(predicted, part):
     return float(np.sqrt(np.mean((predicted - part["values"]) ** 2)))
 
 
-def run(fit, name, settings, parts):
+def run(fit, title, settings, parts):
+    """Yield titles, predictions for the test part, and seconds of the fit and of them."""
     train, validation, test = parts
     if len(settings) > 1:
-        settings.sort(key=lambda s: rmse(fit(name, s, train)(validation), validation))
+        errors = [
+            rmse(fit(title, params, train)[""](validation), validation)
+            for params in settings
+        ]
+        settings = [settings[int(np.argmin(errors))]]
     both = {key: np.concatenate([train[key], validation[key]]) for key in train}
-    start = time.perf_counter()
-    predict = fit(name, settings[0], both)
-    fitted = time.perf_counter()
-    predicted = predict(test)
-    print(f"{name or 'BiasedMF'}: {settings[0]}", file=sys.stderr)
-    return predicted, fitted - start, time.perf_counter() - fitted
+    start = time.process_time()
+    predictions = fit(title, settings[0], both)
+    fitted = time.process_time() - start
+    print(f"{title}: {settings[0]}", file=sys.stderr)
+    for variant, predict in predictions.items():
+        start = time.process_time()
+        predicted = predict(test)
+        yield title + variant, predicted, (fitted, time.process_time() - start)
 
 
 def main() -> None:
     parts = [dict(np.load(path)) for path in sys.argv[1:4]]
-    found = {}
-    try:
-        import surprise  # noqa: F401
-    except ImportError:
-        pass
-    else:
-        for title, (name, settings) in SURPRISE.items():
-            found[title] = run(of_surprise, name, settings, parts)
-    try:
-        import lenskit  # noqa: F401
-    except ImportError:
-        pass
-    else:
-        for title, settings in LENSKIT.items():
-            found[title] = run(of_lenskit, "", settings, parts)
-    titles = list(found)
-    np.savez(
-        sys.argv[4],
-        titles=np.array(titles),
-        predicted=np.array([found[title][0] for title in titles]),
-        seconds=np.array([found[title][1:] for title in titles]),
-    )
+    results = []
+    for library, fit, models in (
+        ("surprise", of_surprise, SURPRISE),
+        ("lenskit", of_lenskit, LENSKIT),
+        ("myfm", of_myfm, MYFM),
+    ):
+        if find_spec(library) is None:
+            continue
+        for title, settings in models.items():
+            results += run(fit, title, settings, parts)
+    titles, predicted, seconds = zip(*results, strict=True) if results else ([], [], [])
+    np.savez(sys.argv[4], titles=titles, predicted=predicted, seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Accuracy of predicted ratings on five seeded 90/10 splits of ml-latest-small.
 
-The table has RMSE and MAE, means over the splits with 95% intervals (of Student), and the seconds
-of fitting and predicting. Our models run with their defaults. "times known" are predictions of
-`bayes` given the times of the test ratings. A peer with several settings uses the best on a tenth
-of the training ratings, and is then fitted to all of them; its seconds are those of the last fit.
+The table has RMSE and MAE, means over the splits with 95% intervals (of Student), and the processor
+seconds of fitting and predicting. Our models run with their defaults. "times known" are predictions
+of `bayes` given the times of the test ratings. A peer with several settings uses the best on a
+tenth of the training ratings, and is then fitted to all of them; its seconds are those of the last
+fit.
+`bayes` also learns from which items a user rated, and from the times of the training ratings. myFM
+can be given both: the sets ("linked"), and the times of training ratings or of all ("times known").
 
-Peers run in their own process: PEERS_PYTHON is the Python that has scikit-surprise or lenskit
+Peers run in their own process: PEERS_PYTHON is the Python that has scikit-surprise, lenskit or myfm
 (several are separated as in PATH, since the peers need different NumPy versions).
 
 Usage: RECSYS_DATASETS=FOLDER [PEERS_PYTHON=...] python benchmarks/ratings.py [--splits N]
@@ -41,8 +44,12 @@ Figures = dict[str, list[float]]
 
 
 def triples(ratings: Ratings) -> dict[str, np.ndarray]:
-    users = ratings.user_index_of_nonzeros()
-    return {"users": users, "items": ratings.indices, "values": ratings.values}
+    return {
+        "users": ratings.user_index_of_nonzeros(),
+        "items": ratings.indices,
+        "values": ratings.values,
+        "times": ratings.seconds.astype(np.int64),
+    }
 
 
 def errors(predicted: np.ndarray, train: Ratings, test: Ratings) -> dict[str, float]:
@@ -57,16 +64,16 @@ def errors(predicted: np.ndarray, train: Ratings, test: Ratings) -> dict[str, fl
 def measure_ours(train: Ratings, test: Ratings, figures: dict[str, Figures]) -> None:
     pairs = test.user_index_of_nonzeros(), test.indices
     for title, (name, params) in OURS.items():
-        start = time.perf_counter()
+        start = time.process_time()
         model = make_model(name, **params).fit(train)
-        fitted = time.perf_counter()
+        fitted = time.process_time()
         timed = [("", {})]
         if name == "bayes":
             timed.append((", times known", {"times": test.timestamps}))
         for known, times in timed:
-            begun = time.perf_counter()
+            begun = time.process_time()
             predicted = model.predict(*pairs, **times)
-            seconds = {"fit": fitted - start, "predict": time.perf_counter() - begun}
+            seconds = {"fit": fitted - start, "predict": time.process_time() - begun}
             found = errors(predicted, train, test) | seconds
             if name == "bayes":
                 found["inside"] = inside(model, test, **times)

@@ -134,10 +134,10 @@ FULL = {
     "Features of items on ml-latest-small": Section(
         "features.py --first 70", "features.py --splits 2"
     ),
+    "What comes next": Section("sequences.py", "sequences.py"),
 }
 # Scripts of no set, which run with --tiny, too, so that a change that breaks them is noticed.
 OTHERS = {
-    "The next item": "sequences.py",
     "Habits": "repeats.py --users 20",
     "Search of generated documents": "search_scale.py --documents 6000 --dimensions 20",
     "Sparse weights of EASE": "sparse_ease.py 100",
@@ -150,11 +150,13 @@ ON_REAL_DATA = {
 MEASURED = (
     "lowrank-recsys", "numpy", "scipy", "scikit-learn", "polars", "implicit", "gensim", "bm25s",
     "pyspark", "scikit-surprise", "lenskit", "ranx", "cmfrec", "lightfm-next", "myfm",
+    "rectools", "torch",
 )  # fmt: skip
 VERSIONS = """
-import importlib.metadata as m, json, sys
+import importlib.metadata as m, json, platform, sys
 found = {d.metadata["Name"].lower(): d.version for d in m.distributions() if d.metadata["Name"]}
-print(json.dumps({name: found[name] for name in sys.argv[1:] if name in found}))
+measured = {name: found[name] for name in sys.argv[1:] if name in found}
+print(json.dumps({"Python": platform.python_version(), **measured}))
 """
 
 Say = Callable[[str], None]

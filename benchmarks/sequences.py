@@ -9,12 +9,14 @@ the hit rate and MRR at 20.
 The parts of `next` are a regression for each decay, the weights without order, and the neighbours,
 each alone in the scores of the same fit. Transition counts are the number of times that an item
 came right after the last one. All models run with their defaults. Seconds are processor seconds of
-the process, which depend less on other programs than wall time.
+the process, which depend less on other programs than wall time. SASRec is the one of RecTools, on
+the processor, with 64 factors, two blocks and the epochs that are best for the last training items;
+PEERS_PYTHON is the Python that has it (several are separated as in PATH).
 
 With `--scale`, the data are generated in the shape of MovieLens-25M, in a random order: seconds of
 the fit and of the best 20 items of all users, and the peak of memory.
 
-Usage: RECSYS_DATASETS=FOLDER python benchmarks/sequences.py [--data films|clicks]
+Usage: RECSYS_DATASETS=FOLDER [PEERS_PYTHON=...] python benchmarks/sequences.py [--data films]
        python benchmarks/sequences.py --scale 25000000
 """
 
@@ -22,9 +24,13 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import resource
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,7 +111,7 @@ def clicks() -> Trial:
 
 def figures(trial: Trial, scores: Callable[[Histories], Scores]) -> list[float]:
     """Return the hit rate at n, NDCG or MRR at n, and processor seconds of the scores."""
-    gains = []
+    ranks = []
     seconds = 0.0
     for start in range(0, len(trial.targets), BLOCK):
         rows = np.arange(start, min(start + BLOCK, len(trial.targets)))
@@ -120,17 +126,46 @@ def figures(trial: Trial, scores: Callable[[Histories], Scores]) -> list[float]:
             of_block[block.rows, block.indices] = -np.inf
         n_better = np.count_nonzero(of_block > of_targets[:, None], axis=1)
         n_equal = np.count_nonzero(of_block == of_targets[:, None], axis=1) - 1
-        ranks = n_better + n_equal / 2
-        is_hit = (ranks < trial.n) & (targets >= 0)
-        discount = 1 + ranks if trial.repeats else np.log2(2 + ranks)
-        gains.append(np.stack([is_hit, is_hit / discount]))
-    hit_rate, gain = np.hstack(gains).mean(axis=1)
-    return [float(hit_rate), float(gain), seconds]
+        ranks.append(n_better + n_equal / 2)
+    return [*of_ranks(trial, np.concatenate(ranks)), seconds]
+
+
+def of_ranks(trial: Trial, ranks: Scores) -> list[float]:
+    """Return the hit rate at n, and NDCG or MRR at n, for the places of the test items."""
+    is_hit = (ranks < trial.n) & (trial.targets >= 0)
+    discount = 1 + ranks if trial.repeats else np.log2(2 + ranks)
+    return [float(is_hit.mean()), float((is_hit / discount).mean())]
 
 
 def folded(model: Any) -> Callable[[Histories], Scores]:
     """Return the scores of a model for histories of new users."""
     return lambda block: model.with_users(block).scores(np.arange(block.n_rows))
+
+
+def of_peer(python: str, trial: Trial) -> Iterator[list[object]]:
+    """Yield the figures of SASRec, if that Python has it."""
+    sequences = sequences_of_events(trial.train)
+    histories = trial.histories
+    order = np.lexsort((histories.times, histories.rows))
+    script = Path(__file__).with_name("sequence_peers.py")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "in.npz"
+        result = Path(folder) / "out.npz"
+        np.savez(
+            source,
+            users=sequences.users,
+            items=sequences.items,
+            rows=histories.rows[order],
+            history=histories.indices[order],
+            targets=trial.targets,
+            n=trial.n,
+            repeats=trial.repeats,
+        )
+        subprocess.run([python, str(script), str(source), str(result)], check=True)
+        if result.exists():
+            arrays = np.load(result)
+            scores, fit = arrays["seconds"].tolist()
+            yield [str(arrays["title"]), *of_ranks(trial, arrays["ranks"]), scores, fit]
 
 
 def rows_of(trial: Trial) -> Iterator[list[object]]:
@@ -168,6 +203,8 @@ def rows_of(trial: Trial) -> Iterator[list[object]]:
         return scores
 
     yield ["transition counts", *figures(trial, after_the_last), ""]
+    for python in filter(None, os.environ.get("PEERS_PYTHON", "").split(os.pathsep)):
+        yield from of_peer(python, trial)
 
 
 def generated_events(n_events: int) -> Ratings:
