@@ -44,6 +44,7 @@ _ROWS = 1000  # rows of a Parquet file to read at once
 _SAMPLE = 100  # JSON objects whose keys determine the columns
 _NAMED = 3
 _SUFFIXES = {".csv": ",", ".tsv": "\t", ".jsonl": JSON, ".ndjson": JSON}
+_OF_TABLES = {*_SUFFIXES, ".parquet"}
 _SUFFIXES |= dict.fromkeys((".html", ".htm", ".xhtml"), HTML)
 
 _TEXT = (
@@ -99,11 +100,12 @@ class Documents:
     Parameters
     ----------
     path : str or Path
-        A directory of text files (each a document, subdirectories included, hidden files not); a
-        CSV, TSV, JSON, Parquet or Excel file, or a table of a database, with a text column; a file
-        of any other name whose first line has the columns that are named, or types of RecBole; or a
-        file with one document per line. Files may be packed by gzip, xz or zstd, be remote
-        (``https://...``) or several (``parts/*.jsonl``). ``-`` is standard input.
+        A directory of text files (each a document, subdirectories included, hidden files not), or
+        of tables alone; a CSV, TSV, JSON, Parquet or Excel file, or a table of a database, with a
+        text column; a file of any other name whose first line has the columns that are named, usual
+        names of a text and an id or title, or types of RecBole; or a file with one document per
+        line. Files may be packed by gzip, xz or zstd, be remote (``https://...``) or several
+        (``parts/*.jsonl``). ``-`` is standard input.
     table, query : str, optional
         Table of a database, or a query in SQL.
     text_col, id_col, title_col : str, optional
@@ -263,6 +265,9 @@ class Documents:
                     f"; {len(labels) - 1:,} other files of the folder left out"
                 )
             return
+        if labels and {Path(label).suffix.lower() for label in labels} <= _OF_TABLES:
+            yield from self._tables(folder, name, labels)
+            return
         self.decision = f"{name}: a directory of texts, ids are file names"
         n_pages = 0
         binary_files = list[str]()
@@ -292,6 +297,21 @@ class Documents:
                 listed += ", ..."
             left_out = counted(len(binary_files), "binary file")
             self.decision += f"; {left_out} left out ({listed})"
+
+    def _tables(
+        self, folder: Path, name: str, labels: Sequence[str]
+    ) -> Iterator[Document]:
+        """Yield the documents of a directory of tables, as of one table in parts."""
+        after = last = self._after
+        for label in labels:
+            with open_data(folder / label, self._options) as data:
+                part = replace(data, name=f"{name}{label}")
+                for number, document in self._file(part, after):
+                    last = after + number
+                    yield document
+            after = last
+        whole = f"{name} ({counted(len(labels), 'table')})"
+        self.decision = self.decision.replace(f"{name}{labels[-1]}", whole, 1)
 
     def _table(
         self, data: DataFile, table: _Table, after: int
@@ -365,7 +385,10 @@ def _table_of(data: DataFile, kind: str, wanted: _Columns) -> _Table | None:
         wanted = _Columns(*plain)
     requested = {name for name in wanted if name is not None}
     has_columns = requested and requested <= set(names)
-    if kind == LINES and not (types or has_columns):
+    lower = {name.lower() for name in names}
+    # No text begins with the names of its columns; standard input has no suffix.
+    has_usual_names = bool(lower & {*_TEXT} and lower & {*_ID, *_TITLE})
+    if kind == LINES and not (types or has_columns or has_usual_names):
         return None
     rows = partial(_delimited_rows, data, separator, names)
     return _Table(separator_name(separator), data.unit, names, wanted, rows)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import unescape
 from os import PathLike
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from recsys.data.ids import CANONICAL_INTEGER
 from recsys.errors import DataError
-from recsys.readers.sources import open_data
+from recsys.readers.formats import json_objects, reading_parquet
+from recsys.readers.sources import DataFile, head_of, open_data
 
 SMART, TREC, BLOCKS, HTML = "SMART", "TREC", "blocks", "HTML"
 
@@ -42,6 +44,13 @@ _SILENT = "script, style, noscript, template, svg, head"
 _SPLIT = re.compile(r"[\t,;]\s*|\s+")
 _TRAILING = re.compile(r"([0-9]+)\D*$")
 _TREC = "TREC's columns"
+_WITH_HEADER = "a table with a header"
+# Usual names of columns of queries, documents and grades, without signs and capitals.
+_COLUMNS = (
+    ("query", "queryid", "qid", "topic", "topicid"),
+    ("document", "documentid", "doc", "docid", "docno", "corpusid"),
+    ("relevance", "rel", "grade", "score", "label", "judgement", "judgment"),
+)
 _JUDGED = {"query": pl.String, "document": pl.String, "relevance": pl.Float64}
 _LEAST_MATCHED = (
     0.5  # minimum share of ids that must match if they are not read unchanged
@@ -228,30 +237,36 @@ class Judgements:
 def read_judgements(
     path: str | PathLike[str], *, encoding: str | None = None
 ) -> Judgements:
-    """Read judgements: lines of query, document and optionally relevance.
+    """Read judgements: rows of query, document and optionally relevance.
 
-    The forms are TREC's (query, iteration, document, relevance), BEIR's table with a header, plain
-    columns (query, document; Cranfield's with a relevance; CISI's with zeros), and blocks of a
-    query, its documents and a slash.
+    The forms are a table with such columns (BEIR's, say, in text, JSON, Parquet, a workbook or a
+    database), TREC's (query, iteration, document, relevance), plain columns (query, document;
+    Cranfield's with a relevance; CISI's with zeros), and blocks of a query, its documents and a
+    slash.
 
     Raises
     ------
     DataError
-        If the lines have different numbers of fields, or a relevance is not a number, or if
-        no document is relevant.
+        If the rows have different numbers of fields, columns are missing, a relevance is not a
+        number, or no document is relevant.
     """
     with open_data(path, {"encoding": encoding}) as data:
-        lines = [(number, line.strip()) for number, line in enumerate(data.lines(), 1)]
+        table = _table(data)
+        lines = []
+        if table is None:
+            stripped = ((n, line.strip()) for n, line in enumerate(data.lines(), 1))
+            lines = [(number, line) for number, line in stripped if line]
         name = data.name
-    lines = [(number, line) for number, line in lines if line]
+        unit = "row" if data.is_parquet else data.unit
     if any(line == "/" for _, line in lines[:1000]):
         return _of_blocks(lines, name)
-    rows = [(number, _SPLIT.split(line)) for number, line in lines]
     form = ""
+    rows = table or [(number, _SPLIT.split(line)) for number, line in lines]
     # A header has no number; most rows have one, such as a grade.
     has_ids = rows and any(field.lstrip("-").isdigit() for field in rows[0][1])
-    if len(rows) > 1 and not has_ids:
-        form = "a table with a header"
+    if table is not None or (len(rows) > 1 and not has_ids):
+        form = _WITH_HEADER
+    if form and table is None:
         del rows[0]
     if not rows:
         raise DataError(f"{name} has no judgements.")
@@ -259,7 +274,7 @@ def read_judgements(
     for number, fields in rows:
         if len(fields) != width or not 2 <= width <= 4:
             raise DataError(
-                f"{name}, line {number}: each judgement must have the same 2 to 4 fields: query, "
+                f"{name}, {unit} {number}: each judgement must have the same 2 to 4 fields: query, "
                 f"document and optionally relevance, or TREC's four; got {len(fields)}."
             )
     columns = pl.DataFrame([fields for _, fields in rows], orient="row").get_columns()
@@ -271,16 +286,80 @@ def read_judgements(
     if wrong.any():
         row = wrong.arg_max() or 0
         raise DataError(
-            f"{name}, line {rows[row][0]}: the relevance must be a number; "
+            f"{name}, {unit} {rows[row][0]}: the relevance must be a number; "
             f"got {relevance[row]!r}."
         )
     # Other forms may list relevant documents only, with zeros.
-    is_graded = form in (_TREC, "a table with a header")
+    is_graded = form in (_TREC, _WITH_HEADER)
     if is_graded and not (grades > 0).any():
         raise DataError(f"{name} has no relevant document: no relevance is above 0.")
     return Judgements(
         pl.DataFrame([columns[0], document, grades], _JUDGED), f"{name}: {form}"
     )
+
+
+def _table(data: DataFile) -> list[tuple[int, list[str]]] | None:
+    """Return the queries, documents and grades of a table by the names of its columns.
+
+    The result is None for text whose first line does not name queries and documents.
+
+    Raises
+    ------
+    DataError
+        If a table of another format lacks one of them.
+    """
+    names, rows = _named_rows(data)
+    plain = [re.sub(r"\W|_", "", name.lower()) for name in names]
+    positions = []
+    for usual in _COLUMNS:
+        matching = (n for n, name in enumerate(plain) if name in usual)
+        positions.append(next(matching, None))
+    *needed, _ = positions
+    if None in needed:
+        if data.is_parquet or head_of(data.path).lstrip().startswith(b"{"):
+            raise DataError(
+                f"{data.name} must have columns such as query, document and relevance; its columns "
+                f"are {', '.join(names)}."
+            )
+        return None
+    chosen = [position for position in positions if position is not None]
+    table = []
+    for number, row in rows:
+        if len(row) != len(names):
+            raise DataError(
+                f"{data.name}, line {number}: {len(row)} fields, and the header has {len(names)}."
+            )
+        table.append((number, [_written(row[position]) for position in chosen]))
+    return table
+
+
+def _named_rows(data: DataFile) -> tuple[list[str], Iterator[tuple[int, Any]]]:
+    """Return the first line or the names of columns, and the rows with their numbers."""
+    if data.is_parquet:
+        with reading_parquet(data.name):
+            frame = pl.read_parquet(data.path, glob=False)
+        return frame.columns, enumerate(frame.iter_rows(), 1)
+    if head_of(data.path).lstrip().startswith(b"{"):
+        objects = list(json_objects(data))
+        names = [*dict.fromkeys(name for _, fields in objects for name in fields)]
+        return names, ((n, [*map(fields.get, names)]) for n, fields in objects)
+    lines = iter(data.lines())
+    header = next(lines, "").strip()
+    separator = next((mark for mark in "\t,;" if mark in header), None)
+    if separator is None:
+        rows = ((n, line.split()) for n, line in enumerate(lines, 2) if line.strip())
+        return header.split(), rows
+    # Ids may have spaces, and separators inside quotes.
+    (names,) = csv.reader([header], delimiter=separator)
+    fields_of_rows = csv.reader(lines, delimiter=separator)
+    return names, ((n, row) for n, row in enumerate(fields_of_rows, 2) if row)
+
+
+def _written(value: Any) -> str:
+    """Return an id or a grade as text; workbooks have 7.0 for 7."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return "" if value is None else str(value).strip()
 
 
 def _form_of_columns(columns: Sequence[pl.Series]) -> tuple[str, pl.Series]:

@@ -221,6 +221,26 @@ def archive(path, *names):
     return path
 
 
+def test_a_first_line_with_usual_names_is_a_header_whatever_the_suffix(tmp_path):
+    path = tmp_path / "notes"
+    path.write_text("ID;Text\n7;salt, and ice\n8;tea\n")
+    assert read(path)[:2] == (["7", "8"], ["salt, and ice", "tea"])
+    path.write_text("The text, and its title\nsalt, and ice\n")
+    assert len(read(path)[0]) == 2
+
+
+def test_a_directory_of_tables_is_one_table(tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,text\nx,salt\ny,tea\n")
+    pl.DataFrame({"id": ["z"], "text": ["milk"]}).write_parquet(folder / "b.parquet")
+    ids, texts, decision = read(folder)
+    assert (ids, texts) == (["x", "y", "z"], ["salt", "tea", "milk"])
+    assert decision == "parts/ (2 tables): Parquet, text = text, id = id"
+    (folder / "c.txt").write_text("bread")
+    assert read(folder)[0] == ["a.csv", "c.txt"]
+
+
 def test_numbers_of_ids_are_integers_or_an_error(tmp_path):
     path = tmp_path / "a.parquet"
     frame = pl.DataFrame({"id": [7.0, 8.0], "text": ["a", "b"]})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
+from workbooks import workbook
 
 from recsys.errors import DataError
 from recsys.readers.documents import Documents
@@ -140,6 +142,38 @@ def test_forms_of_judgements(tmp_path, text, pairs, form):
     found = read_judgements(path)
     assert found.relevant().rows() == pairs
     assert form in found.decision
+
+
+JUDGED = pl.DataFrame(
+    {
+        "Doc_ID": ["a 1.html", "7", "8"],
+        "split": ["test", "test", "test"],
+        "query-id": [2, 2, 3],
+        "score": [1.0, 0.0, 2.0],
+    }
+)
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "json", "parquet", "xlsx"])
+def test_columns_are_chosen_by_their_names(tmp_path, form):
+    path = tmp_path / f"qrels.{form}"
+    if form == "xlsx":
+        path.write_bytes(workbook({"qrels": [JUDGED.columns, *JUDGED.rows()]}))
+    elif form in ("csv", "tsv"):
+        JUDGED.write_csv(path, separator="," if form == "csv" else "\t")
+    else:
+        write = {"jsonl": "ndjson", "json": "json", "parquet": "parquet"}[form]
+        getattr(JUDGED, f"write_{write}")(path)
+    judgements = read_judgements(path)
+    assert judgements.relevant().rows() == [("2", "a 1.html"), ("3", "8")]
+    assert judgements.decision.endswith(": a table with a header")
+
+
+def test_a_table_without_documents_names_its_columns(tmp_path):
+    path = tmp_path / "qrels.parquet"
+    JUDGED.drop("Doc_ID").write_parquet(path)
+    with pytest.raises(DataError, match="its columns are split, query-id, score"):
+        read_judgements(path)
 
 
 def test_a_negative_relevance_is_never_relevant(tmp_path):
