@@ -197,6 +197,9 @@ def _history_frame(source: HistoryLike, *, needs_values: bool) -> pl.DataFrame:
         items = query_series([*source], "item")
         values = [*source.values()]
         ratings = pl.Series("rating", values, dtype=pl.Float64, strict=False)
+        if needs_values:  # True would be the grade 1, the lowest of most scales
+            are_flags = [isinstance(value, bool | np.bool_) for value in values]
+            ratings = ratings.set(pl.Series(are_flags, dtype=pl.Boolean), None)
         if ratings.null_count():
             row = int(ratings.is_null().arg_max() or 0)
             value = values[row]
@@ -241,6 +244,8 @@ def _new_ratings(
             ids, indices[kind] = encode(as_id_series(frame[kind], kind), kind)
     entries = Entries(indices["user"], indices["item"])
     if "rating" in frame.columns:
+        if model._needs_values and frame["rating"].dtype == pl.Boolean:
+            raise DataError("Ratings must be numbers; got Boolean values.")
         values = rating_values(frame["rating"]).to_numpy()
         if model._needs_values:
             check_range(values, known)

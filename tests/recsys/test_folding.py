@@ -134,6 +134,12 @@ def test_the_last_rating_of_a_pair_counts(als):
             "Unknown item 999; the nearest ids are 119, 118, 117",
         ),
         ({101: float("nan")}, DataError, "Row 1: rating nan is not a finite number"),
+        ({101: True}, DataError, "Item 101: rating 'True' is not a number"),
+        (
+            pl.DataFrame({"item": [101], "rating": [True]}),
+            DataError,
+            "Ratings must be numbers; got Boolean values",
+        ),
         ({101: None}, DataError, "Item 101: the rating is missing"),
         (
             {101: 50},
