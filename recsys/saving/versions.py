@@ -137,12 +137,15 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
 
 
 def _saved_in(directory: Path) -> list[Path]:
-    """Return the saved models in a directory, without those that are not finished."""
+    """Return the saved models in a directory, without indexes and those that are not finished."""
     try:
         paths = [path for path in directory.iterdir() if not path.name.startswith(".")]
-        return sorted(path for path in paths if (path / MANIFEST).is_file())
+        saved = sorted(path for path in paths if (path / MANIFEST).is_file())
     except PermissionError:
         return []
+    # An index of texts has neither ratings nor users.
+    index = model_file.INDEX_FORMAT
+    return [path for path in saved if model_file.format_of(path) != index]
 
 
 def _latest(directory: Path) -> str | None:
@@ -268,9 +271,7 @@ def models_knowing(users: Iterable[str], near: Iterable[str | Path]) -> Knowing:
             if any((wanted.find(ids) >= 0).any() for ids in _user_ids(path)):
                 knowing.models.append(path)
         except RecsysError:
-            # An index of texts knows no users.
-            if model_file.format_of(path) != model_file.INDEX_FORMAT:
-                knowing.unreadable.append(path)
+            knowing.unreadable.append(path)
     return knowing
 
 

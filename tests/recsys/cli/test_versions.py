@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from recsys import Recommender
+from recsys.lsi import LSI
 
 SECRET = "margarethe-von-trotta"
 
@@ -252,6 +253,8 @@ def models(run, ratings, model):
 
 
 def test_versions_are_listed_with_what_was_measured(run, models):
+    # An index of texts among them is no version.
+    LSI(2).fit(["salt and ice", "ice and water", "cats"]).save(models / "texts")
     found = table(run("versions", "list", models))
     assert set(found["version"]) == {"old", "one"}
     one = found.filter(pl.col("version") == "one").row(0, named=True)
