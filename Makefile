@@ -23,7 +23,7 @@ endef
 show = echo; echo "\$$ $(subst ",\",$(1))"; RECSYS_FORMAT=table PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
 , := ,
 
-.PHONY: help demo test coverage bench bench-gate bench-full docs dist wheel smoke clean
+.PHONY: help demo test coverage sanitize faults fuzz service bench bench-gate bench-full docs dist wheel smoke clean
 
 help:  ## List the targets
 	@grep -E '^[a-z -]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,6 +76,19 @@ docs: $(VENV)/.installed-docs  ## Build the documentation into build/site; runs 
 
 coverage: $(VENV)/.installed-test  ## Run the tests and list the lines that they do not reach
 	@$(BIN)/python -m pytest --cov
+
+sanitize: $(VENV)/.installed-test  ## Run kernels, random lives and mutated models under sanitizers (half an hour)
+	@tests/sanitize.sh
+
+faults: $(VENV)/.installed-test  ## Let each write, rename, fsync and allocation fail, and the power after each (minutes)
+	@RECSYS_FAULTS=all $(BIN)/python -m pytest -o faulthandler_timeout=0 -s -q tests/faults
+
+$(VENV)/.installed-fuzz: $(VENV)/.installed-test
+	@$(PIP) --quiet install atheris || echo "There is no atheris for this Python: seeds are changed at random."
+	@touch $@
+
+fuzz: $(VENV)/.installed-fuzz  ## Fuzz each reader of bytes from outside for SECONDS (60)
+	@$(BIN)/python tests/fuzz/run.py $(or $(SECONDS),60)
 
 bench: $(VENV)/.installed-test  ## Run the benchmarks (minutes); see benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py

@@ -28,6 +28,7 @@ from recsys.messages import (
     wrapped,
 )
 from recsys.saving.atomic import (
+    replace_file,
     scratch_directory,
     unfinished_directory,
     unfinished_file,
@@ -395,7 +396,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             stream.close()  # raises, if the disk is full, before it is renamed
             if target.exists():
                 shutil.copymode(target, new)
-            new.replace(target)
+            replace_file(new, target)
     except Exception as error:  # name the file, not its temporary name
         hidden = Path(getattr(error, "filename", None) or "").name
         if hidden.startswith(f".{path.name}.") or is_full(error):

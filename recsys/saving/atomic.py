@@ -86,6 +86,16 @@ def unfinished_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
             path.unlink(missing_ok=True)
 
 
+def replace_file(new: Path, target: Path) -> None:
+    """Flush the file `new` to the disk, and rename it to `target`.
+
+    Otherwise, a power failure could leave an empty file.
+    """
+    flush(new)
+    new.replace(target)
+    flush(target.parent)
+
+
 def put_in_place(new: Path, target: Path, *, replace: bool = True) -> None:
     """Flush the directory `new` to the disk, and rename it to `target`.
 

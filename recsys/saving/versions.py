@@ -34,7 +34,7 @@ from recsys.saving.arrays import (
     as_path,
     mapped,
 )
-from recsys.saving.atomic import exclusive, flush, move_link, unfinished_file
+from recsys.saving.atomic import exclusive, move_link, replace_file, unfinished_file
 from recsys.saving.model_file import read_manifest
 from recsys.saving.storage import load_model
 from recsys.saving.tables import decoded
@@ -243,8 +243,7 @@ def record(model: str | Path, evaluation: Evaluation, label: str, test: str) -> 
             document = MeasuredFile(measured=[*measured(directory), entry][-_KEPT:])
             stream.write(model_file.to_json(document))
             stream.close()
-            flush(new)
-            new.replace(target)
+            replace_file(new, target)
     except OSError:
         return False
     return True

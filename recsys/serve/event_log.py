@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from recsys.errors import DataError
+from recsys.messages import system_reason
 from recsys.saving.atomic import flush, is_at
 from recsys.serve.problems import ProblemError
 
@@ -62,14 +63,14 @@ def append_lines(path: Path, lines: bytes, *, durable: bool) -> None:
 def _locked(path: Path) -> Iterator[int]:
     """Yield a descriptor of the file at the path, locked against other writers."""
     while True:
-        is_new = not path.exists()
         # O_APPEND: also without locks, no write overwrites another.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
         try:
             if fcntl is not None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if is_at(descriptor, path):  # not replaced or removed since it was opened
-                if is_new:
+                if not os.fstat(descriptor).st_size:
+                    # It may be new, or its name may not be on the disk.
                     flush(path.parent)
                 yield descriptor
                 return
@@ -96,6 +97,7 @@ def _end_last_line(descriptor: int, path: Path) -> int:
         stream.write(last + b"\n")
         stream.flush()
         os.fsync(stream.fileno())
+    flush(torn.parent)
     os.ftruncate(descriptor, size - len(last))
     _log.warning("%s ended in a part of a line, which is now in %s", path, torn)
     return size - len(last)
@@ -205,11 +207,11 @@ class LineLog:
             self._size = 0
         try:
             append_lines(self.path, b"".join(waiting), durable=self._durable)
-        except OSError as error:
-            _log.error("%s cannot be written: %s", self.path, error.strerror)
+        except (OSError, MemoryError) as error:
+            reason = system_reason(error) or "not enough memory"
+            _log.error("%s cannot be written: %s", self.path, reason)
             self._lose(len(waiting))
-            reason = (error.strerror or "it cannot be written").lower()
-            sentence = f"The events are not stored: {reason}."
+            sentence = f"The events are not stored: {reason.lower()}."
             raise ProblemError("not-stored", sentence) from None
 
     def _lose(self, count: int) -> None:

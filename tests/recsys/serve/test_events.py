@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
@@ -464,6 +465,25 @@ def test_nothing_is_lost_if_a_torn_line_cannot_be_moved(tmp_path):
     with pytest.raises(OSError, match="directory"):
         append_lines(path, NEXT, durable=True)
     assert path.read_bytes() == LINE[:10]
+
+
+def test_the_name_of_a_new_log_is_on_the_disk_before_a_line_is(tmp_path, monkeypatch):
+    flushed = []
+
+    def fail_once(path):
+        flushed.append(path)
+        if len(flushed) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(event_log, "flush", fail_once)
+    path = tmp_path / "log"
+    with pytest.raises(OSError, match="Input/output"):
+        append_lines(path, NEXT, durable=True)
+    assert path.read_bytes() == b""
+    append_lines(path, NEXT, durable=True)
+    append_lines(path, NEXT, durable=True)
+    assert flushed == [tmp_path, tmp_path]
+    assert path.read_bytes() == NEXT * 2
 
 
 NO_JOURNALS = {
