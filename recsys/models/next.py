@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -63,6 +64,7 @@ _LONG = (
 _BACKOFF = 0.1  # of an item's chance in any history, next to its chance in this one
 _CHANGES = (0.0, 0.25, 0.5, 2.0, 4.0)  # of a part's share, tried in turn
 _ROUNDS = 2
+_CACHES = ("_new_items", "_stacked_weights", "_training_histories", "_vectors")
 _LENGTH = 20  # of the lists in which shares are judged
 _JUDGES = 2000  # users whose last items choose the shares
 _JUDGED_SCORES = 2**25  # scores of a part while shares are chosen: 128 MB
@@ -330,9 +332,9 @@ class Next(Model):
 
     def _set_histories(self, sequences: Sequences) -> None:
         self.history_indptr, self.history_items, self.history_weights = sequences
-        for name in tuple(vars(self)):
-            if name.startswith("_cached"):
-                vars(self).pop(name)
+        # A copy with other histories has the caches of its model.
+        for name in _CACHES:
+            vars(self).pop(name, None)
 
     def _histories(self, users: Indices) -> Sequences:
         """Return the histories of some users."""
@@ -359,7 +361,7 @@ class Next(Model):
         sparse = kernels.SparsePart(kernels.csr_arrays(history), weights)
         offset = np.zeros(len(u), np.float32)
         form = FactorForm.of_biases(self.item_chances, offset)._replace(sparse=sparse)
-        features = self._new_items
+        features = self._source._new_items
         if features is None:
             return form
         # Features predict the columns of new items, and their rows.
@@ -388,16 +390,12 @@ class Next(Model):
         from scipy.sparse import hstack
 
         histories = self._histories(users)
-        starts = np.zeros(len(users) + 1, np.int64)
-        no_items = histories.items[:0]
-        no_weights = histories.weights[:0]
-        nothing = Sequences(starts, no_items, no_weights)
         latest = []
         for gamma, share in zip(self._gammas, shares, strict=True):
-            counted = histories if share else nothing
-            of_decay = sources(counted, self.n_items, gamma)
-            of_decay.data *= np.float32(share)
-            latest.append(of_decay)
+            # Without a share, a decay has no entries.
+            weights = histories.weights * np.float32(share)
+            of_share = histories._replace(weights=weights)
+            latest.append(sources(of_share, self.n_items, gamma))
         history: Sparse = hstack(latest, format="csr")
         return history
 
@@ -410,18 +408,13 @@ class Next(Model):
         shape = (len(self.weight_indptr) - 1, self.n_items)
         return csr_array(arrays, shape=shape)
 
-    @property
+    @cached_property
     def _new_items(self) -> _NewItems | None:
-        """Predictions by features for items without users; None if all have some. Cached."""
-        source = self._source
-        if "_cached_new_items" not in vars(source):
-            axis = source._features_of("item")
-            predicted = None
-            if axis is not None and axis.has_cold_rows:
-                predicted = _NewItems.of(axis, source._weights, source.item_chances)
-            vars(source)["_cached_new_items"] = predicted
-        new_items: _NewItems | None = vars(source)["_cached_new_items"]
-        return new_items
+        """Predictions by features for items without users; None if all have some."""
+        axis = self._features_of("item")
+        if axis is None or not axis.has_cold_rows:
+            return None
+        return _NewItems.of(axis, self._weights, self.item_chances)
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
         """Return centred vectors of items, and the reliability of their features."""
@@ -449,9 +442,9 @@ class Next(Model):
         axis.positions[new_index[-n_new:]] = positions
         return result
 
-    @property
+    @cached_property
     def _stacked_weights(self) -> CsrArrays:
-        """The weights of all regressions, neighbours and habits below one another; cached.
+        """The weights of all regressions, neighbours and habits below one another.
 
         The weights of neighbours are their histories. A habit of an item is for this item.
         """
@@ -459,17 +452,13 @@ class Next(Model):
 
         if not self.neighbor_share and not self.habit:
             return CsrArrays(self.weight_indptr, self.weight_items, self.weight_values)
-        if "_cached_weights" not in vars(self):
-            blocks = [self._weights]
-            if self.neighbor_share:
-                blocks.append(self._training_histories[0])
-            if self.habit:
-                same_item = eye_array(self.n_items, dtype=np.float32, format="csr")
-                blocks.append(same_item)
-            stacked = vstack(blocks, format="csr")
-            vars(self)["_cached_weights"] = kernels.csr_arrays(stacked)
-        weights: CsrArrays = vars(self)["_cached_weights"]
-        return weights
+        blocks = [self._weights]
+        if self.neighbor_share:
+            blocks.append(self._training_histories[0])
+        if self.habit:
+            same_item = eye_array(self.n_items, dtype=np.float32, format="csr")
+            blocks.append(same_item)
+        return kernels.csr_arrays(vstack(blocks, format="csr"))
 
     @property
     def _binary_histories(self) -> Sparse:
@@ -480,16 +469,12 @@ class Next(Model):
         shape = (self.n_users, self.n_items)
         return csr_array((ones, self.history_items, self.history_indptr), shape=shape)
 
-    @property
+    @cached_property
     def _training_histories(self) -> tuple[Sparse, Sparse]:
-        """The histories, and the newest users of each item; cached."""
-        if "_cached_histories" not in vars(self):
-            histories = self._binary_histories.copy()
-            histories.sort_indices()
-            newest = _newest_users(histories, self.history_ranks)
-            vars(self)["_cached_histories"] = (histories, newest)
-        matrices: tuple[Sparse, Sparse] = vars(self)["_cached_histories"]
-        return matrices
+        """The histories, and the newest users of each item."""
+        histories = self._binary_histories.copy()
+        histories.sort_indices()
+        return histories, _newest_users(histories, self.history_ranks)
 
     def _neighborhood(self, users: Indices) -> _Neighborhood:
         """Return the neighbours of some users among the training users."""
@@ -540,18 +525,19 @@ class Next(Model):
 
         They are the main directions of the histories without order.
         """
-        source = self._source
-        if "_cached_vectors" not in vars(source):
-            histories = source._binary_histories
-            counts = np.bincount(histories.indices, minlength=self.n_items)
-            scaled = power(counts, -_VECTOR_POWER)[histories.indices]
-            lengths = np.diff(source.history_indptr)
-            scaled *= np.repeat(power(lengths, -_VECTOR_POWER), lengths)
-            k = min(_DIRECTIONS, *histories.shape)
-            rows = kernels.csr_arrays(histories)._replace(data=scaled)
-            vectors, values = leading_directions(rows, self.n_items, k)
-            vars(source)["_cached_vectors"] = vectors * values
-        item_vectors: Floats = vars(source)["_cached_vectors"]
+        return self._source._vectors
+
+    @cached_property
+    def _vectors(self) -> Floats:
+        histories = self._binary_histories
+        counts = np.bincount(histories.indices, minlength=self.n_items)
+        scaled = power(counts, -_VECTOR_POWER)[histories.indices]
+        lengths = np.diff(self.history_indptr)
+        scaled *= np.repeat(power(lengths, -_VECTOR_POWER), lengths)
+        k = min(_DIRECTIONS, *histories.shape)
+        rows = kernels.csr_arrays(histories)._replace(data=scaled)
+        vectors, values = leading_directions(rows, self.n_items, k)
+        item_vectors: Floats = vectors * values
         return item_vectors
 
     def contributions(
@@ -563,7 +549,7 @@ class Next(Model):
         user = self.with_users(history)
         one = np.zeros(1, np.int64)
         rated = user._histories(one)
-        features = self._new_items
+        features = self._source._new_items
         # Columns of new items are sums over those of all items.
         summed = columns if features is None else np.arange(self.n_items)
         terms = np.zeros((len(order), len(summed)), np.float32)
@@ -883,10 +869,8 @@ def _ranks(indptr: Indices, times: NDArray[Any]) -> Indices:
     has_items = np.diff(indptr) > 0
     latest = np.full(len(indptr) - 1, -np.inf)
     latest[has_items] = times[indptr[1:][has_items] - 1]
-    ranks = np.empty(len(latest), np.int64)
     order = np.argsort(latest, kind="stable")
-    ranks[order] = np.arange(len(latest))
-    return ranks
+    return np.argsort(order)
 
 
 def _latest_of_each(sequences: Sequences) -> Sequences:
@@ -910,8 +894,8 @@ def _best_shares(
 
     def gain(shares: Sequence[float]) -> float:
         """Return the mean discounted gain of the targets in lists of 20."""
-        scores = np.float32(shares[0]) * parts[0]
-        for share, of_part in zip(shares[1:], parts[1:], strict=True):
+        scores = np.zeros_like(parts[0])
+        for share, of_part in zip(shares, parts, strict=True):
             scores += np.float32(share) * of_part
         scores[is_seen] = -np.inf
         of_targets = scores[users, targets][:, None]
