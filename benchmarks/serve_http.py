@@ -4,13 +4,14 @@ Requests are for known users, for new users with 10 items, and for similar items
 connections of another process, to one worker and to two. The same run measures a nine-line FastAPI
 application around `Recommender.recommend`, and the memory of a second worker. With --soak, minutes
 of load follow while the model is replaced every 10 seconds. With --live, it compares a service with
-a table of items that changes, and a named condition, with one without. Requests per second of
-processor time estimate the rate of a worker with its own core, independent of other load. The
-ratings of the model are random, since Gowalla has none. Therefore no vector is short, and the
-search cannot prune items.
+a table of items that changes, and a named condition, with one without. With --explain, it compares
+lists with reasons with lists without, for every model that explains its scores, on MovieLens
+(ml-latest-small) with features of the films. Requests per second of processor time estimate the
+rate of a worker with its own core, independent of other load. The ratings of the model are random,
+since Gowalla has none. Therefore no vector is short, and the search cannot prune items.
 
 Usage: python benchmarks/serve_http.py [--model als] [--factors 64] [--seconds 3] [--soak MINUTES]
-       [--live]
+       [--live] [--explain]
 """
 
 from __future__ import annotations
@@ -40,8 +41,27 @@ import numpy as np
 from measuring import datasets, machine, table
 
 from recsys import Recommender, read_ratings
+from recsys.features.selection import with_features
+from recsys.models.registry import model_class
 
 CONNECTIONS = (1, 4, 16, 64)
+# Each model that explains its scores, with its options.
+EXPLAINED: dict[str, dict[str, Any]] = {
+    "popular": {},
+    "bias": {},
+    "clusters": {},
+    "als": {},
+    "bayes": {},
+    "softimpute": {},
+    "implicit-als": {},
+    "implicit-knn": {},
+    "ials": {"factors": 512},
+    "ease": {},
+    "sparse-ease": {},
+    "spectral": {},
+    "next": {},
+    "blend": {},
+}
 NAIVE = """
 from fastapi import FastAPI, HTTPException
 from recsys import Recommender, UnknownIdError
@@ -372,6 +392,42 @@ def live(
     print(table(head, rows))
 
 
+def explained(folder: Path) -> None:
+    """Compare the processor time of lists with reasons with that of lists without."""
+    rows = []
+    for name, options in EXPLAINED.items():
+        ratings = read_ratings(datasets() / "ml-latest-small")
+        kind = model_class(name)
+        if not kind.predicts_ratings:
+            ratings = replace(ratings, implicit=True)
+        if kind.uses_features:
+            ratings = with_features(ratings)
+        model = folder / f"{name}-explained"
+        Recommender(name, **options).fit(ratings).save(model)
+        users = ratings.users.values.to_list()
+        random.Random(0).shuffle(users)
+        loads = {
+            "list": [get(f"/v1/recommend/{user}") for user in users],
+            "reasons": [get(f"/v1/recommend/{user}?explain=true") for user in users],
+        }
+        seconds: dict[str, list[float]] = {load: [] for load in loads}
+        with running(serve(model, 1), folder) as (service, port):
+            for requests in loads.values():
+                run_load(port, requests, 8, 1.0)  # warm
+            for _ in range(5):
+                for load, requests in loads.items():
+                    seconds[load].append(seconds_of_request(service, port, requests))
+        first, second = (1000 * statistics.median(times) for times in seconds.values())
+        settings = ", ".join(f"{key}={value}" for key, value in options.items())
+        label = f"{name} ({settings})" if settings else name
+        rows.append([label, first, second, f"{second / first:.2f}"])
+    head = ["model", "list, ms", "with reasons, ms", "ratio"]
+    print(
+        "\nMilliseconds of processor for a request, with three reasons for each item:"
+    )
+    print(table(head, rows))
+
+
 def soak(
     folder: Path, model: Path, requests: dict[str, list[bytes]], minutes: float
 ) -> None:
@@ -405,6 +461,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES")
     parser.add_argument("--live", action="store_true")
+    parser.add_argument("--explain", action="store_true")
     parser.add_argument(
         "--saved", type=Path, help="model fitted before, to save the time of a fit"
     )
@@ -412,6 +469,9 @@ def main() -> None:
     print(machine(), end="\n\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        if chosen.explain:
+            explained(folder)
+            return
         if chosen.saved is None:
             model = fit(folder, chosen.model, chosen.factors)
         else:

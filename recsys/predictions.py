@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lowrank.kernels import csr_arrays
 from recsys.data.columns import of_roles
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike, query_series
@@ -20,7 +19,7 @@ from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.baselines import Bias, Popular
-from recsys.models.histories import Explanation, Histories
+from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.parts import Floats, Indices, Mask
 from recsys.ranking.topn import SOURCES, Cosine, CsrPairs, Scorer, TopN, check_n
 from recsys.saving.storage import Saved
@@ -302,12 +301,8 @@ def user_contributions(
     of_user, of_items = ratings.user_features, ratings.item_features
     if not model.uses_features or (of_user is None and of_items is None):
         return history, model.contributions(history, items, None)
-    if of_user is not None:
-        history = replace(history, features=csr_arrays(of_user.matrix[[user]]))
-    raters = Histories(*csr_arrays(fitted.matrix[:, items].T.tocsr()))
-    if of_items is not None:
-        raters = replace(raters, features=csr_arrays(of_items.matrix[items]))
-    return history, model.contributions(history, items, raters)
+    history = replace(history, features=csr_rows(of_user, np.array([user])))
+    return history, model.contributions(history, items, fitted)
 
 
 def ranked(

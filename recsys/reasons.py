@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -74,11 +74,11 @@ def kinds_of_history(ratings: Ratings, user: int, items: Ints | Longs) -> list[s
 
 
 def shared_reasons(
-    names: Sequence[Mapping[str, Any]], terms: Floats
+    name: Callable[[int], Mapping[str, Any]], terms: Floats
 ) -> list[dict[str, Any]]:
     """Return the reasons with their shares of all positive contributions to a score.
 
-    `names` describe the terms: items of the history, with the kind of the deed, or features. Shares
+    `name` describes a term: an item of the history, with the kind of the deed, or a feature. Shares
     below a tenth are summed in the last reason, which has the key "other", with the shares of
     features that are stock or price.
     """
@@ -88,10 +88,9 @@ def shared_reasons(
         return []
     shares = positive / total
     reasons = []
-    for term in np.argsort(-shares, kind="stable").tolist():
-        if shares[term] < _LEAST:
-            break
-        reason = dict(names[term])
+    large = np.flatnonzero(shares >= _LEAST)
+    for term in large[np.argsort(-shares[large], kind="stable")].tolist():
+        reason = dict(name(term))
         label = _LABEL.match(reason.get("feature") or "")
         if label is not None and _OF_THE_SHOP.search(label[1]):
             continue

@@ -1087,7 +1087,7 @@ class Recommender:
         for name in names:
             if name["item"] is not None:
                 name["kind"] = next(kinds)
-        reasons = shared_reasons(names, terms["contribution"].to_numpy())
+        reasons = shared_reasons(names.__getitem__, terms["contribution"].to_numpy())
         return reasons, in_words(reasons, language)
 
     def placement(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -90,12 +91,18 @@ class Posterior:
         return cls(vectors, np.empty((len(vectors), 0), vectors.dtype))
 
 
+@cache
+def _packed_positions(d: int) -> Int64s:
+    """Return the position in a packed triangle of each entry of a matrix, shape (d, d)."""
+    positions = np.zeros((d, d), np.int64)
+    i, j = np.triu_indices(d)
+    positions[i, j] = positions[j, i] = np.arange(len(i))
+    return positions
+
+
 def unpack(packed: Floats, d: int) -> Floats:
     """Return symmetric matrices of shape (n, d, d) from upper triangles by rows."""
-    full = np.empty((len(packed), d, d), packed.dtype)
-    i, j = np.triu_indices(d)
-    full[:, i, j] = packed
-    full[:, j, i] = packed
+    full: Floats = packed.take(_packed_positions(d), axis=1)
     return full
 
 
@@ -152,23 +159,34 @@ def covariance_sums(entries: kernels.CsrArrays, columns: Posterior) -> Floats | 
 
 
 class Terms(NamedTuple):
-    """The posterior mean of a row as a sum of float64 terms.
+    """The posterior mean of a row as the solution of a system with a sum on its right-hand side.
 
-    `base`, shape (d,), is the term of the mean of all rows. `entries`, shape (n, d), are the terms
-    of the entries: of their values and, with a link, of their positions. `features`, shape (n, d),
-    are the terms of the nonzero features.
+    Attributes
+    ----------
+    system : float64 ndarray of shape (d, d)
+        Symmetric matrix of the normal equations.
+    base : float64 ndarray of shape (d,)
+        The term of the mean of all rows.
+    entries : float64 ndarray of shape (n, d)
+        The terms of the entries: of their values and, with a link, of their positions.
+    features : float64 ndarray of shape (n_features, d)
+        The terms of the nonzero features.
     """
 
+    system: Float64s
     base: Float64s
     entries: Float64s
     features: Float64s
 
-    @property
-    def total(self) -> Float64s:
-        """The posterior mean, shape (d,)."""
-        sums: Float64s = self.base + self.entries.sum(axis=0)
-        sums += self.features.sum(axis=0)
-        return sums
+    def solved(self, vectors: Float64s) -> tuple[Float64s, Float64s]:
+        """Return the solutions for `vectors`, shape (m, d), and the posterior mean, shape (d,).
+
+        The products of a solution with the terms add up to that of its vector with the mean.
+        """
+        total = self.base + self.entries.sum(axis=0) + self.features.sum(axis=0)
+        right = np.vstack([vectors, total])
+        solutions = np.linalg.solve(self.system, right.T).T
+        return solutions[:-1], solutions[-1]
 
 
 def posterior_terms(
@@ -180,7 +198,7 @@ def posterior_terms(
     noise: float = 1.0,
     features: kernels.CsrArrays | None = None,
 ) -> Terms:
-    """Return the posterior mean of one row as a sum; for parameters see `posterior_rows`."""
+    """Return the terms of the posterior mean of a row; for parameters see `posterior_rows`."""
     indices = entries.indices
     n = len(indices)
     d = columns.mean.shape[1]
@@ -189,24 +207,20 @@ def posterior_terms(
     design[:, -1] = 1
     right = design * target[:, None]
     system = design.T @ design
-    if columns.covariance.shape[1]:
-        covariance = columns.covariance[indices]
-        # The triangles are summed before they are unpacked, which takes most of the time.
-        is_last = np.triu_indices(d)[1] == d - 1
-        right[:, :-1] -= covariance[:, is_last][:, :-1]
-        total = covariance.sum(axis=0, dtype=np.float64)
-        system[:-1, :-1] += unpack(total[None], d)[0, :-1, :-1]
+    sums = covariance_sums(entries, columns)
+    if sums is not None:
+        right[:, :-1] -= columns.covariance[indices][:, _packed_positions(d)[:-1, -1]]
+        system[:-1, :-1] += unpack(sums, d)[0, :-1, :-1]
     weight = float(prior.weights(np.array([n]))[0])
     pull = weight * noise * prior.precision.astype(np.float64)
     if len(prior.link):
         right += prior.link[indices].astype(np.float64) @ pull / math.sqrt(max(n, 1))
-    inverse = np.linalg.inv(system + pull)
     feature_means = np.zeros((0, d))
     if features is not None and prior.features is not None:
         coefficients = prior.features[features.indices].astype(np.float64)
         feature_means = coefficients * features.data[:, None]
-    base = inverse @ pull @ prior.mean.astype(np.float64)
-    return Terms(base, right @ inverse, feature_means @ pull @ inverse)
+    base = pull @ prior.mean.astype(np.float64)
+    return Terms(system + pull, base, right, feature_means @ pull)
 
 
 def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> Int64s:

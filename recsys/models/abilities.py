@@ -18,6 +18,7 @@ from recsys.models.registry import MODELS, model_class
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
+    from recsys.data.ratings import Ratings
     from recsys.ranking.topn import Scorer
 
 
@@ -42,11 +43,12 @@ class Explains(Protocol):
     """A model whose scores are sums over the items of the user's history."""
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` for the user of `history` as sums, before clipping.
 
-        `raters` are the histories of the items, for their features.
+        `fitted` are the training ratings, with the features of the items. A model without features
+        needs none.
         """
 
 

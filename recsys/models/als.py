@@ -19,7 +19,7 @@ from lowrank.kernels import Stored, at_most
 from recsys.errors import DataError
 from recsys.models.base import Progress
 from recsys.models.histories import Histories
-from recsys.models.nonnegative import inverse_on, strongest_first
+from recsys.models.nonnegative import strongest_first
 from recsys.models.parameters import (
     model,
     overflow_error,
@@ -27,7 +27,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import OTHER, AnyFloats, Doubles, Floats
+from recsys.models.parts import OTHER, AnyFloats, Doubles, Floats, Indices
 from recsys.models.vector_model import Priors, VectorModel
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ _CHECKED = 2**20  # ratings per block when checking, which copies them
 # Penalty of non-negative factors in units of the regularization. Without biases it shrinks whole
 # ratings, and shrinks all alike if it grows with their number.
 _PART_PENALTY = 1 / 13
+_FEW = 2**21  # ratings
+_STORED = 2**25  # numbers in the covariances of items that are kept for explanations
 
 
 @model
@@ -239,11 +241,15 @@ class ALS(VectorModel):
         penalty = regularization * self.rating_std * n**count_power
         system = rated.T @ rated + penalty * np.eye(self.factors)
         solution, _ = source._plain_rows(side, row.csr)
-        inverse = inverse_on(system, solution[0] > 0)
-        parts = np.zeros((len(rated), self.factors + 1))  # without a bias, the last
-        parts[:, :-1] = (rated * row.values[:, None]) @ inverse
-        none = np.zeros((0, self.factors + 1))
-        return links.Terms(np.zeros(self.factors + 1), parts, none)
+        # A non-negative solution solves the normal equations of its positive entries. On these it
+        # is a sum over ratings, as an unconstrained solution is.
+        support = np.flatnonzero(solution[0] > 0)
+        d = self.factors + 1  # without a bias, the last
+        on_support = np.eye(d)
+        on_support[np.ix_(support, support)] = system[np.ix_(support, support)]
+        parts = np.zeros((len(rated), d))
+        parts[:, support] = rated[:, support] * row.values[:, None]
+        return links.Terms(on_support, np.zeros(d), parts, np.zeros((0, d)))
 
     def _check_parts(self, ratings: Ratings) -> None:
         """Check that ratings can be fitted by non-negative factors."""
@@ -289,3 +295,45 @@ class ALS(VectorModel):
             self.global_mean,
         )
         return mean_covariance(posterior, sampled.counts)
+
+    def _item_covariance(self, items: Indices, fitted: Ratings) -> Floats:
+        source = self._source
+        stored: dict[int, Floats] = {}
+        factors, cached = vars(source).get("_covariances", (None, stored))
+        if factors is source.item_factors:
+            stored = cached
+        missing = [item for item in items.tolist() if item not in stored]
+        if missing:
+            # Of few ratings, the covariances of all items take less time than a fit's sweep.
+            rows = np.array(missing)
+            if fitted.nnz <= _FEW:
+                rows = np.arange(self.n_items)
+            covariance = source._solved_covariance(Histories.of_items(fitted, rows))
+            solved = dict(zip(rows.tolist(), covariance, strict=True))
+            if len(stored) * covariance.shape[1] > _STORED:
+                stored = {
+                    item: stored[item] for item in items.tolist() if item in stored
+                }
+            # Other threads keep what they have read.
+            stored = stored | solved
+            vars(source)["_covariances"] = source.item_factors, stored
+        return np.array([stored[item] for item in items.tolist()])
+
+    def _solved_covariance(self, histories: Histories) -> Floats:
+        """Return the covariances of the vectors of items with some histories."""
+        prior = self._prior("item")
+        # The inverses of systems with large condition numbers need double precision.
+        prior = replace(
+            prior,
+            mean=prior.mean.astype(np.float64),
+            precision=prior.precision.astype(np.float64),
+        )
+        entries = histories.csr
+        posterior = links.exact_posterior(
+            entries._replace(data=entries.data.astype(np.float64)),
+            self._posterior("user").mean.astype(np.float64),
+            prior,
+            np.zeros((histories.n_rows, self.factors + 1)),
+            self.global_mean,
+        )
+        return posterior.covariance.astype(np.float32)

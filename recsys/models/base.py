@@ -36,6 +36,7 @@ from recsys.models.parts import (
     AnyFloats,
     Array,
     ArrayReader,
+    Doubles,
     Floats,
     Indices,
     Longs,
@@ -449,6 +450,16 @@ class Model:
         """The originally fitted model, if users or items were folded into it; else this one."""
         source: Self = vars(self).get("_source_model", self)
         return source
+
+    def _item_totals(self, fitted: Ratings) -> tuple[Longs, Doubles]:
+        """Return the number of ratings of each item of a fit, and their sum above zero; cached."""
+        cached: tuple[Any, Longs, Doubles] | None = vars(self._source).get("_totals")
+        if cached is None or cached[0] is not fitted.indices:
+            positive = np.maximum(fitted.values, 0)
+            sums = np.bincount(fitted.indices, positive, fitted.n_items)
+            cached = fitted.indices, fitted.counts("item"), sums.astype(np.float64)
+            vars(self._source)["_totals"] = cached
+        return cached[1:]
 
     def _score_error(self, users: ArrayLike) -> Floats | None:
         """Return a bound on the rounding difference ``|scores - pair_scores|`` for each user.

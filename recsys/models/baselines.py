@@ -130,7 +130,7 @@ class Bias(RatingModel, FoldingModel):
         return csr_array(entries, shape=ratings.shape)
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums; ratings contribute by the user's bias."""
         columns, rated = self._checked_history(history, items)
@@ -276,7 +276,7 @@ class Popular(Model):
         return self._with(**self._counted(histories.counts, sums))
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the popularity of each item as base; the history contributes habits only."""
         columns = check_indices(items, self.n_items, "item")
@@ -445,7 +445,7 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
             )
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums of shares in the user's bias and cluster means."""
         columns, rated = self._checked_history(history, items)
@@ -499,7 +499,7 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
         return {"item_bias": bias, "item_factors": groups}
 
     def _group_of(self, items: NDArray[np.integer]) -> Indices:
-        groups: Indices = self.item_factors.argmax(axis=1)[items]
+        groups: Indices = self.item_factors[items].argmax(axis=1)
         return groups
 
 

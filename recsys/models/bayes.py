@@ -261,6 +261,9 @@ class Bayes(VectorModel):
         covariance = self.user_covariance if side == "user" else self.item_covariance
         return Posterior(self._means(side, rows), covariance[rows])
 
+    def _item_covariance(self, items: Indices, fitted: Ratings) -> Floats:
+        return self.item_covariance[items]
+
     def _side(self, side: str, rows: Posterior) -> dict[str, Any]:
         covariance = rows.covariance.astype(np.float32, copy=False)
         return super()._side(side, rows) | {f"{side}_covariance": covariance}

@@ -306,18 +306,14 @@ class Blend(Model):
         )
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` as weighted sums of the models' contributions."""
         self._check_able(abilities.Explains, "explain scores")
         terms: dict[str, list[Floats]] = {name: [] for name in Explanation._fields}
         for factor, part in self._weighted:
             explained = cast(abilities.Explains, part)
-            explanation = explained.contributions(
-                history,
-                items,
-                raters,
-            )
+            explanation = explained.contributions(history, items, fitted)
             for name, values in explanation._asdict().items():
                 if values is not None:
                     terms[name].append(factor * values)

@@ -31,6 +31,7 @@ from recsys.models.parts import (
     Floats,
     Indices,
     Longs,
+    Mask,
     Part,
     Sides,
     record,
@@ -345,11 +346,8 @@ class AxisFeatures(Part):
         if features is not None:
             of_features = self.coefficients[features.indices].astype(np.float64)
             of_features *= features.data[:, None]
-        return Terms(
-            self.mean.astype(np.float64),
-            none,
-            of_features,
-        )
+        mean = self.mean.astype(np.float64)
+        return Terms(np.eye(len(mean)), mean, none, of_features)
 
     def comparable(self, vectors: Floats) -> tuple[Floats, Floats]:
         """Return centred `vectors` of the rows, and the reliability of their features.
@@ -364,35 +362,49 @@ class AxisFeatures(Part):
         return (vectors - centre).astype(np.float32), reliability(offsets, variance)
 
 
-class FeatureShares(NamedTuple):
-    """The part of the vectors of some rows that is due to their features, for explanations.
-
-    A vector is a compromise of the vector p that features predict and of the ratings. The exact
-    part of p needs the solution of a system for each row. With the second moment of an average
-    rater in place of the row's own raters, all systems have the same eigenvectors, and the part is
-    ``R diag(s) L' p``. It is p itself for a row without ratings, and little with many ratings.
+class FeatureParts(NamedTuple):
+    """The exact parts of the vectors of some items that are due to their features.
 
     Attributes
     ----------
-    left, right : float64 ndarrays of shape (d, d)
-        The eigenvectors, as columns.
-    shares : float64 ndarray of shape (n_rows, d)
-        The shares s of each row, between 0 and 1.
+    terms : float64 ndarray of shape (n_entries, d)
+        What each feature of each item adds to the prediction p of the item's vector.
+    indptr, rows : int64 ndarrays of shapes (n_items + 1,) and (n_entries,)
+        The entries of each item, and the item of each entry.
+    covariance : float32 ndarray of shape (n_items, d, d)
+        The matrices S^-1 of vectors S^-1 (P p + the ratings' part).
+    precision : ndarray of shape (d, d)
+        The matrix P, without its weights.
+    weights : ndarray of shape (n_items, 1)
+        Weights of P for each item.
+    is_cold : bool ndarray of shape (n_items,)
+        Items without ratings, whose vectors are exactly p.
     """
 
-    left: Doubles
-    right: Doubles
-    shares: Doubles
+    terms: Doubles
+    indptr: Longs
+    rows: Longs
+    covariance: Floats
+    precision: Floats
+    weights: Floats
+    is_cold: Mask
 
-    def parts(self, predicted: Doubles) -> Doubles:
-        """Return the parts of predicted vectors, shape (n_rows, d)."""
-        parts: Doubles = ((predicted @ self.left) * self.shares) @ self.right.T
-        return parts
+    @property
+    def sums(self) -> Doubles:
+        """The parts of the vectors, shape (n_items, d)."""
+        running = np.cumsum(self.terms, axis=0)
+        running = np.vstack([np.zeros(running.shape[1]), running])
+        predicted: Doubles = running[self.indptr[1:]] - running[self.indptr[:-1]]
+        pulled = predicted @ self.precision * self.weights
+        sums = (self.covariance @ pulled[..., None])[..., 0]
+        return np.where(self.is_cold[:, None], predicted, sums)
 
-    def weights(self, vector: Doubles) -> Doubles:
-        """Return what multiplies a prediction in its product with a vector, (n_rows, d)."""
-        weights: Doubles = ((vector @ self.right) * self.shares) @ self.left.T
-        return weights
+    def products(self, vector: Doubles) -> Doubles:
+        """Return the products of a vector with the part of each entry, shape (n_entries,)."""
+        weights = self.covariance @ vector @ self.precision * self.weights
+        weights[self.is_cold] = vector
+        products: Doubles = np.einsum("ij,ij->i", self.terms, weights[self.rows])
+        return products
 
 
 @record
@@ -433,15 +445,14 @@ class FeatureFactors(Sides[AxisFeatures | None]):
         side: str,
         user_columns: Floats,
         item_columns: Floats,
-        histories: Histories | None,
+        features: CsrArrays | None,
         base: Doubles,
         shares: Doubles,
     ) -> None:
         """Add the products with positions of rows without ratings to `base` and `shares`.
 
         The columns are the additional factors of the user and of each item. `shares` has a row for
-        each item and a column for each feature of `side`. `histories` have the features of the
-        user, or of the items.
+        each item and a column for each feature of `side`. `features` are the user's, or the items'.
         """
         axis = self.of(side)
         assert axis is not None
@@ -455,11 +466,12 @@ class FeatureFactors(Sides[AxisFeatures | None]):
                 slopes, positions = positions, slopes
             base[number] += slopes[-1] * positions[-1]
             is_cold = positions[-1] > 0  # 1 without ratings, else 0
-            if is_cold and histories is not None and histories.features is not None:
-                row = histories.row(number if side == "item" else 0).features
-                assert row is not None
-                terms = row.data * (axis.directions[row.indices] @ slopes[:-1])
-                np.add.at(shares[number], row.indices, terms)
+            if is_cold and features is not None:
+                row = number if side == "item" else 0
+                of_row = slice(features.indptr[row], features.indptr[row + 1])
+                indices = features.indices[of_row]
+                terms = features.data[of_row] * (axis.directions[indices] @ slopes[:-1])
+                np.add.at(shares[number], indices, terms)
             else:
                 base[number] += slopes[:-1] @ positions[:-1]
 

@@ -103,10 +103,7 @@ class Histories:
         times = None if self.times is None else self.times[at]
         features = self.features
         if features is not None:
-            of_rows, starts = row_places(features.indptr, rows)
-            features = CsrArrays(
-                starts, features.indices[of_rows], features.data[of_rows]
-            )
+            features = _rows_taken(features, rows)
         return Histories(
             indptr,
             self.indices[at],
@@ -122,12 +119,26 @@ class Histories:
         return self.take(np.array([number]))
 
 
-def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
-    """Return features as CSR arrays for the kernels, or None if there are none."""
+def csr_rows(
+    features: GroupedFeatures | None, rows: Longs | None = None
+) -> CsrArrays | None:
+    """Return features, or some rows of them, as CSR arrays; None if there are none."""
     # Encoders leave no columns if no feature varies.
     if features is None or not features.matrix.shape[1]:
         return None
-    return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
+    matrix = features.matrix
+    if rows is None:
+        return kernels.csr_arrays(matrix.astype(np.float32, copy=False))
+    # Some rows are taken before types are changed, which would copy all.
+    arrays = CsrArrays(matrix.indptr, matrix.indices, matrix.data)
+    taken = _rows_taken(arrays, rows)
+    return taken._replace(data=taken.data.astype(np.float32, copy=False))
+
+
+def _rows_taken(arrays: CsrArrays, rows: Longs) -> CsrArrays:
+    """Return some rows of CSR arrays."""
+    at, indptr = row_places(arrays.indptr, rows)
+    return CsrArrays(indptr, arrays.indices[at], arrays.data[at])
 
 
 def rows_of(matrix: CsrArrays) -> Iterator[tuple[Ints, Floats]]:

@@ -24,7 +24,6 @@ from recsys.models.base import FactorModel, FoldingModel, Progress
 from recsys.models.feature_factors import (
     AxisFeaturePrior,
     FeaturePriors,
-    FeatureShares,
     widened,
 )
 from recsys.models.histories import (
@@ -89,31 +88,52 @@ class Penalties(NamedTuple):
     regularization: float
 
 
+class Basis(NamedTuple):
+    """What explanations need, along the eigenvectors of the Gram matrix of the items.
+
+    Attributes
+    ----------
+    eigenvalues : float64 ndarray of shape (k,)
+        Of the Gram matrix of the items, whose eigenvectors make it diagonal.
+    items : float32 ndarray of shape (n_items, k)
+        The factors of the items.
+    mean, user_weights : float64 ndarrays of shapes (k,) and (n_features, k)
+        The prediction of a user's factors by features.
+    user_eigenvalues : float64 ndarray of shape (k,)
+        Of the Gram matrix of the users.
+    item_weights : float32 ndarray of shape (n_features, k)
+        The prediction of an item's factors, along the eigenvectors of the users.
+    turn : float32 ndarray of shape (k, k)
+        What turns factors along the eigenvectors of the users.
+    """
+
+    eigenvalues: Doubles
+    items: Floats
+    mean: Doubles
+    user_weights: Doubles
+    user_eigenvalues: Doubles
+    item_weights: Floats
+    turn: Floats
+
+
 class UserEquations(NamedTuple):
-    """The normal equations ``(F'WF + S) x = F'w + penalty (mean + predicted)`` of a user.
+    """The normal equations ``(F'WF + S) x = F'w + mean + predicted`` of a user, along a basis.
 
     Attributes
     ----------
     rated, weights : float64 ndarrays of shape (n, k) and (n,)
         The factors F of the user's items, and the weights w of the interactions.
+    penalty : float
+        Of S, which also has the Gram matrix of all items.
     mean, predicted : float64 ndarrays of shape (k,) and (n_features, k)
         Terms of the mean and of features, times the penalty.
-    system : float64 ndarray of shape (k, k), or (k,) for a diagonal in `axes`
-        The part S that does not depend on the history.
-    support : bool ndarray of shape (k,)
-        Factors that are not zero.
-    axes, along_axes : ndarrays of shape (k, k) and (n, k), optional
-        Eigenvectors of S, as columns, and F times these.
     """
 
     rated: Doubles
     weights: Doubles
+    penalty: float
     mean: Doubles
     predicted: Doubles
-    system: Doubles
-    support: Mask
-    axes: Doubles | None = None
-    along_axes: Floats | None = None
 
     @property
     def right(self) -> Doubles:
@@ -121,28 +141,6 @@ class UserEquations(NamedTuple):
         right: Doubles = self.weights @ self.rated + self.mean
         right += self.predicted.sum(axis=0)
         return right
-
-    def solved(self, rows: Doubles) -> Doubles:
-        """Return the solutions for the right-hand sides in `rows`."""
-        if not len(self.rated):
-            return rows
-        if self.axes is None or self.along_axes is None:
-            solutions = np.zeros_like(rows)
-            system = self.system + (self.rated.T * self.weights) @ self.rated
-            block = np.ix_(self.support, self.support)
-            right = rows[:, self.support].T
-            solutions[:, self.support] = np.linalg.solve(system[block], right).T
-            return solutions
-        # With a short history, Woodbury's identity has one equation for each interaction.
-        is_used = self.weights > 0
-        rated = self.along_axes[is_used].astype(np.float64)
-        scaled = (rows @ self.axes) / self.system
-        small = (rated / self.system) @ rated.T
-        small[np.diag_indices(len(small))] += 1 / self.weights[is_used]
-        corrections = np.linalg.solve(small, rated @ scaled.T)
-        scaled -= (corrections.T @ rated) / self.system
-        along_factors: Doubles = scaled @ self.axes.T
-        return along_factors
 
 
 @model
@@ -322,43 +320,44 @@ class IALS(FoldingModel, FactorModel):
         return Penalties(self.pair_weight, self.penalty)._asdict()
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums over the history, and over features, if known.
 
         The factors of an item are the sum of a part predicted by its features and a rest. The score
         by the first part is attributed to the features of the item, the score by the rest to the
-        history and the features of the user. `raters` are the histories of the items.
+        history and the features of the user.
         """
         columns, _ = self._checked_history(history, items)
-        residual = self.item_factors[columns].astype(np.float64)
-        item_features = user_features = None
-        axis = self._axis_features("item")
-        rows = None if raters is None else raters.features
-        predicted: list[Doubles] = []
-        if axis is not None and raters is not None and rows is not None:
-            predicted = [
-                axis.weights[indices].astype(np.float64) * values[:, None]
-                for indices, values in rows_of(rows)
-            ]
-            feature_shares = self._feature_shares(raters)
-            sums = np.array([of_item.sum(axis=0) for of_item in predicted])
-            residual -= feature_shares.parts(sums)
-        user = self._equations(history)
+        basis = self._source._basis
+        vectors = basis.items[columns].astype(np.float64)
+        features = None
+        if fitted is not None and len(basis.item_weights):
+            features = csr_rows(fitted.item_features, columns)
+        predictions: list[Floats] = []
+        shares = np.ones(0, np.float32)
+        if fitted is not None and features is not None:
+            shares = self._feature_shares(columns, fitted)
+            for indices, values in rows_of(features):
+                predictions.append(basis.item_weights[indices] * values[:, None])
+            sums = np.array([of_item.sum(axis=0) for of_item in predictions])
+            vectors -= (sums * shares) @ basis.turn
+        user = self._user_equations(history)
         # One system gives the products of the user's terms with all items.
-        solutions = user.solved(np.vstack([residual, user.right]))
+        solutions = self._products(history, user, np.vstack([vectors, user.right]))
         products = solutions[:-1]
-        if axis is not None and rows is not None and predicted:
-            item_features = np.zeros((len(columns), len(axis.weights)), np.float32)
-            weights = feature_shares.weights(solutions[-1])
-            for number, (indices, _) in enumerate(rows_of(rows)):
-                scores = predicted[number] @ weights[number]
+        item_features = user_features = None
+        if features is not None:
+            n_features = len(basis.item_weights)
+            item_features = np.zeros((len(columns), n_features), np.float32)
+            of_features = (basis.turn @ solutions[-1].astype(np.float32)) * shares
+            for number, (indices, _) in enumerate(rows_of(features)):
+                scores = predictions[number] @ of_features[number]
                 np.add.at(item_features[number], indices, scores)
-        axis = self._axis_features("user")
-        if axis is not None and history.features is not None:
-            user_features = np.zeros((len(columns), len(axis.weights)), np.float32)
-            indices = history.features.indices
-            user_features[:, indices] = products @ user.predicted.T
+        if history.features is not None and len(basis.user_weights):
+            n_features = len(basis.user_weights)
+            user_features = np.zeros((len(columns), n_features), np.float32)
+            user_features[:, history.features.indices] = products @ user.predicted.T
         return Explanation(
             (products @ user.mean).astype(np.float32),
             (products @ user.rated.T * user.weights).astype(np.float32),
@@ -366,78 +365,107 @@ class IALS(FoldingModel, FactorModel):
             user_features,
         )
 
-    def _equations(self, history: Histories) -> UserEquations:
+    def _user_equations(self, history: Histories) -> UserEquations:
         """Return the normal equations of the factors of a user."""
-        factors, gram, n = self._source._pairs("item")
-        k = factors.shape[1]
-        mean = np.zeros(k)
-        predicted = np.zeros((0, k))
-        axis = self._axis_features("user")
-        if axis is not None:
-            mean = axis.mean.astype(np.float64)
-            if history.features is not None:
-                coefficients = axis.weights[history.features.indices]
-                values = history.features.data[:, None]
-                predicted = coefficients.astype(np.float64) * values
-        rated = factors[history.indices].astype(np.float64)
+        basis = self._source._basis
+        rated = basis.items[history.indices].astype(np.float64)
         relative = history.values / np.float32(self.unit)
         weights = np.maximum(relative, 0).astype(np.float64)
-        support = np.ones(k, np.bool_)
-        if not len(rated):
-            # Without a history, the factors are the prediction.
-            ones = np.ones(k)
-            return UserEquations(rated, weights, mean, predicted, ones, support)
-        total = weights.sum() + self.pair_weight * n
-        penalty = self.penalty * total**self.count_power
-        mean = penalty * mean
-        predicted = penalty * predicted
-        if self.nonnegative:
-            solution = self._source._solved("user", history)["user_factors"]
-            support = solution[0] > 0
-        if self.nonnegative or len(rated) >= k:
-            system = self.pair_weight * gram + penalty * np.eye(k)
-            return UserEquations(rated, weights, mean, predicted, system, support)
-        eigenvalues, axes, along_axes = self._source._axes("item")
-        return UserEquations(
-            rated,
-            weights,
-            mean,
-            predicted,
-            self.pair_weight * eigenvalues + penalty,
-            support,
-            axes,
-            along_axes[history.indices],
-        )
+        penalty = 1.0  # without a history, the factors are the prediction
+        if len(rated):
+            total = weights.sum() + self.pair_weight * self._source._pairs("item")[2]
+            penalty = self.penalty * total**self.count_power
+        predicted = np.zeros((0, rated.shape[1]))
+        if history.features is not None and len(basis.user_weights):
+            coefficients = basis.user_weights[history.features.indices]
+            predicted = penalty * coefficients * history.features.data[:, None]
+        return UserEquations(rated, weights, penalty, penalty * basis.mean, predicted)
 
-    def _feature_shares(self, raters: Histories) -> FeatureShares:
-        """Return the parts of the factors of items that are due to their features."""
+    def _products(
+        self, history: Histories, user: UserEquations, rows: Doubles
+    ) -> Doubles:
+        """Return the solutions of the normal equations of a user for right-hand sides `rows`."""
+        if not len(user.rated):
+            return rows
+        diagonal = self.pair_weight * self._source._basis.eigenvalues + user.penalty
+        k = len(diagonal)
+        scaled = np.sqrt(user.weights)[:, None] * user.rated
+        solutions: Doubles = np.zeros_like(rows)
+        if self.nonnegative:
+            # The factors have no eigenvectors then, and those that are zero stay so.
+            factors = self._source._solved("user", history)["user_factors"]
+            support = np.flatnonzero(factors[0] > 0)
+            _, gram, _ = self._source._pairs("item")
+            system = self.pair_weight * gram + user.penalty * np.eye(k)
+            system += scaled.T @ scaled
+            block = np.ix_(support, support)
+            solutions[:, support] = np.linalg.solve(system[block], rows[:, support].T).T
+            return solutions
+        if len(scaled) >= k:
+            return _solve(scaled.T, diagonal, rows)
+        # With a short history, Woodbury's identity has one equation for each interaction.
+        halves = scaled / np.sqrt(diagonal)
+        solutions = rows / np.sqrt(diagonal)
+        ones = np.ones(len(halves))
+        solutions -= _solve(halves, ones, solutions @ halves.T) @ halves
+        solutions /= np.sqrt(diagonal)
+        return solutions
+
+    def _feature_shares(self, items: Indices, fitted: Ratings) -> Floats:
+        """Return the shares of predictions by features in the factors of items.
+
+        The exact part of a prediction needs the solution of a system for each item. With the second
+        moment of an average user in place of the item's own, all systems have the same
+        eigenvectors, and the shares are numbers along these: 1 without interactions, and little
+        with many.
+        """
         _, _, n_users = self._source._pairs("user")
-        values, axes, _ = self._source._axes("user")
-        weights = np.maximum(raters.values / np.float32(self.unit), 0)
-        sums = np.bincount(raters.rows, weights, raters.n_rows)[:, None]
+        counts, sums_of_values = self._item_totals(fitted)
+        sums = sums_of_values[items, None] / self.unit
         total = sums + self.pair_weight * n_users
         penalty = self.penalty * total**self.count_power
-        data = (self.pair_weight + sums / max(n_users, 1)) * values
-        shares = penalty / (penalty + data)
+        data = self.pair_weight + sums / max(n_users, 1)
+        eigenvalues = self._source._basis.user_eigenvalues
+        shares = penalty / (penalty + data * eigenvalues)
         # Without interactions, the factors are the prediction.
-        shares[raters.counts == 0] = 1
-        return FeatureShares(axes, axes, shares)
+        shares[counts[items] == 0] = 1
+        return shares.astype(np.float32)
 
-    def _axes(self, side: str) -> tuple[Doubles, Doubles, Floats]:
-        """Return the eigenvalues and eigenvectors of the Gram matrix of `side`; cached.
-
-        The last array has the factors of items along the eigenvectors.
-        """
-        factors, gram, _ = self._pairs(side)
-        cache: dict[str, Any] = vars(self).setdefault("_axes_of", {})
-        if side not in cache or cache[side][0] is not gram:
-            values, axes = np.linalg.eigh(gram)
-            # The eigenvectors of users are used without their factors.
-            rows = factors if side == "item" else factors[:0]
-            along_axes = rows @ axes.astype(np.float32)
-            cache[side] = gram, (np.maximum(values, 0), axes, along_axes)
-        of_side: tuple[Doubles, Doubles, Floats] = cache[side][1]
-        return of_side
+    @property
+    def _basis(self) -> Basis:
+        """The factors along eigenvectors; cached."""
+        gram = self._pairs("item")[1]
+        cached = vars(self).get("_cached_basis")
+        if cached is not None and cached[0] is gram:
+            basis: Basis = cached[1]
+            return basis
+        factors = self._pairs("item")[0]
+        k = factors.shape[1]
+        values, axes = np.linalg.eigh(gram)
+        user_values, user_axes = np.zeros(k), np.eye(k)
+        mean = np.zeros(k)
+        user_weights = item_weights = np.zeros((0, k))
+        if self.nonnegative:
+            axes = np.eye(k)
+        of_users = self._axis_features("user")
+        if of_users is not None:
+            mean = of_users.mean @ axes
+            user_weights = of_users.weights @ axes
+        of_items = self._axis_features("item")
+        if of_items is not None:
+            user_values, user_axes = np.linalg.eigh(self._pairs("user")[1])
+            item_weights = of_items.weights @ user_axes
+        basis = Basis(
+            np.maximum(values, 0),
+            factors @ axes.astype(np.float32),
+            mean,
+            user_weights,
+            np.maximum(user_values, 0),
+            item_weights.astype(np.float32),
+            (user_axes.T @ axes).astype(np.float32),
+        )
+        vars(self)["_cached_basis"] = gram, basis
+        return basis
 
     def _axis_features(self, side: str) -> AxisFeaturePrior | None:
         axis: AxisFeaturePrior | None = self._features_of(side)
@@ -652,3 +680,14 @@ def _climbed(
         if highest == point or len(heights) > _TRIALS:
             return highest
         point = highest
+
+
+def _solve(rows: Doubles, diagonal: Doubles, right: Doubles) -> Doubles:
+    """Solve ``(rows @ rows.T + diag(diagonal)) x = b`` for each row b of `right`."""
+    from scipy.linalg import blas, lapack  # only explanations need them
+
+    # Half of the work of a general product and solution.
+    system = blas.dsyrk(1.0, rows, lower=1)
+    system[np.diag_indices(len(system))] += diagonal
+    solutions: Doubles = lapack.dposv(system, right.T, lower=1)[1].T
+    return solutions

@@ -197,7 +197,7 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         }
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` for the user of `history` as sums; the base is 0."""
         columns, rated = self._checked_history(history, items)
@@ -208,7 +208,7 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
         normal += (Y[rated].T * (np.abs(confidence) - 1)) @ Y[rated]
         sides = Y[rated].T * np.maximum(confidence, 0)
-        terms = Y[columns] @ np.linalg.solve(normal, sides)
+        terms = np.linalg.solve(normal, Y[columns].T).T @ sides
         return Explanation(np.zeros(len(columns), np.float32), terms.astype(np.float32))
 
     def _take(self, users: Floats, items: Floats) -> None:

@@ -130,7 +130,7 @@ class ItemItemModel(HistoryModel):
         """Return the entries of S at all `rows` and `columns`, shape (n_rows, n_columns)."""
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums over the items of the history; the base is 0."""
         columns = check_indices(items, self.n_items, "item")
@@ -492,24 +492,21 @@ class ProfileModel(Model):
         """Update indices of items in the arrays of a subclass to their new places."""
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums over the history, and over features, if known.
 
-        Features contribute only for items without users and for users without a history. `raters`
-        are the histories of the items.
+        Features contribute only for items without users and for users without a history.
         """
         columns = check_indices(items, self.n_items, "item")
         base = np.zeros(len(columns), np.float32)
         terms = self._terms(history, columns)
         item_features = user_features = None
-        if raters is not None and raters.features is not None and self.knows("item"):
-            item_features = self._explain_items(
-                history,
-                columns,
-                raters,
-                terms,
-            )
+        item_rows = None
+        if fitted is not None:
+            item_rows = csr_rows(fitted.item_features, columns)
+        if item_rows is not None and self.knows("item"):
+            item_features = self._explain_items(history, columns, item_rows, terms)
         axis = self._features_of("user")
         if axis is not None and axis.columns is not None and not len(history.indices):
             weights = axis.columns[columns]
@@ -528,21 +525,24 @@ class ProfileModel(Model):
         )
 
     def _explain_items(
-        self, history: Histories, columns: Indices, raters: Histories, terms: Floats
+        self, history: Histories, columns: Indices, features: CsrArrays, terms: Floats
     ) -> Floats:
         """Return the contributions of features of items without users; they leave `terms`."""
         axis = self._features_of("item")
         assert axis is not None
         shares = np.zeros((len(columns), len(axis.centre)), np.float32)
+        cold = np.flatnonzero(axis.positions[columns, -1])
+        if not len(cold):
+            return shares
         # The profile of a user is a sum over the history, so that each item has a
         # share.
         profiles = axis.loadings[history.indices, :-1]
         profiles *= self._counting(history)[:, None]
-        for number in np.flatnonzero(axis.positions[columns, -1]):
-            row = raters.row(int(number)).features
-            assert row is not None
-            positions = axis.directions[row.indices] * row.data[:, None]
-            shares[number, row.indices] = positions @ profiles.sum(axis=0)
+        for number in cold:
+            of_item = slice(features.indptr[number], features.indptr[number + 1])
+            indices = features.indices[of_item]
+            positions = axis.directions[indices] * features.data[of_item, None]
+            shares[number, indices] = positions @ profiles.sum(axis=0)
             terms[number] -= profiles @ positions.sum(axis=0)
         return shares
 

@@ -541,7 +541,7 @@ class Next(Model):
         return item_vectors
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums over the items of the history."""
         columns = check_indices(items, self.n_items, "item")

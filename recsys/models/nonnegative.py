@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from recsys.models.base import FactorModel, Model
-from recsys.models.parts import Doubles, Floats, Mask
+from recsys.models.parts import Floats
 
 
 def has_topics(model: Model) -> bool:
@@ -24,16 +24,3 @@ def strongest_first(factors: Floats) -> Floats:
         kind="stable",
     )
     return np.ascontiguousarray(factors[:, order])
-
-
-def inverse_on(system: Doubles, support: Mask) -> Doubles:
-    """Return the inverse of the rows and columns of a support, and zeros elsewhere.
-
-    A non-negative solution is the solution of the normal equations of its positive entries. On
-    these it is a sum over ratings, as an unconstrained solution is.
-    """
-    inverse = np.zeros_like(system)
-    rows = np.flatnonzero(support)
-    block = np.ix_(rows, rows)
-    inverse[block] = np.linalg.inv(system[block])
-    return inverse

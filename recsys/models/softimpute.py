@@ -129,7 +129,7 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
         ).best
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums over the history.
 
@@ -143,7 +143,8 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
         divisor = len(rated) + self.user_damping
         shares = deviation / divisor if divisor else deviation
         ridge = M.T @ M + self.penalty * np.eye(M.shape[1])
-        weights = self.item_factors[columns] @ np.linalg.solve(ridge, M.T)
+        # Few items are explained by many ratings.
+        weights = np.linalg.solve(ridge, self.item_factors[columns].T).T @ M.T
         terms = shares + weights * (deviation - shares.sum())
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return self._explanation(base, terms, columns)

@@ -15,12 +15,14 @@ from lowrank.completion.links import (
     RowPrior,
     Terms,
     posterior_terms,
+    unpack,
 )
-from lowrank.kernels import transposed
+from lowrank.kernels import CsrArrays, transposed
 from recsys.models.base import FactorModel, FoldingModel, RatingModel
 from recsys.models.feature_factors import (
     AxisFeatures,
     FeatureFactors,
+    FeatureParts,
     widened,
 )
 from recsys.models.histories import Explanation, Histories, csr_rows
@@ -267,54 +269,82 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         )
 
     def contributions(
-        self, history: Histories, items: ArrayLike, raters: Histories | None = None
+        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
     ) -> Explanation:
         """Return the scores of `items` as sums over the history, and over features, if known.
 
         A score is the product w.z of the vectors of user and item. The part of z predicted by
         features is attributed to the features of the item. For the rest of z, the terms of w are
         attributed to the features of the user and to the ratings of the history (their values, and
-        the fact that they exist). `raters` are the histories of the items.
+        the fact that they exist).
         """
         columns, _ = self._checked_history(history, items)
-        base = np.full(len(columns), self.global_mean)
-        terms = np.zeros((len(columns), len(history.indices)))
         shares = self._no_shares(len(columns))
-        # w is a sum over ratings and features; z is solved once per item.
-        user = self._row_terms("user", history)
-        w = user.total
         vectors = self._means("item", columns).astype(np.float64)
-        for number, z in enumerate(vectors):
-            if raters is not None and raters.features is not None:
-                row = raters.row(number)
-                assert row.features is not None
-                # The features of an item act through its own prior, given the ratings of others.
-                predicted = self._row_terms("item", row).features
-                scores = predicted[:, :-1] @ w[:-1] + predicted[:, -1]
-                np.add.at(shares["item"][number], row.features.indices, scores)
-                z -= predicted.sum(axis=0)
-            base[number] += z[-1]
-            # The bias of the item is in the base; the user's bias is multiplied by one.
-            z[-1] = 1
-            base[number] += user.base @ z
-            terms[number] += user.entries @ z
-            if history.features is not None and len(user.features):
-                of_features = user.features @ z
-                np.add.at(shares["user"][number], history.features.indices, of_features)
-        all_rated = raters is not None and raters.counts.all()
-        if self.features is not None and not (len(history.indices) and all_rated):
+        item_rows = None
+        if fitted is not None:
+            item_rows = csr_rows(fitted.item_features, columns)
+        parts = None
+        if fitted is not None and item_rows is not None:
+            parts = self._feature_parts(columns, item_rows, fitted)
+            vectors -= parts.sums
+        base = self.global_mean + vectors[:, -1]
+        # The bias of the item is in the base; the user's bias is multiplied by one.
+        vectors[:, -1] = 1
+        user = self._row_terms("user", history)
+        # One system for the user, with all items on its right-hand side.
+        solutions, w = user.solved(vectors)
+        base += solutions @ user.base
+        terms = solutions @ user.entries.T
+        if parts is not None and item_rows is not None:
+            scores = parts.products(np.append(w[:-1], 1))
+            np.add.at(shares["item"], (parts.rows, item_rows.indices), scores)
+        if history.features is not None and len(user.features):
+            indices = history.features.indices
+            shares["user"][:, indices] = solutions @ user.features.T
+        has_cold = self.knows("item") and (parts is None or parts.is_cold.any())
+        if self.features is not None and (has_cold or not len(history.indices)):
             # Add the contributions of slopes for items or users without ratings.
             factors = self._solved("user", history)["user_factors"][0, self.factors :]
             item_columns = self.item_factors[columns, self.factors :]
-            for side, histories in (("item", raters), ("user", history)):
+            sides = {"item": item_rows, "user": history.features}
+            for side, features in sides.items():
                 if self.knows(side):
                     self.features.explain_cold(
-                        side, factors, item_columns, histories, base, shares[side]
+                        side, factors, item_columns, features, base, shares[side]
                     )
         by_feature = {
             f"{side}_features": sums.astype(np.float32) for side, sums in shares.items()
         }
         return self._explanation(base, terms, columns, **by_feature)
+
+    def _feature_parts(
+        self, items: Indices, features: CsrArrays, fitted: Ratings
+    ) -> FeatureParts:
+        """Return the parts of the vectors of items that are due to their features."""
+        prior = self._source._prior("item")
+        axis: AxisFeatures = self._features_of("item")
+        counts = self._item_totals(fitted)[0][items]
+        rows = np.repeat(np.arange(len(items)), np.diff(features.indptr))
+        is_cold = counts == 0
+        assert prior.features is not None
+        coefficients = prior.features[features.indices].astype(np.float64)
+        of_cold = is_cold[rows]
+        coefficients[of_cold] = axis.coefficients[features.indices[of_cold]]
+        terms = coefficients * features.data[:, None]
+        return FeatureParts(
+            terms,
+            features.indptr,
+            rows,
+            unpack(self._item_covariance(items, fitted), terms.shape[1]),
+            prior.precision,
+            prior.weights(counts)[:, None],
+            is_cold,
+        )
+
+    @abstractmethod
+    def _item_covariance(self, items: Indices, fitted: Ratings) -> Floats:
+        """Return the covariances of vectors of items that have ratings in a fit."""
 
     def _no_shares(self, n: int) -> dict[str, Doubles]:
         """Return zeros for each item and each feature of a side, if it has any."""

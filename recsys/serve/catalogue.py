@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -32,6 +32,7 @@ _DIGITS = 7  # significant digits of a number in single precision
 _LARGEST = float(np.finfo(np.float32).max)
 _LONGEST_SEARCH = 200  # maximum number of characters of a query
 _TOPIC_ITEMS = 10  # number of items of a topic
+_NAMED = 2**14  # items whose names are kept
 _ENDS = 3  # number of items named at each end of an axis
 
 
@@ -43,6 +44,12 @@ class Catalogue:
         self.ratings = recommender.ratings
         self.name = name
         self._titles = recommender._titles
+        # Reasons name the same items again and again.
+        self._cached_names = lru_cache(_NAMED)(self._named)
+
+    def named(self, item: int) -> Json:
+        """Return id and title of an item."""
+        return self._cached_names(item).copy()
 
     def names(self, items: NDArray[Any]) -> list[Json]:
         """Return ids and titles of items, given by index."""
@@ -50,9 +57,9 @@ class Catalogue:
         pairs = zip(ids, self.titles(items), strict=True)
         return [{"item": id, "title": title} for id, title in pairs]
 
-    def named(self, item: int) -> Json:
-        """Return id and title of an item."""
-        return self.names(np.array([item]))[0]
+    def _named(self, item: int) -> Json:
+        title = None if self._titles is None else self._titles[item]
+        return {"item": str(self.ratings.items.values[item]), "title": title}
 
     def titles(self, items: NDArray[Any]) -> list[str | None]:
         """Return titles of items, None if unknown."""

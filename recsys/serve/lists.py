@@ -1,8 +1,8 @@
 """Route for the most frequent requests: the list of an id or of a history.
 
-It answers requests without options but `n` and one named condition, from the bytes of a request
-to the bytes of the list. Requests that arrive together share one search. The routes of `routes.py`
-answer all others, and what is wrong in one.
+It answers requests without options but `n`, one named condition and `explain`, from the bytes of a
+request to the bytes of the list. Requests that arrive together share one search. The routes of
+`routes.py` answer all others, and what is wrong in one.
 """
 
 from __future__ import annotations
@@ -10,18 +10,25 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
-from recsys.serve.batching import Batches
+from recsys.reasons import preferred_language
+from recsys.serve.access import Headers
+from recsys.serve.batching import Batches, Search
+from recsys.serve.responses import Told
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 _SIMILAR = b"/v1/similar"
 _FEW_OPTIONS = re.compile(
     rb"(?:n=(?P<n>[1-9][0-9]{0,8}))?(?:&?condition=(?P<condition>\w+))?"
+    rb"(?P<explain>&?explain=true)?"
 )
 
 RECOMMEND = b"/v1/recommend"
@@ -62,6 +69,12 @@ _ITEMS = msgspec.json.Decoder(_Items)
 _HISTORY = msgspec.json.Decoder(_History)
 
 
+def told_language(headers: Headers) -> Told:
+    """Return the language in which reasons are told in words, by the header of a request."""
+    accepted = [value for name, value in headers if name == b"accept-language"]
+    return preferred_language(b",".join(accepted).decode("latin-1")) or ""
+
+
 class Lists:
     """Route for lists; its methods return None for requests that it does not answer."""
 
@@ -69,8 +82,10 @@ class Lists:
         self._service = service
         self._batches = Batches(service.run)
 
-    def of_id(self, path: bytes, query: bytes) -> PendingList | None:
+    def of_id(self, scope: Scope) -> PendingList | None:
         """Return the list of a known user or an item."""
+        path: bytes = scope["raw_path"]
+        query: bytes = scope["query_string"]
         options = _FEW_OPTIONS.fullmatch(query)
         if options is None or not (self._service.models and self._service.is_ready):
             return None
@@ -82,13 +97,22 @@ class Lists:
         prefix, _, escaped = path.rpartition(b"/")
         id = unquote(escaped.decode("latin-1"))
         name = None if condition is None else condition.decode()
+        told = None
+        if options["explain"]:
+            level = scope["state"]["level"]
+            # The routes say why reasons are data of users.
+            if self._service.access.objection(level, scope) is not None:
+                return None
+            told = told_language(scope["headers"])
         if prefix == RECOMMEND:
-            return self._best(id, n, name)
-        if prefix == _SIMILAR:
+            return self._best(id, n, name, told)
+        if prefix == _SIMILAR and told is None:
             return self._similar(id, n, name)
         return None
 
-    def _best(self, user: str, n: int, condition: str | None) -> PendingList | None:
+    def _best(
+        self, user: str, n: int, condition: str | None, told: Told | None
+    ) -> PendingList | None:
         variant = self._service.variant(user)
         responses = self._service.answers(variant)
         index = responses.ratings.users.place(user)
@@ -97,7 +121,13 @@ class Lists:
             return None
         # By the name, since a replaced model has other times.
         name = f"best {responses.name}"
-        text = self._batches.ask(responses.best, name, index, n, condition)
+        search: Search = responses.best
+        query: Any = index
+        if told is not None:
+            name = f"explained {name}"
+            search = responses.explained
+            query = index, told
+        text = self._batches.ask(search, name, query, n, condition)
         pending = PendingList("/v1/recommend/{user}", text)
         if variant is None and self._service.log is None:
             return pending

@@ -72,7 +72,7 @@ class Middleware:
         try:
             self._check_key(scope)
             if scope["method"] == "GET":
-                pending = self._lists.of_id(scope["raw_path"], scope["query_string"])
+                pending = self._lists.of_id(scope)
             if pending is None:
                 content, receive = await self._read_body(scope["headers"], receive)
                 pending = self._list_of_body(scope, content)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
@@ -156,6 +159,15 @@ class Responses:
         labels = id_texts(self.ratings.users, indices)
         pairs = zip(labels, lists, strict=True)
         return [self._list(label, rows, "personal") for label, rows in pairs]
+
+    def explained(
+        self, queries: Sequence[tuple[int, Told]], n: int, condition: str | None = None
+    ) -> list[Json]:
+        """Return the n best unrated items of known users, with reasons in a language."""
+        lists = self.best([user for user, _ in queries], n, condition)
+        for (user, told), answer in zip(queries, lists, strict=True):
+            self._add_reasons(self.recommender, user, answer["items"], told)
+        return lists
 
     def history(self, rated: Iterable[tuple[Id, float | None]]) -> History | None:
         """Return the ratings of a new user as arrays; None if only `recommend_new` can use them.
@@ -420,15 +432,17 @@ class Responses:
         (row,) = self.ratings.users.index([user]).tolist()
         index = self.catalogue.place(item)
         items = np.array([index])
-        names, terms, sums = self._reasons(self.recommender, row, items)
-        reasons = _largest(names, terms[0], n)
+        terms, sums = self._terms(self.recommender, row, items)
+        of_item = terms.values[0]
+        (told_reasons,) = terms.told(n, told)
+        reasons = told_reasons["because"]
         base = float(sums.base[0])
         popularity = 0.0
         if sums.popularity is not None:
             popularity = float(sums.popularity[0])
-        total = float(terms.sum(dtype=np.float64))
+        total = float(of_item.sum(dtype=np.float64))
         remainder = 0.0
-        if len(reasons) < np.count_nonzero(terms):
+        if len(reasons) < np.count_nonzero(of_item):
             remainder = total - sum(reason["contribution"] for reason in reasons)
         return {
             "user": str(self.ratings.users.values[row]),
@@ -436,8 +450,7 @@ class Responses:
             "score": short(base + popularity + total),
             "base": short(base),
             "popularity": short(popularity),
-            "because": reasons,
-            **self._in_words(self.recommender, row, names, terms[0], told),
+            **told_reasons,
             "others": short(remainder),
             "model": self.name,
         }
@@ -536,53 +549,42 @@ class Responses:
         index_of = self.ratings.items.place
         indices = [index_of(row["item"]) for row in rows]
         items = np.array(indices, np.int64)
-        names, terms, _ = self._reasons(recommender, user, items)
-        for row, terms_of_item in zip(rows, terms, strict=True):
-            row["because"] = _largest(names, terms_of_item, _N_REASONS)
-            row |= self._in_words(recommender, user, names, terms_of_item, told)
+        terms, _ = self._terms(recommender, user, items)
+        for row, reasons in zip(rows, terms.told(_N_REASONS, told), strict=True):
+            row |= reasons
 
-    def _in_words(
-        self,
-        recommender: Recommender,
-        user: int,
-        names: list[Json],
-        terms: Floats32,
-        told: Told,
-    ) -> Json:
-        """Return the reasons with their shares, and a text, if a language is requested."""
-        if not told:
-            return {}
-        ratings = recommender.ratings
-        part = slice(ratings.indptr[user], ratings.indptr[user + 1])
-        kinds = kinds_of_history(ratings, user, ratings.indices[part])
-        # The items of the history are the first terms.
-        of_history = [
-            {**name, "kind": kind} for name, kind in zip(names, kinds, strict=False)
-        ]
-        reasons = shared_reasons([*of_history, *names[len(kinds) :]], terms)
-        return {"reasons": reasons, "text": in_words(reasons, told)}
-
-    def _reasons(
+    def _terms(
         self, recommender: Recommender, user: int, items: Int64s
-    ) -> tuple[list[Json], Floats32, Explanation]:
-        """Return the names of the terms of scores, the terms of each item, and the other parts."""
+    ) -> tuple[_Terms, Explanation]:
+        """Return the terms of the scores of items, and the other parts of the scores."""
+        ratings = recommender.ratings
         history, sums = user_contributions(
-            recommender.model, recommender.ratings, user, items, self.ratings
+            recommender.model, ratings, user, items, self.ratings
         )
-        names: list[Json] = self.catalogue.names(history.indices)
-        values = numbers(history.values)
-        for name, value in zip(names, values, strict=True):
-            name["value"] = None if self.ratings.implicit else value
         parts = [sums.terms]
+        features: list[str] = []
         if sums.item_features is not None:
-            columns = getattr(self.ratings.item_features, "names", ())
-            names += [{"feature": column} for column in columns]
+            features += self._feature_names["item"]
             parts.append(sums.item_features)
         if sums.user_features is not None:
-            columns = getattr(self.ratings.user_features, "names", ())
-            names += [{"feature": f"user: {column}"} for column in columns]
+            features += self._feature_names["user"]
             parts.append(sums.user_features)
-        return names, np.concatenate(parts, axis=1), sums
+        terms = _Terms(
+            self.catalogue,
+            history,
+            features,
+            kinds_of_history(ratings, user, history.indices),
+            not self.ratings.implicit,
+            np.concatenate(parts, axis=1),
+        )
+        return terms, sums
+
+    @cached_property
+    def _feature_names(self) -> dict[str, list[str]]:
+        """Names of the features of items and of users."""
+        of_items = getattr(self.ratings.item_features, "names", ())
+        of_users = getattr(self.ratings.user_features, "names", ())
+        return {"item": [*of_items], "user": [f"user: {name}" for name in of_users]}
 
     def _fill(self, blocks: Iterable[TopN], n_lists: int) -> list[list[Json]]:
         """Return the lists of a search."""
@@ -624,11 +626,70 @@ class Responses:
         }
 
 
-def _largest(names: list[Json], terms: Floats32, n: int) -> list[Json]:
-    """Return the n largest terms of a score as reasons; terms against an item count, too."""
-    order = np.argsort(-np.abs(terms), kind="stable")
-    return [
-        {**names[term], "contribution": short(terms[term])}
-        for term in order[:n]
-        if terms[term] != 0
-    ]
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Terms of the scores of items: the items of a history, and then features by name.
+
+    `values` have a row for each item. `kinds` are what the user has done with the history.
+    """
+
+    catalogue: Catalogue
+    history: Histories
+    features: Sequence[str]
+    kinds: Sequence[str]
+    has_values: bool
+    values: Floats32
+
+    def told(self, n: int, language: Told) -> list[Json]:
+        """Return the n largest terms of each item, also in words if a language is requested."""
+        answers: list[Json] = []
+        largest, contributions = _largest(self.values, n)
+        of_items = zip(self.values, largest, contributions, strict=True)
+        for values, terms, numbers_of_terms in of_items:
+            because = []
+            for term, number in zip(terms, numbers_of_terms, strict=True):
+                reason = self.name(term)
+                reason["contribution"] = short(number)
+                because.append(reason)
+            answer: Json = {"because": because}
+            if language:
+                reasons = shared_reasons(self._with_kind, values)
+                answer["reasons"] = reasons
+                answer["text"] = in_words(reasons, language)
+            answers.append(answer)
+        return answers
+
+    def name(self, term: int) -> Json:
+        """Return the name of a term; few of many terms are told."""
+        n_history = len(self.history.indices)
+        if term >= n_history:
+            return {"feature": self.features[term - n_history]}
+        name = self.catalogue.named(int(self.history.indices[term]))
+        value = self.history.values[term].item()
+        name["value"] = short(value) if self.has_values else None
+        return name
+
+    def _with_kind(self, term: int) -> Json:
+        """Return the name of a term, for an item with what the user has done."""
+        name = self.name(term)
+        if term < len(self.kinds):
+            name["kind"] = self.kinds[term]
+        return name
+
+
+def _largest(terms: Floats32, n: int) -> tuple[list[list[int]], list[list[float]]]:
+    """Return the n largest terms of each score; terms against an item count, too."""
+    sizes = np.abs(terms)
+    n_terms = terms.shape[1]
+    least = np.zeros((len(terms), 1), np.float32)
+    if n < n_terms:
+        # Sorting all terms would take longer than the search for the items.
+        least = np.partition(sizes, n_terms - n, axis=1)[:, n_terms - n, None]
+    rows, columns = np.nonzero((sizes >= least) & (sizes > 0))
+    order = np.lexsort((columns, -sizes[rows, columns], rows))
+    columns = columns[order]
+    values = terms[rows, columns].tolist()
+    ends = np.searchsorted(rows, np.arange(len(terms) + 1)).tolist()
+    indices = columns.tolist()
+    parts = [slice(a, min(a + n, b)) for a, b in pairwise(ends)]
+    return [indices[part] for part in parts], [values[part] for part in parts]

@@ -14,10 +14,11 @@ from pydantic import AfterValidator
 from recsys.data.ids import Ids
 from recsys.ranking.filters import check_modest
 from recsys.ranking.lists import DEFAULTS, ListOptions, declarations
-from recsys.reasons import Language, preferred_language
+from recsys.reasons import Language
 from recsys.serve import schemas
 from recsys.serve.catalogue import Id, Json
 from recsys.serve.events import checked_events, event_records
+from recsys.serve.lists import told_language
 from recsys.serve.metrics import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, unauthorized
 from recsys.serve.responses import Responses, Told
@@ -358,8 +359,7 @@ async def _of_visitor(
 
 def _told(request: Request, language: Language | None) -> Told:
     """Return the language in which reasons are told in words, if one is requested."""
-    accepted = request.headers.get("accept-language", "")
-    return language or preferred_language(accepted) or ""
+    return language or told_language(request.headers.raw)
 
 
 def _shows_history(values: Mapping[str, Any]) -> bool:

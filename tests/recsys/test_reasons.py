@@ -72,7 +72,7 @@ def test_small_shares_are_summed_and_stock_and_price_are_left_out():
     names += [{"feature": "price near 10"}, {"feature": "in_stock = yes"}]
     names += [{"feature": "genres = Horror"}]
     terms = np.array([4.0, *[0.1] * 10, -3, 2, 2, 1.5])
-    reasons = shared_reasons(names, terms)
+    reasons = shared_reasons(names.__getitem__, terms)
     named = [reason.get("item") or reason.get("feature") for reason in reasons]
     assert named == ["0", "genres = Horror", None]
     assert [reason["share"] for reason in reasons] == [0.381, 0.143, 0.476]
@@ -87,7 +87,7 @@ def test_small_shares_are_summed_and_stock_and_price_are_left_out():
 
 
 def test_nothing_of_the_user_speaks_for_a_popular_item():
-    assert shared_reasons([{"item": "1"}], np.array([-1.0])) == []
+    assert shared_reasons([{"item": "1"}].__getitem__, np.array([-1.0])) == []
     assert in_words([], "en") == "because many others like it"
 
 

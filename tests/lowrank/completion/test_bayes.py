@@ -165,11 +165,16 @@ def test_a_row_is_a_sum_over_its_entries():
     )
     for row in (0, 17):
         part = slice(X.indptr[row], X.indptr[row + 1])
-        one = kernels.CsrArrays(np.array([0, 0]), X.indices[part], X.data[part])
-        base, terms, _ = posterior_terms(
+        row_ends = np.array([0, part.stop - part.start])
+        one = kernels.CsrArrays(row_ends, X.indices[part], X.data[part])
+        terms = posterior_terms(
             one, last.columns, last.row_prior, mean=last.mean, noise=noise
         )
-        np.testing.assert_allclose(base + terms.sum(axis=0), rows.mean[row], rtol=1e-9)
+        axes = np.eye(len(terms.base))
+        solutions, total = terms.solved(axes)
+        np.testing.assert_allclose(total, rows.mean[row], rtol=1e-9)
+        parts = solutions @ terms.base + (solutions @ terms.entries.T).sum(axis=1)
+        np.testing.assert_allclose(parts, total, rtol=1e-9)
 
 
 def test_ridge_fit_reaches_the_solution_and_never_moves_away_from_it():

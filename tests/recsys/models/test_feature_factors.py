@@ -107,11 +107,7 @@ def test_contributions_of_ratings_and_features_add_up(fitted, ratings, user):
         history(ratings, user),
         features=kernels.csr_arrays(ratings.user_features.matrix[[user]]),
     )
-    raters = Histories(
-        *kernels.csr_arrays(ratings.matrix[:, items].T.tocsr()),
-        features=kernels.csr_arrays(ratings.item_features.matrix[items]),
-    )
-    found = fitted.contributions(own, items, raters)
+    found = fitted.contributions(own, items, ratings)
     total = found.base + found.popularity + found.terms.sum(axis=1)
     total += found.item_features.sum(axis=1) + found.user_features.sum(axis=1)
     np.testing.assert_allclose(total, fitted.scores([user])[0, items], atol=2e-4)

@@ -1,0 +1,110 @@
+"""Work of lists with reasons: one system of equations for a user, and no pass over all ratings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from serving import Application
+
+from recsys import Ratings, Recommender
+from recsys.features.selection import with_features
+from recsys.models import ials
+from recsys.models.abilities import Explains
+from recsys.models.registry import MODELS, model_class
+from recsys.ranking.lists import ListOptions
+from recsys.serve import create_app
+from recsys.serve.responses import Responses
+
+EXPLAINED = [name for name in sorted(MODELS) if issubclass(model_class(name), Explains)]
+N_ITEMS = 40
+PARTS = {"blend": 3}  # models that have equations of their own
+
+
+def events(name: str) -> Ratings:
+    """Events of 60 users, with genres and prices of the items."""
+    rng = np.random.default_rng(0)
+    pairs = [
+        (user, int(item), float(rng.integers(1, 6)), 1_600_000_000 + step)
+        for user in range(60)
+        for step, item in enumerate(rng.permutation(N_ITEMS)[:12])
+    ]
+    frame = pl.DataFrame(
+        pairs, schema=["user", "item", "rating", "timestamp"], orient="row"
+    )
+    if not model_class(name).predicts_ratings:
+        frame = frame.drop("rating")
+    items = pl.DataFrame(
+        {
+            "item": range(N_ITEMS),
+            "title": [f"Film {item}" for item in range(N_ITEMS)],
+            "genre": [("war", "comedy", "crime")[item % 3] for item in range(N_ITEMS)],
+            "year": [1970 + item for item in range(N_ITEMS)],
+        }
+    )
+    ratings = Ratings.from_frame(frame, item_table=items)
+    return with_features(ratings) if model_class(name).uses_features else ratings
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Any:
+    models: dict[str, Recommender] = {}
+
+    def recommender(name: str) -> Recommender:
+        if name not in models:
+            models[name] = Recommender(name).fit(events(name))
+        return models[name]
+
+    return recommender
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_reasons_need_one_system_of_equations(
+    fitted: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Responses(fitted(name), name)
+    # The first request fills caches.
+    answers.recommend([0, 1], 10, ListOptions(), explain="")
+    calls: Counter[str] = Counter()
+
+    def counted(module: Any, function: str) -> None:
+        original = getattr(module, function)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls[function] += 1
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(module, function, call)
+
+    counted(np.linalg, "solve")
+    counted(np.linalg, "inv")
+    counted(np.linalg, "eigh")
+    counted(ials, "_solve")
+    all_ratings = property(lambda ratings: pytest.fail("a pass over all ratings"))
+    monkeypatch.setattr(Ratings, "matrix", all_ratings)
+    (answer,) = answers.recommend([7], 10, ListOptions(), explain="en")
+    assert len(answer["items"]) == 10
+    assert all(row["because"] or name == "popular" for row in answer["items"])
+    assert calls.total() <= PARTS.get(name, 1), calls
+
+
+def test_frequent_requests_have_the_reasons_of_all_others(
+    fitted: Any, tmp_path
+) -> None:
+    fitted("als").save(tmp_path / "model")
+    with Application(create_app(str(tmp_path / "model"))) as application:
+        service = application.ready()
+        quick = service.get("/v1/recommend/7?n=5&explain=true").json
+        # A condition in SQL is answered by the routes.
+        full = service.get("/v1/recommend/7?n=5&explain=true&where=year>0").json
+        assert [row["because"] for row in quick["items"]] == [
+            row["because"] for row in full["items"]
+        ]
+        german = {"accept-language": "de-AT, en;q=0.5"}
+        text = service.get("/v1/recommend/7?explain=true", german).json["items"][0][
+            "text"
+        ]
+        assert text.startswith(("weil ", "wegen ", "unter anderem "))
