@@ -70,7 +70,9 @@ $(VENV)/.installed-docs: $(BIN)/python $(BUILD_INPUTS)
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into build/site; runs the notebooks
 	@echo "== Building the pages; notebooks that changed are run first and keep their outputs (two minutes the first time)"
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@$(BIN)/python docs/pages.py
+	@$(BIN)/zensical build --config-file mkdocs.yml --strict --clean
+	@$(BIN)/python docs/links.py build/site
 	@echo "The documentation is in $(CURDIR)/build/site; open index.html."
 	@echo "Its search needs a server: $(BIN)/python -m http.server --directory build/site"
 

@@ -135,6 +135,7 @@ FULL = {
         "features.py --first 70", "features.py --splits 2"
     ),
     "What comes next": Section("sequences.py", "sequences.py"),
+    "Coverage of intervals": Section("intervals.py", "intervals.py --trials 20"),
 }
 # Scripts of no set, which run with --tiny, too, so that a change that breaks them is noticed.
 OTHERS = {

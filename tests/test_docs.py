@@ -204,7 +204,7 @@ def test_every_model_is_described():
 
 
 def generated_pages() -> set[str]:
-    """Return the pages that docs/hooks.py makes when the site is built."""
+    """Return the pages that docs/pages.py makes of other files."""
     notebooks = {
         f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")
     }
@@ -260,8 +260,8 @@ def test_make_targets_exist(page):
 
 def test_the_reference_has_all_public_modules():
     public_api = tool("test_public_api", ROOT / "tests")
-    hooks = text_of(DOCS / "hooks.py")
-    assert all(f'"{module}"' in hooks for module in public_api.PACKAGES)
+    script = text_of(DOCS / "api.py")
+    assert all(f'"{module}"' in script for module in public_api.PACKAGES)
 
 
 def test_the_changelog_begins_with_the_version():

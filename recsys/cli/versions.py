@@ -429,7 +429,7 @@ def compare_online(
         "seed": seed,
         "counts": result.counts,
         "confidence": result.confidence,
-        "intervals": "percentile bootstrap over users, for one look at a fixed end; always_low and "
+        "intervals": "BCa bootstrap over users, for one look at a fixed end; always_low and "
         "always_high: asymptotic confidence sequence, for any number of looks",
         "tests": _TESTS,
         "definitions": CLICKS,

@@ -24,9 +24,8 @@ from recsys.evaluation.results import Evaluation
 from recsys.evaluation.slices import SLICE_NAME, has_groups
 from recsys.evaluation.statistics import (
     Ratio,
-    bootstrap,
     holm,
-    percentiles,
+    intervals,
     sign_flip,
 )
 from recsys.messages import close_matches
@@ -170,13 +169,13 @@ class Gate:
         settings = found.settings
         seed = settings.random_state
         ratio = Ratio.mean(differences)
-        samples = bootstrap([ratio], max(1, settings.resamples), seed)
-        low, high = percentiles(samples[:, 0], settings.confidence)
+        resamples = max(1, settings.resamples)
+        bounds = intervals([ratio], resamples, settings.confidence, seed)
         p_value = sign_flip(differences[:, None], random_state=seed)[0]
         return {
             "difference": ratio.value,
-            "low": low,
-            "high": high,
+            "low": float(bounds[0, 0]),
+            "high": float(bounds[1, 0]),
             "p_value": float(p_value),
         }
 

@@ -25,8 +25,8 @@ from recsys.evaluation.split_files import shared_test, unknown_and_known
 from recsys.evaluation.statistics import (
     Ratio,
     at_any_time,
+    bca,
     bootstrap,
-    percentiles,
     shuffled_groups,
 )
 from recsys.messages import counted, shortened, worded
@@ -492,7 +492,15 @@ def _compared(
     sampled_a = bootstrap(a, _RESAMPLES, random_state)
     # The groups are independent; one seed would draw the same positions in both.
     sampled_b = bootstrap(b, _RESAMPLES, random_state + 1)
-    low, high = percentiles(sampled_b - sampled_a, confidence)
+    ends = []
+    for old, new, sampled in zip(a, b, (sampled_b - sampled_a).T, strict=True):
+        difference = new.value - old.value
+        # Without a user of one group, the value of the other remains.
+        without_old = new.value - old.leave_one_out()
+        without_new = new.leave_one_out() - old.value
+        left_out = np.concatenate([without_old, without_new])
+        ends.append(bca(sampled, difference, left_out, confidence))
+    low, high = zip(*ends, strict=True)
     second = (per_user["variant"] == "b").to_numpy()
     p_values = shuffled_groups(
         click_ratios(per_user), second, random_state=random_state

@@ -33,7 +33,7 @@ import polars as pl
 from recsys.errors import DataError
 from recsys.evaluation.monitoring import attributed_clicks
 from recsys.evaluation.propensity import LEAST, effective_sample_size
-from recsys.evaluation.statistics import Ratio, bootstrap, percentiles
+from recsys.evaluation.statistics import Ratio, intervals
 
 _PRIOR = 1.0  # clicks that pull the factor of an item towards 1
 _SUPPORT = 0.7  # smallest share of the other lists that the log may have shown
@@ -214,7 +214,7 @@ def _estimated(
         Ratio(length * sums["ips"], sums["weights"]),
         Ratio(sums["dr"], sums["lists"]),
     ]
-    low, high = percentiles(bootstrap(ratios, _RESAMPLES, random_state), confidence)
+    low, high = intervals(ratios, _RESAMPLES, confidence, random_state)
     return pl.DataFrame(
         {
             "estimator": [*ESTIMATORS],

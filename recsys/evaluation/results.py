@@ -28,17 +28,17 @@ from recsys.evaluation.slices import GROUP_VALUES, SLICES, pooled, summarized
 from recsys.evaluation.staleness import STALENESS, refit_periods
 from recsys.evaluation.statistics import (
     Ratio,
+    bca,
     bootstrap,
     holm,
     jackknife,
-    percentiles,
     sign_flip,
 )
 from recsys.messages import counted, worded
 from recsys.models.base import Step
 
 INTERVALS = (
-    "percentile bootstrap over users; coverage and gini: jackknife over users, normal "
+    "BCa bootstrap over users; coverage and gini: jackknife over users, normal "
     "quantiles"
 )
 TESTS = (
@@ -510,7 +510,10 @@ def summarize(
         elif (model, name) in ratios:
             value = ratios[model, name].value
             if replicates:
-                low, high = percentiles(replicates[model, name], settings.confidence)
+                left_out = ratios[model, name].leave_one_out()
+                low, high = bca(
+                    replicates[model, name], value, left_out, settings.confidence
+                )
         else:
             continue
         measured.append((model, name, metric.name, n, value, low, high, users))
@@ -696,7 +699,8 @@ def _comparisons(
             directions.append(metric.direction)
             difference = new.value - old.value
             sampled = replicates[other, name] - replicates[one, name]
-            ends = percentiles(sampled, settings.confidence)
+            left_out = new.leave_one_out() - old.leave_one_out()
+            ends = bca(sampled, difference, left_out, settings.confidence)
             rows.append((name, metric.name, n, one, other, difference, *ends))
     if not rows:
         return pl.DataFrame(schema=_COMPARED)

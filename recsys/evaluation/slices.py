@@ -22,9 +22,8 @@ from recsys.errors import DataError
 from recsys.evaluation.settings import Settings
 from recsys.evaluation.statistics import (
     Ratio,
-    bootstrap,
     holm,
-    percentiles,
+    intervals,
     shuffled_groups,
     sign_flip,
 )
@@ -305,9 +304,9 @@ def _slices(
             relevance = of_group["relevance"].mean()
         bounds = np.full((2, len(names)), np.nan)
         if settings.resamples:
-            seed = settings.random_state
-            samples = bootstrap(ratios, settings.resamples, seed)
-            bounds = percentiles(samples, settings.confidence)
+            bounds = intervals(
+                ratios, settings.resamples, settings.confidence, settings.random_state
+            )
         for number, name in enumerate(names):
             yield {
                 **dict(zip(_GROUP, key, strict=True)),

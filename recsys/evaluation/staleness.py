@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from recsys.evaluation.settings import Settings, SplitInfo
-from recsys.evaluation.statistics import Ratio, bootstrap, percentiles
+from recsys.evaluation.statistics import Ratio, bca, bootstrap
 
 STALENESS = {
     "model": pl.String,
@@ -64,14 +64,16 @@ def _loss(
     loss: dict[str, float | None] = {"refit": refit.value, "stale": stale.value}
     if not refit.value:
         return loss
-    loss["loss"] = 1 - stale.value / refit.value
+    value = 1 - stale.value / refit.value
+    loss["loss"] = value
     if settings.resamples and len(values) > 1:
         samples = bootstrap([stale, refit], settings.resamples, settings.random_state)
         of_stale, of_refit = samples.T
         losses = np.full(len(samples), np.nan)
         np.divide(of_stale, of_refit, out=losses, where=of_refit > 0)
-        low, high = percentiles(1 - losses, settings.confidence)
-        loss |= {"low": float(low), "high": float(high)}
+        left_out = 1 - stale.leave_one_out() / refit.leave_one_out()
+        low, high = bca(1 - losses, value, left_out, settings.confidence)
+        loss |= {"low": low, "high": high}
     return loss
 
 

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from recsys.evaluation import statistics as intervals
+from recsys.evaluation import statistics
 from recsys.evaluation import statistics as significance
 from recsys.evaluation.statistics import (
     Ratio,
+    bca,
     bootstrap,
     holm,
     jackknife,
-    percentiles,
     sign_flip,
 )
 
@@ -52,7 +53,7 @@ def test_blocks_change_nothing(monkeypatch):
         bootstrap(ratios, 40, random_state=1),
         sign_flip(differences, 500, random_state=1),
     )
-    monkeypatch.setattr(intervals, "_BLOCK", 90)
+    monkeypatch.setattr(statistics, "_BLOCK", 90)
     monkeypatch.setattr(significance, "_BLOCK", 240)
     parts = (
         bootstrap(ratios, 40, random_state=1),
@@ -62,19 +63,50 @@ def test_blocks_change_nothing(monkeypatch):
     np.testing.assert_array_equal(parts[1], whole[1])
 
 
-def test_the_interval_has_the_percentiles():
-    low, high = percentiles(np.arange(1001.0)[:, None], 0.9)
-    assert (low[0], high[0]) == pytest.approx((50, 950))
+def bounds(ratio, resamples=1000, random_state=0, confidence=0.95):
+    samples = bootstrap([ratio], resamples, random_state)[:, 0]
+    return bca(samples, ratio.value, ratio.leave_one_out(), confidence)
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say():
+def test_metrics_without_each_user_are_those_of_the_others():
+    errors, counts = np.array([1.0, 4.0, 0.0, 2.0]), np.array([1.0, 2.0, 0.0, 1.0])
+    left_out = Ratio(errors, counts, np.sqrt).leave_one_out()
+    for user in (0, 1, 3):
+        others = np.arange(4) != user
+        assert left_out[user] == pytest.approx(
+            Ratio(errors[others], counts[others], np.sqrt).value
+        )
+    assert np.isnan(left_out[2])
+
+
+@pytest.mark.parametrize("skewness", [0.3, 1.2])
+def test_intervals_are_those_of_scipy_where_users_are_many(skewness):
+    values = np.random.default_rng(0).lognormal(0, skewness, 2000)
+    low, high = bounds(Ratio.mean(values), 20000)
+    result = stats.bootstrap((values,), np.mean, n_resamples=20000, rng=1, batch=500)
+    assert (low, high) == pytest.approx(
+        (result.confidence_interval.low, result.confidence_interval.high), rel=6e-3
+    )
+
+
+def test_intervals_of_few_skewed_users_hold_the_truth_more_often_than_percentiles():
     rng = np.random.default_rng(1)
-    held = 0
-    for trial in range(200):
-        ratio = Ratio.mean(rng.exponential(size=80))
-        low, high = percentiles(bootstrap([ratio], 300, random_state=trial), 0.9)
-        held += low[0] <= 1 <= high[0]
-    assert 165 <= held <= 195
+    held = held_by_percentiles = 0
+    for trial in range(400):
+        ratio = Ratio.mean(rng.lognormal(size=30))
+        low, high = bounds(ratio, 400, trial)
+        held += low <= np.exp(0.5) <= high
+        samples = bootstrap([ratio], 400, trial)
+        low, high = np.percentile(samples, [2.5, 97.5])
+        held_by_percentiles += low <= np.exp(0.5) <= high
+    assert held_by_percentiles + 4 < held <= 380
+
+
+def test_intervals_without_scatter_or_users_have_no_width():
+    assert bounds(Ratio.mean(np.full(5, 0.25))) == (0.25, 0.25)
+    assert np.isnan(bounds(Ratio.mean(np.array([1.0, np.nan])))).all()
+    low, high = bounds(Ratio.mean(np.array([0.0, 1.0])), confidence=0.999)
+    assert (low, high) == (0, 1)
 
 
 def test_the_jackknife_of_a_mean_is_its_standard_error():
