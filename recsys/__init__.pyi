@@ -10,6 +10,7 @@ from .errors import ModelFileError as ModelFileError
 from .errors import NotFittedError as NotFittedError
 from .errors import RecsysError as RecsysError
 from .errors import UnknownIdError as UnknownIdError
+from .evaluation.calibration import calibrate as calibrate
 from .evaluation.experiment import evaluate as evaluate
 from .evaluation.report import html_report as html_report
 from .evaluation.results import Evaluation as Evaluation

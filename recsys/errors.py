@@ -55,6 +55,18 @@ def check_whole(name: str, value: object, least: int) -> None:
         raise DataError(f"{name} must be at least {least}; got {value}.")
 
 
+def check_share(name: str, value: object) -> None:
+    """Check that an argument is a number from 0 to 1.
+
+    Raises
+    ------
+    DataError
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 <= value <= 1):
+        raise DataError(f"{name} must be a number from 0 to 1; got {value!r}.")
+
+
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Check that the value of an option is one of some choices.
 

@@ -313,12 +313,13 @@ def ranked(
     *,
     titles: pl.Series | None = None,
     new: Mask | None = None,
+    chances: Floats | None = None,
 ) -> pl.DataFrame:
     """Return a data frame of the best items (or users) among `answers`.
 
     `labels` is a column with the ids of the queries. The column of answers is called `name`, by
-    default after their kind. `titles` and `new` are additional columns, and
-    the source of each item in a list, if these differ.
+    default after their kind. `titles` and `new` are additional columns, as
+    are the `chances` of items, and the source of each item in a list, if these differ.
     """
     if len(labels) == 1:  # faster for a single list
         queries = labels.new_from_index(0, len(top))
@@ -330,6 +331,8 @@ def ranked(
         pl.Series("rank", top.ranks),
         pl.Series("score", top.scores),
     ]
+    if chances is not None:
+        columns.append(pl.Series("chance", chances, nan_to_null=True))
     if titles is not None:
         columns.append(titles[top.items].alias("title"))
     if new is not None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recsys.addresses import Location, located
 from recsys.data.read_options import SAVED
+
+if TYPE_CHECKING:
+    from recsys.ranking.chance import Chances
 
 AS_OF = "as_of"
 """Saved option: the present time of a reading, which its repetition needs; updates have another."""
@@ -68,6 +71,8 @@ class Provenance:
         Model that was requested; None if it is not in `recsys.MODELS`.
     keep_columns : tuple of str
         Columns of users that are saved though no feature needs them.
+    chances : Chances or None
+        Chances of items in lists, calibrated on held-out ratings; updates keep them.
     """
 
     version: str | None = None
@@ -80,6 +85,7 @@ class Provenance:
     reading: dict[str, Any] = field(default_factory=dict)
     request: FitRequest | None = None
     keep_columns: tuple[str, ...] = ()
+    chances: Chances | None = None
 
     def child(self, reading: Mapping[str, Any]) -> Provenance:
         """Return the provenance of an update of this model, with some reading options changed."""
@@ -92,6 +98,7 @@ class Provenance:
             reading=options,
             request=self.request,
             keep_columns=self.keep_columns,
+            chances=self.chances,
         )
 
 

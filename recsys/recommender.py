@@ -20,16 +20,17 @@ from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings, check_process
 from recsys.data.times import Moment
-from recsys.errors import DataError, NotFittedError, check_choice
+from recsys.errors import DataError, NotFittedError, check_choice, check_share
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
 from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
-from recsys.models.parts import Indices, Mask
+from recsys.models.parts import Floats, Indices, Mask
 from recsys.models.registry import make_model, name_for_loading
 from recsys.placement import Placement, placement
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
+from recsys.ranking.chance import Chances, take_ranked
 from recsys.ranking.lists import BlockLike, ColdUser, Fill, ListOptions
 from recsys.ranking.rerank import column_of_items, prepare_lists, similar_lists
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
@@ -508,6 +509,8 @@ class Recommender:
         per: str | None = None,
         fill: Fill = "none",
         slots: str | Sequence[str] = (),
+        chance: bool = False,
+        at_least: float = 0.0,
     ) -> pl.DataFrame:
         """Recommend the n best items to each user.
 
@@ -556,12 +559,18 @@ class Recommender:
             or ``["1:promoted", "2:stock > 100"]``. For each place, one of the ten best items that
             meet the condition is drawn. The draw depends on the user and the day (UTC). `at_most`
             and `diversity` do not hold for reserved places.
+        chance : bool
+            Add the chance that the user takes the item, in such a time as held-out ratings cover,
+            if the user takes anything then; `recsys.calibrate` makes a model know it.
+        at_least : float
+            Lowest chance of an item, from 0 to 1: lists have fewer items, or none.
 
         Returns
         -------
         polars DataFrame
             Columns user, item, rank (Int32, from 1), score (Float32; for ratings, the prediction,
-            not clipped, minus a discount for items with few ratings), title if the items have any,
+            not clipped, minus a discount for items with few ratings), chance (Float32, null for
+            items that `fill` or `slots` add) if it is requested, title if the items have any,
             new (Boolean) if items may have no ratings, and with `fill` or `slots`, source: "model",
             "fill" or "slot". Items with equal scores are in a random
             order of their ids, which is the same for all users.
@@ -580,6 +589,8 @@ class Recommender:
             per=per,
             fill=fill,
             slots=slots,
+            chance=chance,
+            at_least=at_least,
         )
         # Most requests are for one known user, whose search shares its preparation.
         is_new = history is not None or user_features is not None
@@ -630,7 +641,14 @@ class Recommender:
         labels, blocks, new = self._lists(users, n, options)
         items = self.ratings.items
         titles = self._titles
-        return (ranked(top, labels, items, titles=titles, new=new) for top in blocks)
+
+        def frame(top: TopN) -> pl.DataFrame:
+            chances = None
+            if options.shows_chance:
+                chances = self._chances_of(top, labels)
+            return ranked(top, labels, items, titles=titles, new=new, chances=chances)
+
+        return map(frame, blocks)
 
     def _lists(
         self, users: IdsLike | None, n: int, options: ListOptions
@@ -638,7 +656,7 @@ class Recommender:
         """Return the ids of users, blocks of their lists, and which items are new."""
         check_choice("cold_start", options.cold_start, ("error", "popular"))
         check_choice("fill", options.fill, ("none", "popular"))
-        return prepare_lists(
+        labels, blocks, new = prepare_lists(
             self.model,
             self.ratings,
             users,
@@ -648,6 +666,37 @@ class Recommender:
             lambda: self._popular,
             self._listed,
         )
+        check_share("at_least", options.at_least)
+        if options.shows_chance and self.chances is not None and options.at_least:
+            blocks = (
+                take_ranked(top, self._chances_of(top, labels) >= options.at_least)
+                for top in blocks
+            )
+        return labels, blocks, new
+
+    def _chances_of(self, top: TopN, labels: pl.Series) -> Floats:
+        """Return the chance of each entry of lists to users; NaN for unknown users."""
+        chances = self.chances.of(top)
+        # The scores of their lists are counts.
+        is_unknown = self.ratings.users.find(labels) < 0
+        chances[is_unknown[top.rows]] = np.nan
+        return chances
+
+    @property
+    def chances(self) -> Chances:
+        """Chances of items in lists.
+
+        Raises
+        ------
+        DataError
+            If they were not calibrated.
+        """
+        if self.provenance.chances is None:
+            raise DataError(
+                "The model does not know the chances of its items; `recsys fit --chance` fits one "
+                "that does, and in Python, calibrate(recommender)."
+            )
+        return self.provenance.chances
 
     def similar_items(
         self,

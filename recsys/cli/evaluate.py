@@ -624,6 +624,7 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
                 "cuts": _cuts_of(found, row["model"]),
                 "staleness": _staleness_of(found, row["model"]),
                 "slices": _slices_of(found, row["model"]),
+                "calibration": _calibration_of(found, row["model"]),
                 "fit_seconds": row["fit_seconds"],
                 "recommend_seconds": row["recommend_seconds"],
             }
@@ -662,6 +663,20 @@ def _staleness_of(found: Evaluation, model: str) -> dict[str, Any] | None:
     return {
         **periods[0],
         "windows": windows.drop("model", "metric", "n").to_dicts(),
+    }
+
+
+def _calibration_of(found: Evaluation, model: str) -> dict[str, Any] | None:
+    """Return how well the chances of a model hold as JSON values."""
+    bins = found.reliability.filter(model=model).drop("model")
+    if bins.is_empty():
+        return None
+    shares = bins["count"] / bins["count"].sum()
+    errors = (bins["taken"] - bins["chance"]).abs()
+    return {
+        "brier": (shares * bins["brier"]).sum(),
+        "expected_calibration_error": (shares * errors).sum(),
+        "bins": bins.to_dicts(),
     }
 
 

@@ -58,6 +58,11 @@ def fit(
         multiple=True,
         commas=True,
     ),
+    chance: bool = cli.declared(
+        "",
+        "Fit to nine tenths, too, for `recsys recommend --chance`.",
+        is_flag=True,
+    ),
     test_fraction: float | None = cli.declared(
         "FRACTION",
         "Share of the ratings to hold out, to report their RMSE after each iteration; the model "
@@ -86,6 +91,7 @@ def fit(
         )
         require(tag is None, "--tag does not apply to --engine spark.")
         require(not keep_col, "--keep-col does not apply to --engine spark.")
+        require(not chance, "--chance does not apply to --engine spark.")
         fit_on_spark(
             ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force
         )
@@ -115,6 +121,8 @@ def fit(
         fitted = inputs.fit_recommender(
             planned, train, test, lambda step: note(describe(step))
         )
+    if chance:
+        inputs.calibrate(fitted)
     seconds = time.perf_counter() - start
     with alone(out):
         fitted.save(out, overwrite=force, tag=tag, keep_columns=keep_columns)

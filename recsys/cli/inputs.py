@@ -202,6 +202,18 @@ def open_recommender(
     return fitted
 
 
+def calibrate(recommender: Recommender) -> None:
+    """Let a recommender know the chances of its items, and say how."""
+    from recsys import evaluation
+
+    with Activity("Calibrating"):
+        chances = evaluation.calibrate(recommender).chances
+    note(
+        f"chances by {chances.by}, of {counted(chances.users, 'user')} with held-out ratings "
+        f"({chances.held_out})"
+    )
+
+
 def with_named_tables(
     recommender: Recommender, reader: ReaderOptions, *, is_catalogue: bool = False
 ) -> Recommender:

@@ -117,11 +117,9 @@ described_options = cli.bundle(
     examples=[
         "recsys recommend model --user 42",
         "recsys recommend ratings.csv --user 42,43 -n 5 --json",
-        "recsys recommend model --all --output recommendations.parquet",
         "recsys recommend model --all -o postgresql://me@host/db::recs --if-exists replace",
         'recsys recommend model --like "Alien" --rate "Heat=3.5"',
-        'recsys recommend model --user-features "age=30, job=student"',
-        "recsys recommend model --user 42 --at-most 2 --per genres",
+        "recsys recommend model --user 42 --at-least 0.2",
         "recsys recommend model --history mine.csv --where \"genres LIKE '%War%'\"",
         "recsys recommend model --all --output recommendations --engine spark",
     ],
@@ -161,10 +159,11 @@ def recommend(
 
     The input is a saved model, or ratings to fit a model to. A FILE of users or items has one id
     per line, or is CSV, TSV or Parquet with a column user or item. If --block also has a column
-    user, each item is blocked for that user only. The columns are user, item, rank and score; title
-    if titles are known; new if there are items without ratings, known by their features; and source
-    (model, fill or slot) with --fill or --slots. For models of ratings, the score is the expected
-    rating, not clipped, minus a discount for few ratings.
+    user, each item is blocked for that user only. The columns are user, item, rank and score;
+    chance with --chance or --at-least (for models of `recsys fit --chance`); title if there are
+    any; new if there are items without ratings, known by their features; and source (model, fill
+    or slot) with --fill or --slots. For models of ratings, the score is the expected rating, not
+    clipped, minus a discount for few ratings.
 
     To describe a new user, give --like and --rate with an id, a title or the beginning of a title;
     or --user-features; or --history, a file with ratings of one or more users, or with items that
@@ -192,6 +191,8 @@ def recommend(
     elif options.block is not None:
         roles = ("user", "item")
     recommender = source.open(roles)
+    if options.shows_chance and not inputs.is_model(source.path):
+        inputs.calibrate(recommender)
     if history is not None:
         rated = inputs.load_history(history, source.reader, recommender)
         recommender = recommender.fold_in(rated)

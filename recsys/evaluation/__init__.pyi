@@ -1,3 +1,4 @@
+from .calibration import calibrate as calibrate
 from .experiment import WithoutFeatures as WithoutFeatures
 from .experiment import evaluate as evaluate
 from .experiment import sample_candidates as sample_candidates

@@ -42,6 +42,7 @@ from recsys.evaluation.propensity import (
     effective_sample_size,
     inverse_propensities,
 )
+from recsys.evaluation.reliability import reliability
 from recsys.evaluation.results import (
     Evaluation,
     Measurement,
@@ -65,7 +66,7 @@ from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
-from recsys.models.parts import Indices
+from recsys.models.parts import Floats, Indices
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import clip_to_range
 from recsys.ranking.lists import ListOptions
@@ -305,7 +306,15 @@ def evaluate(
             if label == first_label:
                 groups = groupings(train, by, by_user, groups)
             aligned = [group.aligned(train.axis(group.side).ids) for group in groups]
-            run, last = _measure(model, task, settings.ns, measured, listen, aligned)
+            run, last = _measure(
+                model,
+                task,
+                settings.ns,
+                measured,
+                listen,
+                aligned,
+                0.0 if runs[label] else confidence,
+            )
             if label in of_first_cut:
                 stale = _stale(*of_first_cut[label], task, settings.ns)
                 stale = stale.join(run.values, on="user", suffix=" refit")
@@ -525,15 +534,21 @@ class RankingTask:
 
         The model has the test users, or with `positions`, folds in the history at each.
         """
+        return self.scored_lists(model)[0]
+
+    def scored_lists(self, model: Model) -> tuple[Lists, Floats]:
+        """Return lists as `recommend`, and the scores of their items, padded with NaN."""
         lists = np.full((self.n_lists, self.n), -1, dtype=np.int32)
+        scores = np.full(lists.shape, np.nan, np.float32)
         hashes = self.split.test.users.hashes
         drops = self.split.repeats == "drop"
         if self.positions is None:
             seen_pairs = None
             if self.candidates is None and drops:
                 seen_pairs = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
-            self._fill(lists, model, self.users, seen_pairs, hashes[self.users])
-            return lists
+            of_users = hashes[self.users]
+            self._fill(lists, scores, model, self.users, seen_pairs, of_users)
+            return lists, scores
         folding: Any = model  # as `check_folding` has checked
         places = self.positions.places - self.positions.starts
         hashes = hashes[self.positions.users] ^ places.astype(np.uint64)
@@ -544,12 +559,15 @@ class RankingTask:
             if drops:
                 seen_pairs = CsrPairs(histories.indptr, histories.indices)
             users = np.arange(histories.n_rows)
-            self._fill(lists[block], served, users, seen_pairs, hashes[block])
-        return lists
+            self._fill(
+                lists[block], scores[block], served, users, seen_pairs, hashes[block]
+            )
+        return lists, scores
 
     def _fill(
         self,
         lists: Lists,
+        scores: Floats,
         model: Model,
         users: Indices,
         exclude: CsrPairs | None,
@@ -576,6 +594,7 @@ class RankingTask:
         train = self.split.train
         for top in best_items(search, queries, self.n, train, options, model):
             lists[top.rows, top.ranks - 1] = top.items
+            scores[top.rows, top.ranks - 1] = top.scores
 
 
 def sample_candidates(
@@ -858,6 +877,7 @@ def _measure(
     metrics: Sequence[Metric],
     on_step: Callable[[Step], None] | None,
     groups: Sequence[Grouping] = (),
+    confidence: float = 0.0,
 ) -> tuple[Measurement, Model]:
     """Fit a model to the training part, unless it is fitted, and measure it on the test part.
 
@@ -871,9 +891,9 @@ def _measure(
     served = recommender.model
     if task.positions is None:
         served = with_history(served, split.history)
-    lists = None
+    lists = scores = None
     if any(metric.scope != "ratings" for metric in metrics):
-        lists = task.recommend(served)
+        lists, scores = task.scored_lists(served)
     recommend_seconds = time.perf_counter() - start - fit_seconds
 
     n_users = test.n_users
@@ -909,8 +929,12 @@ def _measure(
         residuals = pl.DataFrame(
             {"low": edges[:-1], "high": edges[1:], "count": counts}
         )
-    slices = None
-    if lists is not None:
+    slices = reliable = None
+    if lists is not None and scores is not None:
+        # Positions and candidates have other chances than lists for users.
+        if confidence and task.positions is None and task.candidates is None:
+            hits = task.hits(slice(None), lists)
+            reliable = reliability(scores, hits, confidence)
         by_list, overall = measure_lists(lists, task, ns, metrics)
         for name, values in by_list.items():
             columns[name] = task.of_users(values)
@@ -938,6 +962,7 @@ def _measure(
         recommender.model.get_params(),
         timed,
         slices,
+        reliable,
     )
     return measurement, recommender.model
 

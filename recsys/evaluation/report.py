@@ -184,8 +184,13 @@ def _curves(found: Evaluation) -> dict[str, Any]:
         if row["exposure"] is not None:
             spot = (group, row["relevance"], row["exposure"], row["model"])
             exposure.setdefault(by, []).append(spot)
+    reliable: Curves = {model: [] for model in models}
+    for row in found.reliability.to_dicts():
+        point = (row["chance"], row["taken"], row["low"], row["high"])
+        reliable[row["model"]].append(point)
     return {
         "in_time": in_time,
+        "reliable": reliable,
         "groups": {
             heading: [(name, row) for name, rows in groups.items() for row in rows]
             for heading, groups in of_groups.items()

@@ -17,6 +17,7 @@ from recsys.errors import DataError
 from recsys.evaluation.latex import latex_table
 from recsys.evaluation.metrics import CORRECTED, Metric
 from recsys.evaluation.propensity import LEAST, SAMPLE_SIZE, WEIGHT, too_small
+from recsys.evaluation.reliability import RELIABILITY
 from recsys.evaluation.saved import (
     EvaluationDocument,
     MetricFacts,
@@ -98,6 +99,7 @@ _FRAMES: dict[str, dict[str, Any]] = {
     "folds": _OF_FOLDS,
     "slices": SLICES,
     "staleness": STALENESS,
+    "reliability": RELIABILITY,
 }
 """Frames of an `Evaluation`, with the columns that all have."""
 
@@ -118,7 +120,8 @@ class Measurement:
     recommend_seconds: float
     parameters: dict[str, Any] = field(default_factory=dict)
     timed: bool = False  # whether predictions used the times of the test ratings
-    slices: pl.DataFrame | None = None  # values of users in groups
+    per_group: pl.DataFrame | None = None  # values of users in groups
+    reliability: pl.DataFrame | None = None
     stale: pl.DataFrame | None = None  # values of users by the first model and this one
 
 
@@ -153,10 +156,10 @@ def joined(runs: Sequence[Measurement], *, weighted: bool = False) -> Measuremen
         histograms = [run.residuals for run in runs if run.residuals is not None]
         bins = pl.concat(histograms).group_by("low", "high").agg(pl.col("count").sum())
         residuals = bins.sort("low", "high")
-    slices = [run.slices for run in runs if run.slices is not None]
+    slices = [run.per_group for run in runs if run.per_group is not None]
     return replace(
         first,
-        slices=pooled(slices) if slices else None,
+        per_group=pooled(slices) if slices else None,
         values=values.sort("user").select(first.values.columns),
         overall={
             name: sum(run.overall[name] for run in runs) / len(runs)
@@ -221,6 +224,10 @@ class Evaluation:
         and of the one of the first cut), loss (1 - stale / refit), low, high. The items that users
         had before the window are in neither list, and items since the first cut are misses of the
         stale model.
+    reliability : polars DataFrame
+        Ten rows per model, on the first fold, bins of listed items by their chances, of which each
+        half of the users gives the other: model, chance (the mean), taken (share of the items that
+        are relevant), low, high, count, brier (mean squared error).
     steps : dict of str to tuple of Step
         Iterations of each model on the first fold.
     measured : dict of str to Metric
@@ -245,6 +252,7 @@ class Evaluation:
     folds: pl.DataFrame
     slices: pl.DataFrame
     staleness: pl.DataFrame
+    reliability: pl.DataFrame
     steps: dict[str, tuple[Step, ...]]
     measured: dict[str, Metric]
     settings: Settings
@@ -483,17 +491,8 @@ def summarize(
     names_of_lists = [name for metric, _, name in named_values if metric.is_sliced]
     values = {model: run.values for model, run in runs.items()}
     ratios, replicates = _sampled(values, named_values, settings)
-    per_group = pl.concat(
-        [
-            pl.DataFrame(schema=GROUP_VALUES),
-            *(
-                run.slices.select(pl.lit(model).alias("model"), pl.all())
-                for model, run in runs.items()
-                if run.slices is not None
-            ),
-        ],
-        how="diagonal",
-    )
+    parts = {name: _of_models(runs, name) for name in ("residuals", "reliability")}
+    per_group = _of_models(runs, "per_group")
     measured = []
     for (model, run), (metric, n, name) in product(runs.items(), named_values):
         low = high = None
@@ -520,9 +519,7 @@ def summarize(
     value_of = {(model, name): value for model, name, _, _, value, *_ in measured}
     table = []
     frames = []
-    bins = []
     for model, run in runs.items():
-        label = pl.lit(model).alias("model")
         row: dict[str, Any] = {"model": model}
         for *_, name in named_values:
             row[name] = value_of.get((model, name))
@@ -531,11 +528,8 @@ def summarize(
         row["users"] = int((run.values["relevant"] > 0).sum())
         table.append(row)
         # Metrics of all lists together have no values for each user.
-        values = run.values.drop(run.overall, strict=False)
-        frames.append(values.select(label, pl.all()))
-        if run.residuals is not None:
-            bins.append(run.residuals.select(label, pl.all()))
-    no_bins = pl.DataFrame(schema={"model": pl.String, **_BINS})
+        of_users = run.values.drop(run.overall, strict=False)
+        frames.append(of_users.select(pl.lit(model).alias("model"), pl.all()))
     numbers = dict.fromkeys(table[0], pl.Float64)
     return {
         "table": pl.DataFrame(
@@ -547,9 +541,19 @@ def summarize(
         ),
         "per_user": pl.concat(frames, how="diagonal"),
         "per_group": per_group,
-        "residuals": pl.concat([no_bins, *bins]),
+        **parts,
         "slices": summarized(per_group, names_of_lists, settings),
     }
+
+
+def _of_models(runs: Mapping[str, Measurement], name: str) -> pl.DataFrame:
+    """Return a frame of the measurements of all models that have it."""
+    frames = [pl.DataFrame(schema=_FRAMES[name])]
+    for model, run in runs.items():
+        frame = getattr(run, name)
+        if frame is not None:
+            frames.append(frame.select(pl.lit(model).alias("model"), pl.all()))
+    return pl.concat(frames, how="diagonal")
 
 
 def _sampled(
@@ -605,8 +609,8 @@ def combined(parts: Mapping[str, Evaluation]) -> Evaluation:
         for name in _FRAMES
     }
     measured: dict[str, Metric] = {}
-    parameters = {}
-    steps = {}
+    parameters: dict[str, dict[str, Any]] = {}
+    steps: dict[str, tuple[Step, ...]] = {}
     values = {}
     for found in evaluations:
         measured |= found.measured

@@ -4,7 +4,7 @@
 
     EVALUATION/  evaluation.json  table.parquet  metrics.parquet  comparisons.parquet
                  per_user.parquet  residuals.parquet  folds.parquet  slices.parquet
-                 staleness.parquet  per_group.parquet
+                 staleness.parquet  per_group.parquet  reliability.parquet
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from recsys.saving.storage import complete_directory, obstacle
 
 MANIFEST = "evaluation.json"
 _FORMAT: Literal["recsys-evaluation"] = "recsys-evaluation"
-_LATER = ("staleness", "per_group")  # frames that the first results in this format lack
+# Frames that the first results in this format lack.
+_LATER = ("staleness", "per_group", "reliability")
 _FILES = re.compile(rf"{re.escape(MANIFEST)}|[a-z_]+\.parquet")
 
 

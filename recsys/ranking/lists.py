@@ -137,6 +137,27 @@ class ListOptions:
         max_length=1000,
     )
 
+    chance: bool = _declared(
+        False,
+        "flag",
+        "Add the chance that the item is taken.",
+        service="chance",
+        of_users=True,
+    )
+    at_least: float = _declared(
+        0.0,
+        "share",
+        "Lowest chance of a listed item.",
+        metavar="X",
+        service="at_least",
+        of_users=True,
+    )
+
+    @property
+    def shows_chance(self) -> bool:
+        """True if lists have the chances of their items."""
+        return self.chance or self.at_least > 0
+
     def are_defaults(self) -> bool:
         """Return whether no option differs from its default."""
         return not any(map(self._is_set, DEFAULTS))

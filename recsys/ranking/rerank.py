@@ -15,7 +15,7 @@ from lowrank.kernels.topk import Ties
 from recsys.data.frames import listed
 from recsys.data.ids import Ids, IdsLike, id_hashes, query_series
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError, check_whole
+from recsys.errors import DataError, check_share, check_whole
 from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Model
@@ -483,9 +483,7 @@ def best_items(
         If an option is out of range or needs another one, or the model has no item vectors.
     """
     diversity = options.diversity
-    is_number = isinstance(diversity, int | float)
-    if isinstance(diversity, bool) or not is_number or not 0 <= diversity <= 1:
-        raise DataError(f"diversity must be a number from 0 to 1; got {diversity!r}.")
+    check_share("diversity", diversity)
     check_groups(options)
     check_n(n)
     if options.at_most is None and not diversity:

@@ -35,6 +35,7 @@ from recsys.data.kinds import EventRule, FeatureKind, FeatureRequest, ReadAs
 from recsys.errors import ModelFileError, RecsysError
 from recsys.models.registry import MODELS, class_to_load
 from recsys.provenance import FitRequest
+from recsys.ranking.chance import Chances
 from recsys.saving.arrays import (
     FORMAT_VERSION,
     LONGEST,
@@ -196,7 +197,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         Decision on the values, which a refit makes again.
     checksum : str
         SHA-256 of all other fields.
-    created, source, fingerprint, period, parent, tag, reading, request, keep_columns
+    created, source, fingerprint, period, parent, tag, reading, request, keep_columns, chances
         As in `Provenance`.
     """
 
@@ -225,6 +226,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     reading: dict[str, Scalar | list[float] | dict[str, float]] = {}
     request: FitRequest | None = None
     keep_columns: tuple[str, ...] = ()
+    chances: Chances | None = None
     checksum: str = ""
 
     @property

@@ -165,6 +165,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             reading=provenance.reading,
             request=provenance.request,
             keep_columns=provenance.keep_columns,
+            chances=provenance.chances,
             period=period_of(ratings),
             parent=provenance.parent,
             tag=provenance.tag,

@@ -7,10 +7,10 @@ best items of known users, is computed without data frames: factors, a top-k sea
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from statistics import NormalDist
 from types import MappingProxyType
@@ -365,7 +365,10 @@ class Responses:
             check_time()
             ids = list(users[part])
             labels, blocks, _ = recommender._lists(ids, n, options)
-            filled = self._fill(blocks, len(ids))
+            chances = None
+            if options.shows_chance:
+                chances = partial(recommender._chances_of, labels=labels)
+            filled = self._fill(blocks, len(ids), chances)
             lists_of_part = zip(indices[part], labels, filled, strict=True)
             for index, label, rows in lists_of_part:
                 if explain is not None and index >= 0:
@@ -586,7 +589,12 @@ class Responses:
         of_users = getattr(self.ratings.user_features, "names", ())
         return {"item": [*of_items], "user": [f"user: {name}" for name in of_users]}
 
-    def _fill(self, blocks: Iterable[TopN], n_lists: int) -> list[list[Json]]:
+    def _fill(
+        self,
+        blocks: Iterable[TopN],
+        n_lists: int,
+        chances_of: Callable[[TopN], Floats32] | None = None,
+    ) -> list[list[Json]]:
         """Return the lists of a search."""
         lists: list[list[Json]] = [[] for _ in range(n_lists)]
         for top in blocks:
@@ -609,6 +617,11 @@ class Responses:
                 flags = self._is_new[top.items].tolist()
                 for entry, is_new in zip(entries, flags, strict=True):
                     entry["new"] = is_new
+            if chances_of is not None:
+                chances = chances_of(top).tolist()
+                for entry, chance in zip(entries, chances, strict=True):
+                    # NaN, of an item that is not there by its score, is not JSON.
+                    entry["chance"] = short(chance) if chance == chance else None
             if top.sources is not None:
                 for entry, source in zip(entries, top.sources, strict=True):
                     entry["source"] = SOURCES[source]

@@ -111,6 +111,9 @@ class RankedItem(NamedItem):
 
     rank: Place
     score: Finite
+    chance: Finite | None = Field(
+        None, description="Probability that the item is taken, with `chance`."
+    )
     new: bool | None = Field(None, description="True if the item has no ratings.")
     source: Literal["model", "fill", "slot"] | None = Field(
         None, description="Reason for the item in a list with `fill` or `slots`."
@@ -384,7 +387,7 @@ def list_fields(names: Collection[str] = DEFAULTS) -> dict[str, tuple[Any, Any, 
         limits: dict[str, Any] = {"description": option.help}
         if option.kind == "flag":
             kind = bool
-            default = not default
+            default = False
         elif option.kind == "choice":
             kind = Literal[option.choices]
         elif option.kind == "share":
@@ -489,7 +492,7 @@ def service_options(values: Mapping[str, Any], condition: str | None) -> ListOpt
             continue
         value = values[option.service]
         if option.kind == "flag":
-            value = not value
+            value = value != DEFAULTS[name]  # a flag turns a default of True off
         if option.kind == "ids":
             value = [*value] or None
         if option.kind == "texts":

@@ -119,6 +119,7 @@ def test_all_that_was_asked_for_is_there(page, found):
         "Results",
         "Intervals",
         "By length of the recommendations",
+        "Reliability",
         "Accuracy and popularity",
         "Rating residuals",
         "Learning curves",
@@ -169,6 +170,7 @@ def test_what_there_is_not_is_left_out(ratings):
     assert heads == [
         "Results",
         "Intervals",
+        "Reliability",
         "Accuracy and popularity",
         "The split",
         "How to repeat this evaluation",

@@ -1,0 +1,74 @@
+"""Calibration of a model: the chances of items in lists, from held-out ratings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from recsys.evaluation.experiment import RankingTask, with_history
+from recsys.evaluation.splits import Split, default_split
+from recsys.ranking.chance import Chances
+from recsys.recommender import Recommender
+
+_MOST_USERS = (
+    20_000  # lists of more would not make the chances more exact than the bins
+)
+
+
+def calibrate(
+    recommender: Recommender,
+    split: Split | None = None,
+    *,
+    n: int = 100,
+    random_state: int = 0,
+) -> Recommender:
+    """Return a recommender that knows the chance that an item at a place of a list is taken.
+
+    A model with the same parameters is fitted to a part of the ratings. What users took in the
+    other part, of the lists that it makes for them, is the chance of a score or of a rank
+    (isotonic regression). It takes as long as a fit. Chances are for users who take anything in
+    such a time as the other part covers.
+
+    Parameters
+    ----------
+    recommender : Recommender
+        Fitted recommender, whose chances are set.
+    split : Split, optional
+        Split of its ratings; by default, the newest tenth is held out, or a random one.
+    n : int
+        Length of the lists.
+    random_state : int
+
+    Raises
+    ------
+    DataError
+        If no held-out rating is of a known user and a known item.
+
+    Examples
+    --------
+    >>> import recsys
+    >>> recommender = recsys.Recommender("popular").fit(recsys.sample_path())
+    >>> calibrate(recommender).recommend(1, n=2, chance=True)["chance"].round(1).to_list()
+    [0.4, 0.4]
+    """
+    model = recommender.model
+    split = split or default_split(recommender.ratings, random_state=random_state)
+    task = RankingTask.of(
+        split.without_new(), n, random_state=random_state, only_rated=True
+    )
+    users = task.users
+    if len(users) > _MOST_USERS:
+        rng = np.random.default_rng(random_state)
+        users = np.sort(rng.choice(users, _MOST_USERS, replace=False))
+        task = replace(task, users=users)
+    # What the fit has found by itself, such as a penalty, is not searched for again.
+    parameters = model.get_params() | model._found_params()
+    fitted = Recommender(type(model)(**parameters)).fit(
+        task.split.train, features=False
+    )
+    lists, scores = task.scored_lists(with_history(fitted.model, task.split.history))
+    hits = task.hits(slice(None), lists)
+    chances = Chances.fit(scores, hits, split.description)
+    recommender.provenance = replace(recommender.provenance, chances=chances)
+    return recommender

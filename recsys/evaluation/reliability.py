@@ -1,0 +1,54 @@
+"""Reliability of chances: how often items are taken that have a chance."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import polars as pl
+
+from recsys.data.arrays import Mask
+from recsys.evaluation.statistics import Ratio, standard_error
+from recsys.models.parts import Floats
+from recsys.ranking.chance import crossed
+
+RELIABILITY = {
+    "model": pl.String,
+    "chance": pl.Float64,
+    "taken": pl.Float64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+    "count": pl.Int64,
+    "brier": pl.Float64,
+}
+"""Columns of `Evaluation.reliability`."""
+_BINS = 10
+
+
+def reliability(scores: Floats, hits: Mask, confidence: float) -> pl.DataFrame:
+    """Return how often items are taken, by their chances: a row for each of ten equal bins.
+
+    The chances of half of the lists are calibrated on the other half. The columns are those of
+    `RELIABILITY` but the model: the mean chance, the share of items that are taken, its interval
+    (by the standard error over users), the number of items, and the mean squared error.
+    """
+    _, chances = crossed(scores, hits)
+    is_listed = ~np.isnan(chances)
+    users, _ = np.nonzero(is_listed)
+    chance = chances[is_listed]
+    order = np.argsort(chance, kind="stable")
+    taken = hits[is_listed].astype(np.float64)
+    rows = []
+    for part in np.array_split(order, min(_BINS, len(order))):
+        # Items of one user are alike, so that users are the units.
+        n_taken = np.bincount(users[part], taken[part], len(hits))
+        n_items = np.bincount(users[part], minlength=len(hits)).astype(np.float64)
+        ratio = Ratio(n_taken[n_items > 0], n_items[n_items > 0])
+        half = NormalDist().inv_cdf((1 + confidence) / 2) * standard_error(ratio)
+        low, high = np.clip([ratio.value - half, ratio.value + half], 0, 1)
+        error = np.square(chance[part] - taken[part]).mean()
+        rows.append(
+            (chance[part].mean(), ratio.value, low, high, len(part), float(error))
+        )
+    schema = [*RELIABILITY][1:]
+    return pl.DataFrame(rows, schema=schema, orient="row")

@@ -1,0 +1,128 @@
+"""Chances: probabilities that the items of a list are taken, calibrated on held-out lists."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from recsys.models.parts import Floats, Mask
+from recsys.ranking.topn import TopN
+
+_BIN = 50  # entries of lists with one frequency: fewer would make chances of 0 and 1 by luck
+_MOST_BINS = 500
+Doubles = NDArray[np.float64]
+Key = Literal["score", "rank"]
+_KEYS: tuple[Key, ...] = ("score", "rank")
+
+
+class Chances(Struct, frozen=True, kw_only=True):
+    """Calibration of a model: chances by score or by rank, linear between points.
+
+    They are for users who take anything in such a time as the held-out ratings cover.
+
+    Attributes
+    ----------
+    by : {"score", "rank"}
+    points, values : tuple of float
+        Scores (or ranks times -1) in ascending order, and their chances.
+    users : int
+        Number of users with held-out lists.
+    held_out : str
+        Description of the held-out ratings.
+    """
+
+    by: Key
+    points: tuple[float, ...]
+    values: tuple[float, ...]
+    users: int
+    held_out: str
+
+    @classmethod
+    def fit(cls, scores: Floats, hits: Mask, held_out: str = "") -> Chances:
+        """Calibrate by the scores of lists and by which items were taken, shape (n_lists, n).
+
+        Entries without an item have a score of NaN. The chance is a non-decreasing function of the
+        score, or a non-increasing one of the rank: whichever has the smaller squared error on the
+        lists of other users than it was fitted to.
+        """
+        by, _ = crossed(scores, hits)
+        points, values = _isotonic(_keys(scores, by), hits)
+        return cls(
+            by=by,
+            points=tuple(points.tolist()),
+            values=tuple(values.tolist()),
+            users=len(scores),
+            held_out=held_out,
+        )
+
+    def of(self, top: TopN) -> Floats:
+        """Return the chance of each entry; NaN for those that are not there by their score."""
+        keys = top.scores if self.by == "score" else -top.ranks
+        chances = np.interp(keys, self.points, self.values).astype(np.float32)
+        if top.sources is not None:
+            chances[top.sources != 0] = np.nan
+        return chances
+
+
+def take_ranked(top: TopN, which: Mask) -> TopN:
+    """Return some of the entries, with the ranks that they have among these."""
+    chosen = top.take(which)
+    starts = np.searchsorted(chosen.rows, chosen.rows)
+    return chosen.with_ranks(np.arange(len(chosen)) - starts + 1)
+
+
+def crossed(scores: Floats, hits: Mask) -> tuple[Key, Doubles]:
+    """Return the better key, and the chances that each half of the lists gives the other.
+
+    Arguments are as in `Chances.fit`. Entries without an item have a chance of NaN.
+    """
+    second = np.arange(len(scores)) % 2 == 1
+    errors: dict[Key, float] = {}
+    chances: dict[Key, Doubles] = {}
+    for by in _KEYS:
+        keys = _keys(scores, by)
+        predicted = np.full(keys.shape, np.nan)
+        for half in (second, ~second):
+            is_known = ~np.isnan(keys) & ~half[:, None]
+            if is_known.any():
+                points, values = _isotonic(keys[~half], hits[~half])
+                predicted[half] = np.interp(keys[half], points, values)
+        predicted[np.isnan(scores)] = np.nan
+        chances[by] = predicted
+        errors[by] = float(np.nansum(np.square(predicted - hits)))
+    best = min(_KEYS, key=errors.__getitem__)
+    return best, chances[best]
+
+
+def _keys(scores: Floats, by: Key) -> Doubles:
+    """Return what the chance increases with; NaN for entries without an item."""
+    if by == "score":
+        return scores.astype(np.float64)
+    ranks = np.arange(1.0, scores.shape[1] + 1)
+    return np.where(np.isnan(scores), np.nan, -ranks)
+
+
+def _isotonic(keys: Doubles, hits: Mask) -> tuple[Doubles, Doubles]:
+    """Return the points and values of the isotonic regression of hits on keys."""
+    from scipy.optimize import isotonic_regression
+
+    is_listed = ~np.isnan(keys)
+    key = keys[is_listed]
+    hit = hits[is_listed].astype(np.float64)
+    n_bins = min(_MOST_BINS, max(1, len(key) // _BIN))
+    # Equal keys are in one bin.
+    edges = np.unique(np.quantile(key, np.arange(1, n_bins) / n_bins))
+    bins = np.searchsorted(edges, key, "right")
+    counts = np.bincount(bins, minlength=len(edges) + 1)
+    is_used = counts > 0
+    counts = counts[is_used]
+    points = np.bincount(bins, key, len(edges) + 1)[is_used] / counts
+    means = np.bincount(bins, hit, len(edges) + 1)[is_used] / counts
+    values = isotonic_regression(means, weights=counts).x
+    # Points within a level are on the line between its ends.
+    is_end = np.ones(len(values), np.bool_)
+    is_end[1:-1] = (values[1:-1] != values[:-2]) | (values[1:-1] != values[2:])
+    return points[is_end], values[is_end]
