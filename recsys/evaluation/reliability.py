@@ -39,7 +39,9 @@ def reliability(scores: Floats, hits: Mask, confidence: float) -> pl.DataFrame:
     order = np.argsort(chance, kind="stable")
     taken = hits[is_listed].astype(np.float64)
     rows = []
-    for part in np.array_split(order, min(_BINS, len(order))):
+    # A single list has none that could calibrate it.
+    parts = [part for part in np.array_split(order, _BINS) if len(part)]
+    for part in parts:
         # Items of one user are alike, so that users are the units.
         n_taken = np.bincount(users[part], taken[part], len(hits))
         n_items = np.bincount(users[part], minlength=len(hits)).astype(np.float64)
@@ -50,5 +52,5 @@ def reliability(scores: Floats, hits: Mask, confidence: float) -> pl.DataFrame:
         rows.append(
             (chance[part].mean(), ratio.value, low, high, len(part), float(error))
         )
-    schema = [*RELIABILITY][1:]
+    schema = {name: RELIABILITY[name] for name in RELIABILITY if name != "model"}
     return pl.DataFrame(rows, schema=schema, orient="row")

@@ -173,3 +173,11 @@ def test_ratings_are_calibrated_on_the_way(interactions, tmp_path):
     ]
     result = CliRunner().invoke(cli, [*words, "--chance", "--json"])
     assert all(row["chance"] > 0 for row in json.loads(result.stdout)["rows"])
+
+
+def test_a_single_list_has_no_reliability():
+    few = pl.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 1, 3]})
+    found = evaluate("popular", random_split(few, 0.3), n=2, resamples=0)
+    assert (
+        found.reliability.is_empty() or found.reliability["chance"].is_not_nan().all()
+    )
