@@ -939,17 +939,23 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         source, test, reader = request.ratings[0], request.test or "", request.reader
         evaluate_on_spark(source, test, request.n[0], engine, reader, output)
         return
+    saved = list(dict.fromkeys(request.ratings)) if _are_models(request) else []
+    from recsys.saving.versions import record, version_of
+
+    # A job may replace a model while it is measured.
+    versions = [version_of(source) for source in saved]
     result, gates = _run(request)
     _write(result, output, "evaluate")
     labels = result.table["model"].to_list()
-    saved = list(dict.fromkeys(request.ratings)) if _are_models(request) else []
     is_usual = request.candidates is None and not request.diversity
     if is_usual and not result.settings.positions:
-        from recsys.saving.versions import record
-
-        for source, label in zip(saved, labels, strict=False):
-            if record(source, result, label, shown(request.test or "")):
+        for source, version, label in zip(saved, versions, labels, strict=False):
+            test = shown(request.test or "")
+            problem = record(source, version, result, label, test)
+            if problem is None:
                 note(f"the metrics are kept in {Path(source) / 'metrics.json'}")
+            else:
+                note(f"the metrics are not kept next to {source}: {problem}")
     from recsys.evaluation.gates import verdicts
 
     report_verdicts(verdicts(gates, result, labels[: len(saved)] or labels))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
 from recsys.evaluation.slices import SLICE_NAME
+from recsys.messages import system_reason
 from recsys.saving import model_file
 from recsys.saving.arrays import (
     MANIFEST,
@@ -208,12 +210,26 @@ def measured(model: str | Path) -> list[Measured]:
         raise ModelFileError(f"{file} is damaged: {error}.") from None
 
 
-def record(model: str | Path, evaluation: Evaluation, label: str, test: str) -> bool:
+def version_of(model: str | Path) -> str | None:
+    """Return the version of the model at a path; None if it has none, as of Spark."""
+    with suppress(RecsysError):
+        return read_manifest(model).version
+    return None
+
+
+def record(
+    model: str | Path,
+    version: str | None,
+    evaluation: Evaluation,
+    label: str,
+    test: str,
+) -> str | None:
     """Store the metrics of the model `label` of an evaluation next to the saved model.
 
     The metrics of groups are among them, with names such as ``ndcg@10[age=under 25]``.
     They are added to a separate file, which model.json does not cover. `test` names the test
-    ratings. Return False if the directory is not writable.
+    ratings. Return why they are not stored, if they are not: the directory is not writable, or has
+    another version than the one that was measured.
     """
     columns = ["value", "low", "high"]
     rows = pl.concat(
@@ -240,13 +256,15 @@ def record(model: str | Path, evaluation: Evaluation, label: str, test: str) -> 
             exclusive(directory, lambda: None),
             unfinished_file(target) as (new, stream),
         ):
+            if version_of(directory) != version:
+                return "it was replaced while it was measured"
             document = MeasuredFile(measured=[*measured(directory), entry][-_KEPT:])
             stream.write(model_file.to_json(document))
             stream.close()
             replace_file(new, target)
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return system_reason(error) or str(error)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,6 +279,25 @@ def test_versions_are_listed_with_what_was_measured(run, models):
     assert "metrics.json is damaged" in run("versions", "list", models, code=1).stderr
 
 
+def test_metrics_are_not_those_of_a_model_that_replaced_the_measured_one(
+    run, models, monkeypatch
+):
+    from recsys.cli import evaluate as verb
+
+    measure = verb._run
+
+    def replaced_meanwhile(request, **options):
+        result = measure(request, **options)
+        Recommender.load(models / "old").save(models / "one", overwrite=True)
+        return result
+
+    monkeypatch.setattr(verb, "_run", replaced_meanwhile)
+    (models / "one" / "metrics.json").unlink()
+    said = run("evaluate", "models/one", "--test", "p/test.csv").stderr
+    assert "not kept next to models/one: it was replaced while it was measured" in said
+    assert not (models / "one" / "metrics.json").exists()
+
+
 def test_the_link_moves_and_every_command_follows_it(run, models):
     assert "latest is one\n" in run("versions", "promote", "models/one").stderr
     assert Path("models/latest").readlink() == Path("one")
