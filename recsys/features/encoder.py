@@ -98,6 +98,7 @@ class TextSpace(NamedTuple):
         """Return the space of a block; words are decomposed, vectors are taken unchanged."""
         rows = features.matrix[:, features.groups[block.column]]
         components = block.components
+        # Seed 0: the space is computed again after loading, and must be the same.
         if components is None:
             components = decompose(
                 rows, default_rank(rows.shape, DIRECTIONS), 0
@@ -180,6 +181,7 @@ class FeatureEncoder:
         table = chosen.frame[by_id[by_id >= 0]]  # whatever the order of the table
         for name, kind in chosen.kinds.items():
             values = table[name]
+            # Nothing can be learned of a column without a value.
             if values.null_count() == len(values):
                 continue
             block = KINDS[kind].of(values)
@@ -192,6 +194,7 @@ class FeatureEncoder:
                 a.sum(axis=0, dtype=np.float64) / n for a in (rows, rows * rows)
             )
             if not np.allclose(squares, means**2):  # equal rows have no information
+                # A block of many features would outweigh one number otherwise.
                 square = float((rows.data.astype(np.float64) ** 2).sum()) / n
                 blocks.append(replace(block, scale=float(1 / np.sqrt(square))))
         return cls(features.kind, tuple(blocks))
@@ -259,6 +262,7 @@ class FeatureEncoder:
                 if isinstance(block, DateBlock):
                     kind = "date, such as 2024-01-31"
                 raise DataError(f"{name}: {text!r} is not a {kind}.")
+            # A word that was typed wrong would count as a rare category.
             if isinstance(block, LevelBlock) and not (block.has_rare and known is None):
                 levels = [*block.levels.values, *[OTHER] * block.has_rare]
                 if known is not None and name in known.kinds:
@@ -335,6 +339,7 @@ class FeatureEncoder:
         types = {form: value for value, form in FORMS.items()}
         blocks, start = [], 0
         for number, entry in enumerate(state.entries):
+            # The levels of all blocks are in one table, one block after the other.
             block_levels = state.levels.slice(start, entry["n_levels"])
             start += entry["n_levels"]
             block_type = types[entry["form"]]
@@ -368,6 +373,7 @@ class FeatureEncoder:
                 values["components"] = components
             blocks.append(block_type(**values))
         encoder = cls(kind, tuple(blocks))
+        # Two blocks of one column would share their features.
         if start != len(state.levels) or len(encoder.groups) != len(blocks):
             raise DataError(
                 "The blocks of features do not fit the table of their levels."
@@ -415,6 +421,7 @@ def _parsed(text: str) -> dict[str, str]:
         if equals and name.strip():
             last = name.strip()
             fields[last] = value.strip()
+        # A comma inside the last value.
         elif last:
             fields[last] += f",{part}"
         else:

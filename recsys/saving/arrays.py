@@ -128,6 +128,7 @@ class SavedDirectory:
         DamageError
             If there is no such file, or a link or something else in its place.
         """
+        # A model.json from somewhere else could name ../../etc/passwd.
         match = _NAME.fullmatch(name)
         if match is None:
             raise DamageError(f"{name} is not the name of a file in a saved directory")
@@ -145,6 +146,7 @@ class SavedDirectory:
                 raise
             raise DamageError(f"{name} is not a file; links are not followed") from None
         found = os.fstat(descriptor)
+        # A pipe would never end, and a device is no data.
         if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
             raise DamageError(f"{name} is missing, since it is not a file")
@@ -175,6 +177,7 @@ class SavedDirectory:
                 return True
             if self._manifest is None:
                 return False
+            # A copy over the files keeps the directory, but not its model.json.
             return _signature((path / MANIFEST).lstat()) != self._manifest
         except OSError:
             return True
@@ -213,6 +216,7 @@ def read_header(stream: BufferedReader) -> Header | None:
         return None
     counted = stream.read(_BYTES_OF_LENGTH[start[-2], start[-1]])
     length = int.from_bytes(counted, "little")
+    # The length is four bytes of the file: up to 4 GB would be read.
     if not 0 < length <= _LONGEST_HEADER:
         return None
     match = _HEADER.fullmatch(stream.read(length))
@@ -237,6 +241,7 @@ def mapped(
         expected = entry["bytes"]
         if size != expected:
             raise DamageError(f"{name} has {size:,} bytes instead of {expected:,}")
+        # Hashing 16 MB takes some milliseconds, and a model of gigabytes seconds.
         if verify or size <= VERIFIED:
             checksum = hashlib.file_digest(stream, "sha256").hexdigest()
             if checksum != entry["sha256"]:
@@ -269,6 +274,7 @@ def _check_header(
     n_bytes = np.dtype(header.dtype).itemsize
     for length in header.shape:  # integers of Python do not overflow
         n_bytes *= length
+    # Reading behind the end of a mapped file kills the process (SIGBUS).
     if header.start + n_bytes != size:
         raise DamageError(
             f"{name} has {size:,} bytes, too few or too many for the shape {shape}"
@@ -326,6 +332,7 @@ def check_rows(
         )
     if indptr[-1] != indices.size:
         raise DamageError(f"{name} does not end at the number of entries")
+    # Kernels do not check columns again: a wrong one would read foreign memory.
     if indices.size and not (indices.min() >= 0 and indices.max() < n_columns):
         raise DamageError(f"the entries of {name} have columns that do not exist")
 

@@ -302,6 +302,7 @@ def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
 
 def checksum(document: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its field "checksum", independent of layout."""
+    # A field cannot cover itself.
     signed = {key: value for key, value in document.items() if key != "checksum"}
     return hashlib.sha256(
         msgspec.json.encode(signed, order="deterministic")
@@ -454,6 +455,7 @@ def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
     path = directory.path
     if not (directory.real / MANIFEST).is_file() and not directory.was_replaced():
         raise ModelFileError(f"{path} is not a {form.noun}: it has no {MANIFEST}.")
+    # The form first: an index has other fields, which would look damaged.
     document = read_document_of(directory)
     format_name = document.get("format")
     if format_name != form.format:
@@ -479,6 +481,7 @@ def check_version(
         return
     writer = f"lowrank-recsys {document.get('package_version')}"
     remedy = f"`{command}` writes a new one"
+    # Older models are fitted again, newer ones need a newer program.
     if number > FORMAT_VERSION:
         remedy = f"install {writer} or newer"
     raise error(
@@ -536,6 +539,7 @@ def opened_model(directory: SavedDirectory, *, verify: bool = False) -> OpenedMo
     arrays = mapped_arrays(directory, manifest, verify=verify)
     folder = "arrays/"
     fitted = {
+        # The kernels read rows without strides.
         name.removeprefix(folder): np.require(array, requirements="C")
         for name, array in arrays.items()
         if name.startswith(folder)

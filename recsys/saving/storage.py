@@ -175,6 +175,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
 def _check_declared(model: Model) -> None:
     """Check that all arrays which a fit has set are declared, or they would be lost."""
     declared = {entry.name for entry in fields(model)}
+    # Instances have what a fit sets; the class has what is declared.
     for name, value in vars(model).items():
         is_private = name.startswith("_")  # caches are computed again
         if isinstance(value, np.ndarray) and not is_private and name not in declared:
@@ -271,6 +272,7 @@ def obstacle(
         return f"it exists and is not a {noun}, so it is not replaced; choose another path."
     if not overwrite:
         return f"there is a {noun} already; choose another path, or overwrite it (--force)."
+    # Files of somebody else are not removed with the old model.
     names = sorted(entry.name for entry in target.iterdir())
     others = [name for name in names if not own.fullmatch(name)]
     if others:
@@ -325,6 +327,7 @@ def write_directory(
         files=files,
         **fields,
     )
+    # Last of all: a directory without model.json is no saved model.
     (directory / MANIFEST).write_bytes(model_file.to_json(manifest))
 
 
