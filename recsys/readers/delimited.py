@@ -355,7 +355,7 @@ def read_delimited(
             rows.remarks.append(f"{counted(n_headers, 'repeated header')} left out")
     if layout.types and layout.names[roles.get("rating", 0)] == _LABEL:
         ratings = rows.decode().columns["rating"].cast(pl.Float64, strict=False)
-        # As truth values, the zeros are no interactions, in place of low ratings.
+        # As truth values, zeros mean no interaction, in place of low ratings.
         if ratings.fill_null(2).is_in([0.0, 1.0]).all():
             rows.columns["rating"] = ratings == 1
     n_rows = len(next(iter(rows.columns.values())))

@@ -146,7 +146,7 @@ class SavedDirectory:
                 raise
             raise DamageError(f"{name} is not a file; links are not followed") from None
         found = os.fstat(descriptor)
-        # A pipe would never end, and a device is no data.
+        # A pipe or a device may never end.
         if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
             raise DamageError(f"{name} is missing, since it is not a file")

@@ -327,7 +327,7 @@ def write_directory(
         files=files,
         **fields,
     )
-    # Last of all: a directory without model.json is no saved model.
+    # Last of all, as this file makes the directory a saved model.
     (directory / MANIFEST).write_bytes(model_file.to_json(manifest))
 
 
