@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from recsys.evaluation.results import (
     ERRORS,
     INTERVALS,
@@ -123,13 +125,59 @@ def html_report(
 def _curves(found: Evaluation) -> dict[str, Any]:
     """Return the points of the charts by name."""
     models = found.table["model"].to_list()
-    of_lists = found.metrics.drop_nulls("n")
-    lengths: dict[str, Curves] = {
-        kind: {model: [] for model in models} for kind in of_lists["kind"]
+    longest = found.settings.ns[-1]
+    series = partial(_series, models)
+    lengths = {
+        str(kind): series(of_kind.sort("n"), "n", "value", "low", "high")
+        for (kind,), of_kind in found.metrics.drop_nulls("n").group_by(
+            "kind", maintain_order=True
+        )
     }
-    for row in of_lists.sort("n").to_dicts():
-        point = (row["n"], row["value"], row["low"], row["high"])
-        lengths[row["kind"]][row["model"]].append(point)
+    in_time = {
+        str(metric): series(of_metric, "fold", "value")
+        for (metric,), of_metric in found.cuts.group_by("metric", maintain_order=True)
+    }
+    stale = found.staleness.filter(n=longest).drop_nulls()
+    stale = stale.with_columns(age=pl.col("fold") - 1)
+    ends = {
+        kind: {model: curve[-1][1] for model, curve in curves.items() if curve}
+        for kind, curves in lengths.items()
+    }
+    best = ends.get("ndcg", {})
+    counts = found.per_user.filter(model=models[0])["ratings"].drop_nulls().sort()
+    end = len(counts) - 1
+    activity = []
+    if end > 0 and counts[0] != counts[-1]:
+        # 61 quantiles, so that the page does not grow with the number of users.
+        positions = dict.fromkeys(round(i * end / 60) for i in range(61))
+        activity = [(i / end * 100, counts[i]) for i in positions]
+    return {
+        "lengths": lengths,
+        "in_time": in_time,
+        "stale": series(stale, "age", "loss", "low", "high"),
+        "reliable": series(found.reliability, "chance", "taken", "low", "high"),
+        "against": {
+            kind: [(model, x, best[model], model) for model, x in of_kind.items()]
+            for kind, of_kind in ends.items()
+            if best
+        },
+        "residuals": _residuals(found, models),
+        "activity": activity,
+        **_groups(found, longest),
+        **_learning(found),
+    }
+
+
+def _series(models: Sequence[str], frame: pl.DataFrame, *columns: str) -> Curves:
+    """Return the rows of each model as points."""
+    curves: Curves = {model: [] for model in models}
+    for model, *point in frame.select("model", *columns).iter_rows():
+        curves[model].append(tuple(point))
+    return curves
+
+
+def _residuals(found: Evaluation, models: Sequence[str]) -> Curves:
+    """Return the share of the test ratings in each bin of residuals."""
     residuals: Curves = {}
     for model in models:
         bins = found.residuals.filter(model=model)
@@ -138,6 +186,14 @@ def _curves(found: Evaluation) -> dict[str, Any]:
         residuals[model] = [*zip(middles, bins["count"] / n_ratings, strict=True)]
     points = [point for curve in residuals.values() for point in curve]
     far = max((abs(x) for x, y in points if y >= _NEGLIGIBLE), default=0.0)
+    return {
+        model: [point for point in curve if abs(point[0]) <= far]
+        for model, curve in residuals.items()
+    }
+
+
+def _learning(found: Evaluation) -> dict[str, Any]:
+    """Return the training errors and the objectives after each iteration."""
     errors: Curves = {}
     objectives: Curves = {}
     for model, steps in found.steps.items():
@@ -152,70 +208,31 @@ def _curves(found: Evaluation) -> dict[str, Any]:
         first = values[0][1] if values else 0.0
         # Objectives of different models have different scales, so curves begin at 1.
         objectives[model] = [(step, x / first) for step, x in values if first > 0]
-    counts = found.per_user.filter(model=models[0])["ratings"].drop_nulls().sort()
-    end = len(counts) - 1
-    activity = []
-    if end > 0 and counts[0] != counts[-1]:
-        # 61 quantiles, so that the page does not grow with the number of users.
-        positions = dict.fromkeys(round(i * end / 60) for i in range(61))
-        activity = [(i / end * 100, counts[i]) for i in positions]
-    ends = {
-        kind: {model: curve[-1][1] for model, curve in curves.items() if curve}
-        for kind, curves in lengths.items()
-    }
-    best = ends.get("ndcg", {})
-    in_time: dict[str, Curves] = {}
-    for row in found.cuts.to_dicts():
-        curves = in_time.setdefault(row["metric"], {model: [] for model in models})
-        curves[row["model"]].append((row["fold"], row["value"]))
-    stale: Curves = {model: [] for model in models}
-    longest = found.settings.ns[-1]
-    for row in found.staleness.filter(n=longest).drop_nulls().to_dicts():
-        point = (row["fold"] - 1, row["loss"], row["low"], row["high"])
-        stale[row["model"]].append(point)
-    of_groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    exposure: dict[str, list[tuple[str, float, float, str]]] = {}
-    names = found.slices["metric"].unique(maintain_order=True).to_list()
-    shown = f"ndcg@{longest}" if f"ndcg@{longest}" in names else next(iter(names), "")
-    for row in found.slices.filter(metric=shown).to_dicts():
-        by, group = row["by"], row["group"]
-        of_column = of_groups.setdefault(f"{shown} by {by}", {})
-        of_column.setdefault(group, []).append(row)
-        if row["exposure"] is not None:
-            spot = (group, row["relevance"], row["exposure"], row["model"])
-            exposure.setdefault(by, []).append(spot)
-    reliable: Curves = {model: [] for model in models}
-    for row in found.reliability.to_dicts():
-        point = (row["chance"], row["taken"], row["low"], row["high"])
-        reliable[row["model"]].append(point)
     return {
-        "in_time": in_time,
-        "reliable": reliable,
-        "groups": {
-            heading: [(name, row) for name, rows in groups.items() for row in rows]
-            for heading, groups in of_groups.items()
-        },
-        "exposure": exposure,
-        "stale": stale,
-        "against": {
-            kind: [(model, x, best[model], model) for model, x in of_kind.items()]
-            for kind, of_kind in ends.items()
-            if best or not of_kind
-        },
-        "lengths": {
-            kind: curves for kind, curves in lengths.items() if any(curves.values())
-        },
-        "residuals": {
-            model: [point for point in curve if abs(point[0]) <= far]
-            for model, curve in residuals.items()
-        },
         "learning": {
             "RMSE on the training ratings": errors,
             "Objective, 1 after the first iteration": objectives,
         },
         "learned": {model: errors[model] + objectives[model] for model in errors},
-        "activity": activity,
     }
+
+
+def _groups(found: Evaluation, n: int) -> dict[str, Any]:
+    """Return the values of groups by metric and column, and their exposure by column."""
+    names = found.slices["metric"].unique(maintain_order=True).to_list()
+    shown = f"ndcg@{n}" if f"ndcg@{n}" in names else next(iter(names), "")
+    groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    exposure: dict[str, list[tuple[str, float, float, str]]] = {}
+    # The models of a group are next to each other, and groups stay in their order.
+    of_metric = found.slices.filter(metric=shown)
+    by_group = of_metric.group_by("side", "by", "group", maintain_order=True)
+    for (_, by, group), rows in by_group:
+        for row in rows.to_dicts():
+            groups.setdefault(f"{shown} by {by}", []).append((str(group), row))
+            if row["exposure"] is not None:
+                spot = (str(group), row["relevance"], row["exposure"], row["model"])
+                exposure.setdefault(str(by), []).append(spot)
+    return {"groups": groups, "exposure": exposure}
 
 
 @dataclass(frozen=True)
