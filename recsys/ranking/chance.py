@@ -40,6 +40,16 @@ class Chances(Struct, frozen=True, kw_only=True):
     users: int
     held_out: str
 
+    def __post_init__(self) -> None:
+        # A saved model may be damaged.
+        points = np.array(self.points)
+        values = np.array(self.values)
+        is_line = len(points) == len(values) > 0 and np.isfinite(points).all()
+        if not is_line or (np.diff(points) < 0).any():
+            raise ValueError("the points of the chances are not ascending")
+        if not ((values >= 0) & (values <= 1)).all():
+            raise ValueError("the chances are not from 0 to 1")
+
     @classmethod
     def fit(cls, scores: Floats, hits: Mask, held_out: str = "") -> Chances:
         """Calibrate by the scores of lists and by which items were taken, shape (n_lists, n).
@@ -80,17 +90,20 @@ def crossed(scores: Floats, hits: Mask) -> tuple[Key, Doubles]:
     Arguments are as in `Chances.fit`. Entries without an item have a chance of NaN.
     """
     second = np.arange(len(scores)) % 2 == 1
+    is_listed = ~np.isnan(scores)
     errors: dict[Key, float] = {}
     chances: dict[Key, Doubles] = {}
     for by in _KEYS:
         keys = _keys(scores, by)
         predicted = np.full(keys.shape, np.nan)
         for half in (second, ~second):
-            is_known = ~np.isnan(keys) & ~half[:, None]
-            if is_known.any():
-                points, values = _isotonic(keys[~half], hits[~half])
-                predicted[half] = np.interp(keys[half], points, values)
-        predicted[np.isnan(scores)] = np.nan
+            # A single list has no others.
+            if not is_listed[~half].any():
+                continue
+            points, values = _isotonic(keys[~half], hits[~half])
+            predicted[half] = np.interp(keys[half], points, values)
+        # `interp` keeps NaN only where NaN is not below all points.
+        predicted[~is_listed] = np.nan
         chances[by] = predicted
         errors[by] = float(np.nansum(np.square(predicted - hits)))
     best = min(_KEYS, key=errors.__getitem__)
@@ -113,16 +126,19 @@ def _isotonic(keys: Doubles, hits: Mask) -> tuple[Doubles, Doubles]:
     key = keys[is_listed]
     hit = hits[is_listed].astype(np.float64)
     n_bins = min(_MOST_BINS, max(1, len(key) // _BIN))
-    # Equal keys are in one bin.
-    edges = np.unique(np.quantile(key, np.arange(1, n_bins) / n_bins))
+    shares = np.arange(1, n_bins) / n_bins
+    # Equal keys are in one bin, so that some quantiles are the same.
+    edges = np.unique(np.quantile(key, shares))
     bins = np.searchsorted(edges, key, "right")
-    counts = np.bincount(bins, minlength=len(edges) + 1)
-    is_used = counts > 0
-    counts = counts[is_used]
-    points = np.bincount(bins, key, len(edges) + 1)[is_used] / counts
-    means = np.bincount(bins, hit, len(edges) + 1)[is_used] / counts
-    values = isotonic_regression(means, weights=counts).x
+    _, bins = np.unique(bins, return_inverse=True)
+    counts = np.bincount(bins)
+    points = np.bincount(bins, key) / counts
+    means = np.bincount(bins, hit) / counts
+    # Rounding of a mean may leave [0, 1].
+    values = np.clip(isotonic_regression(means, weights=counts).x, 0, 1)
     # Points within a level are on the line between its ends.
-    is_end = np.ones(len(values), np.bool_)
-    is_end[1:-1] = (values[1:-1] != values[:-2]) | (values[1:-1] != values[2:])
+    rises = np.diff(values) > 0
+    before = np.concatenate([[True], rises])
+    after = np.concatenate([rises, [True]])
+    is_end = before | after
     return points[is_end], values[is_end]

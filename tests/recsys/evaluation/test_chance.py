@@ -1,7 +1,9 @@
 """Chances of items in lists: calibrated on held-out ratings, in all doors."""
 
 import json
+import time
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -154,6 +156,8 @@ def test_command_and_service_have_chances(interactions, tmp_path):
     from recsys.serve import create_app
 
     with testclient.TestClient(create_app(model, index=None)) as client:
+        while client.get("/health/ready").status_code != 200:
+            time.sleep(0.05)
         answer = client.get("/v1/recommend/7", params={"at_least": 0.02}).json()
     assert [row["item"] for row in answer["items"]] == [
         str(row["item"]) for row in rows
@@ -181,3 +185,13 @@ def test_a_single_list_has_no_reliability():
     assert (
         found.reliability.is_empty() or found.reliability["chance"].is_not_nan().all()
     )
+
+
+@pytest.mark.parametrize(
+    "damage", [{"values": [2.0, 0.1]}, {"points": [3.0, 1.0]}, {"points": [1.0]}]
+)
+def test_rejects_damaged_chances(damage):
+    entry = {"by": "score", "users": 1, "held_out": "", "points": [1.0, 2.0]}
+    entry |= {"values": [0.1, 0.2]} | damage
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(entry, Chances)

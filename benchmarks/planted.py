@@ -1,0 +1,348 @@
+"""What is planted is found: biases by group, staleness, online differences, chances.
+
+Simulations with known answers, and the chances of items on real data (needs `RECSYS_DATASETS`).
+
+Usage: python benchmarks/planted.py [groups|staleness|online|plans|chances|real ...] [--trials N]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import polars as pl
+from measuring import datasets, machine, table
+
+from recsys import (
+    Ratings,
+    Recommender,
+    calibrate,
+    evaluate,
+    random_split,
+    read_ratings,
+    time_cuts,
+)
+from recsys.evaluation.planning import Baseline, plan_online_test
+from recsys.evaluation.statistics import Ratio, at_any_time, standard_error
+
+Rows = Iterator[list[object]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="*", metavar="TABLE")
+    parser.add_argument("--trials", type=int, default=200)
+    arguments = parser.parse_args()
+    print(machine())
+    for name in arguments.tables or TABLES:
+        headers, rows = TABLES[name]
+        print(f"\n{name}\n\n{table(headers, list(rows(arguments.trials)))}", flush=True)
+
+
+def group_rows(trials: int) -> Rows:
+    """Yield how often the gap of a group is found, of users who choose at random more often."""
+    for share in (0.0, 0.2, 0.4, 0.6):
+        gaps, found, alarms = [], 0, 0
+        for trial in range(trials):
+            rng = np.random.default_rng(trial)
+            rows = []
+            for user in range(400):
+                is_biased = user % 4 == 0
+                for item in rng.permutation(12)[:8]:
+                    at_random = is_biased and rng.random() < share
+                    rows.append((user, rng.integers(200) if at_random else item))
+            countries = ["NO", "DE", "FR", "US"]
+            users = pl.DataFrame(
+                {"user": range(400), "country": [countries[u % 4] for u in range(400)]}
+            )
+            frame = pl.DataFrame(rows, schema=["user", "item"], orient="row").unique()
+            ratings = Ratings.from_frame(frame.sort("user", "item"), user_table=users)
+            slices = evaluate(
+                "popular",
+                random_split(ratings, 0.25, random_state=trial),
+                n=5,
+                metrics=["ndcg"],
+                by_user=["country"],
+                features=False,
+                resamples=1,
+            ).slices
+            of_group = slices.filter(group="NO")
+            gaps.append(of_group["gap"][0])
+            found += of_group["adjusted"][0] < 0.05 and of_group["gap"][0] < 0
+            others = slices.filter(pl.col("group") != "NO")
+            alarms += (others["adjusted"] < 0.05).any()
+        yield [share, np.mean(gaps), f"{found / trials:.1%}", f"{alarms / trials:.1%}"]
+
+
+def staleness_rows(trials: int) -> Rows:
+    """Yield the loss per window of what is popular, of which a share is replaced each window."""
+    n_windows, n_items, n_hits, n_users = 6, 400, 40, 400
+    for share in (0.0, 0.05, 0.1, 0.2, 0.4):
+        losses, periods = [], []
+        for trial in range(max(1, trials // 10)):
+            rng = np.random.default_rng(trial)
+            hits = rng.permutation(n_items)[:n_hits]
+            rows = []
+            for window in range(n_windows):
+                if window > 0:
+                    replaced = rng.random(n_hits) < share
+                    others = np.setdiff1d(np.arange(n_items), hits)
+                    hits[replaced] = rng.permutation(others)[: replaced.sum()]
+                # As many events before the first cut as in all windows after it.
+                for _ in range(n_windows - 1 if window == 0 else 1):
+                    users = np.repeat(np.arange(n_users), 4)
+                    items = rng.choice(hits, len(users))
+                    times = (
+                        10**9 + 86_400 * window + rng.integers(86_400, size=len(users))
+                    )
+                    rows.append(
+                        pl.DataFrame({"user": users, "item": items, "timestamp": times})
+                    )
+            ratings = Ratings.from_frame(
+                pl.concat(rows).unique(["user", "item"], keep="first")
+            )
+            cuts = time_cuts(ratings, n_windows - 1)
+            found = evaluate("ials", cuts, n=20, metrics=["ndcg"], resamples=200)
+            period = found.refit_periods.row(0, named=True)
+            losses.append(period["loss_per_window"])
+            periods.append(period["refit_windows"])
+        seen = [period for period in periods if period is not None]
+        after = (
+            f"{np.median(seen):.0f} windows"
+            if len(seen) > len(periods) / 2
+            else "none seen"
+        )
+        yield [
+            share,
+            np.mean(losses),
+            np.std(losses),
+            f"{len(seen)} of {len(periods)}",
+            after,
+        ]
+
+
+def days(
+    rng: np.random.Generator,
+    rate: float,
+    lift: float,
+    per_day: int,
+    n_days: int,
+    returning: bool,
+) -> Iterator[tuple[Ratio, Ratio]]:
+    """Yield both groups at the end of each day: clicks and lists of users with own click rates."""
+    n_users = 5 * per_day if returning else n_days * per_day
+    second = rng.random(n_users) < 0.5
+    rates = np.clip(rng.beta(5 * rate, 5 - 5 * rate, n_users) + lift * second, 0, 1)
+    clicks, lists = np.zeros(n_users), np.zeros(n_users)
+    for day in range(n_days):
+        users = np.arange(day * per_day, (day + 1) * per_day)
+        if returning:
+            users = rng.permutation(n_users)[:per_day]
+        n_lists = 1 + rng.poisson(1, per_day)
+        clicks[users] += rng.binomial(n_lists, rates[users])
+        lists[users] += n_lists
+        a, b = ((lists > 0) & (second == group) for group in (False, True))
+        yield Ratio(clicks[a], lists[a]), Ratio(clicks[b], lists[b])
+
+
+def online_rows(trials: int) -> Rows:
+    """Yield how often intervals have held the truth on all days, and on the last one."""
+    for rate, lift, per_day, returning in (
+        (0.02, 0.0, 50, False),
+        (0.1, 0.0, 50, False),
+        (0.1, 0.03, 50, False),
+        (0.3, 0.0, 20, False),
+        (0.02, 0.0, 50, True),
+        (0.1, 0.0, 50, True),
+    ):
+        held = np.zeros((trials, 3))
+        for trial in range(trials):
+            rng = np.random.default_rng(trial)
+            # The mean of clipped rates is not exactly the lift.
+            always, fixed = [], [True]
+            for a, b in days(rng, rate, lift, per_day, 60, returning):
+                low, high, _ = at_any_time(a, b, 0.95)
+                if low is None or high is None:
+                    continue
+                difference = b.value - a.value
+                error = np.hypot(standard_error(a), standard_error(b))
+                always.append(low <= lift <= high)
+                fixed.append(abs(difference - lift) <= 1.96 * error)
+            held[trial] = all(always), all(fixed), fixed[-1]
+        shares = [f"{share:.1%}" for share in held.mean(axis=0)]
+        yield [rate, lift, per_day, "yes" if returning else "no", *shares]
+
+
+def plan_rows(trials: int) -> Rows:
+    """Yield the share of planned tests that find the planned difference."""
+    for rate, difference in ((0.05, 0.02), (0.1, 0.03), (0.3, 0.05)):
+        plan = plan_online_test(Baseline.of_rate(rate), difference, traffic=200)
+        fixed = found = 0
+        ends = []
+        for trial in range(trials):
+            rng = np.random.default_rng(trial)
+            n_users = 200 * int(plan["days_any_time"])
+            second = rng.random(n_users) < 0.5
+            clicks = (rng.random(n_users) < rate + difference * second).astype(float)
+            end = None
+            for day in range(1, n_users // 200 + 1):
+                until = slice(0, 200 * day)
+                a, b = (
+                    Ratio(values, np.ones(len(values)))
+                    for values in (
+                        clicks[until][~second[until]],
+                        clicks[until][second[until]],
+                    )
+                )
+                p_value = at_any_time(a, b, 0.95)[2]
+                if end is None and p_value is not None and p_value < 0.05:
+                    end = day
+                if day == plan["days"]:
+                    error = np.hypot(standard_error(a), standard_error(b))
+                    fixed += b.value - a.value > 1.96 * error
+            found += end is not None
+            ends.append(end or n_users // 200)
+        yield [
+            rate,
+            difference,
+            f"{plan['users']:,} ({plan['days']} days)",
+            f"{fixed / trials:.1%}",
+            f"{plan['users_any_time']:,} ({plan['days_any_time']} days)",
+            f"{found / trials:.1%}",
+            f"{np.median(ends):.0f}",
+        ]
+
+
+def chance_rows(trials: int) -> Rows:
+    """Yield the error of calibrated chances where the true ones are known."""
+    from recsys.ranking.chance import Chances
+    from recsys.ranking.topn import TopN
+
+    for n_lists in (200, 1000, 10_000):
+        for by in ("score", "rank"):
+            errors, extremes, chosen = [], [], 0
+            for trial in range(max(1, trials // 10)):
+                rng = np.random.default_rng(trial)
+                scores = -np.sort(
+                    -rng.normal(size=(n_lists, 10)).astype(np.float32), axis=1
+                )
+                truth = 1 / (1 + np.exp(2 - scores))
+                if by == "rank":
+                    truth = np.broadcast_to(0.4 / np.arange(1, 11), scores.shape)
+                chances = Chances.fit(scores, rng.random(scores.shape) < truth)
+                ranks = np.tile(np.arange(1, 11, dtype=np.int32), n_lists)
+                rows = np.repeat(np.arange(n_lists), 10)
+                top = TopN(rows, np.zeros(len(rows), np.int32), ranks, scores.ravel())
+                error = np.abs(chances.of(top) - truth.ravel())
+                errors.append(error.mean())
+                extremes.append(error.max())
+                chosen += chances.by == by
+            yield [
+                by,
+                f"{n_lists:,}",
+                np.mean(errors),
+                np.mean(extremes),
+                f"{chosen} of {len(errors)}",
+            ]
+
+
+def real_rows(_trials: int) -> Rows:
+    """Yield Brier scores and calibration errors on ratings that the calibration did not see."""
+    for name in ("ml-latest-small", "lastfm"):
+        outer = random_split(_interactions(name))
+        inner = random_split(outer.train, random_state=1)
+        for model in ("popular", "ease", "ials"):
+            recommender = calibrate(Recommender(model).fit(outer.train), inner)
+            test = outer.without_new().test
+            users = test.users.take(np.flatnonzero(test.counts("user")))
+            lists = recommender.recommend(users, n=10, chance=True)
+            taken = test.to_frame().select("user", "item", pl.lit(1.0).alias("taken"))
+            lists = lists.join(
+                taken, on=["user", "item"], how="left", maintain_order="left"
+            )
+            chance = lists["chance"].to_numpy().astype(float)
+            taken = lists["taken"].fill_null(0).to_numpy()
+            order = np.argsort(chance, kind="stable")
+            parts = np.array_split(order, 10)
+            gaps = [abs(chance[part].mean() - taken[part].mean()) for part in parts]
+            yield [
+                name,
+                model,
+                recommender.chances.by,
+                len(users),
+                f"{chance.mean():.3f}, {taken.mean():.3f}",
+                f"{np.square(chance - taken).mean():.4f}",
+                f"{np.square(taken.mean() - taken).mean():.4f}",
+                f"{np.mean(gaps):.4f}",
+            ]
+
+
+def _interactions(name: str) -> Ratings:
+    if name == "ml-latest-small":
+        frame = pl.read_csv(datasets() / name / "ratings.csv").rename(
+            {"userId": "user", "movieId": "item"}
+        )
+        return Ratings.from_frame(frame.select("user", "item"))
+    parts = [
+        read_ratings(datasets() / name / f"{part}.tsv") for part in ("train", "test")
+    ]
+    frames = [part.to_frame().select("user", "item") for part in parts]
+    return Ratings.from_frame(pl.concat(frames).unique(maintain_order=True))
+
+
+TABLES: dict[str, tuple[list[str], Callable[[int], Rows]]] = {
+    "groups": (
+        ["share at random", "gap of NDCG@5", "found", "alarms in other groups"],
+        group_rows,
+    ),
+    "staleness": (
+        ["replaced per window", "loss per window", "deviation", "refit gains", "after"],
+        staleness_rows,
+    ),
+    "online": (
+        [
+            "rate",
+            "difference",
+            "users a day",
+            "returning",
+            "at any time",
+            "one look, each day",
+            "one look, last day",
+        ],
+        online_rows,
+    ),
+    "plans": (
+        [
+            "rate",
+            "difference",
+            "users, one look",
+            "found",
+            "users, any time",
+            "found",
+            "median day",
+        ],
+        plan_rows,
+    ),
+    "chances": (
+        ["planted by", "lists", "mean error", "largest", "chosen"],
+        chance_rows,
+    ),
+    "real": (
+        [
+            "data",
+            "model",
+            "by",
+            "users",
+            "chance, taken",
+            "Brier",
+            "Brier of the mean",
+            "calibration error",
+        ],
+        real_rows,
+    ),
+}
+
+
+if __name__ == "__main__":
+    main()
