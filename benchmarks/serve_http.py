@@ -45,6 +45,7 @@ from recsys.features.selection import with_features
 from recsys.models.registry import model_class
 
 CONNECTIONS = (1, 4, 16, 64)
+KEY = "0123456789abcdef0123456789abcdef"
 # Each model that explains its scores, with its options.
 EXPLAINED: dict[str, dict[str, Any]] = {
     "popular": {},
@@ -410,8 +411,15 @@ def explained(folder: Path) -> None:
             "list": [get(f"/v1/recommend/{user}") for user in users],
             "reasons": [get(f"/v1/recommend/{user}?explain=true") for user in users],
         }
+        # Reasons are data of users, which need the key.
+        for load, requests in loads.items():
+            loads[load] = [
+                request.replace(b"\r\n\r\n", f"\r\nx-api-key: {KEY}\r\n\r\n".encode())
+                for request in requests
+            ]
         seconds: dict[str, list[float]] = {load: [] for load in loads}
-        with running(serve(model, 1), folder) as (service, port):
+        command = [*serve(model, 1), "--api-key", KEY]
+        with running(command, folder) as (service, port):
             for requests in loads.values():
                 run_load(port, requests, 8, 1.0)  # warm
             for _ in range(5):

@@ -112,14 +112,17 @@ def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | N
     for text in users:
         requested |= dict.fromkeys(user_ids.indices(text))
     indices = np.array([*requested])
-    new = None
-    if "item" in manifest.features:
-        is_unrated = np.bincount(rated, minlength=n_items) == 0
-        new = is_unrated if is_unrated.any() else None
-    allowed = None
-    if new is not None and not model.uses_features:
-        allowed = ~new
-        new = None
+    lowest = manifest.training.get("rating_min")
+    # A model without ratings counts weights that are not positive as nothing.
+    if isinstance(lowest, int | float) and lowest <= 0 and not model.predicts_ratings:
+        return None
+    new = allowed = None
+    is_unrated = np.bincount(rated, minlength=n_items) == 0
+    if is_unrated.any():
+        allowed = ~is_unrated
+        if "item" in manifest.features and model.uses_features:
+            new = is_unrated
+            allowed |= np.diff(listed(arrays, "item_features/indptr")) > 0
     ties = Ties(item_ids.hashes())
     search = KnownUsers(model, CsrPairs(indptr, rated), allowed, ties)
     top = TopN.joined(search.best(indices, n))

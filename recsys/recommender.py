@@ -938,10 +938,25 @@ class Recommender:
     def _listed(self) -> Mask | None:
         """Mask of the items that lists may have; None for all."""
         offered = self.ratings.axis("item").offered
-        # Without features, the scores of items without ratings mean nothing.
-        if self._new is None or self.model.uses_features:
+        has_data = self._has_evidence
+        features = self.ratings.item_features
+        if features is not None and self.model.uses_features:
+            has_data = has_data | (np.diff(features.matrix.indptr) > 0)
+        if has_data.all():
             return offered
-        return ~self._new if offered is None else offered & ~self._new
+        return has_data if offered is None else offered & has_data
+
+    @property
+    def _has_evidence(self) -> Mask:
+        """Mask of the items that somebody has, or likes in the data of a model without ratings.
+
+        Without, and without features, a score means nothing: as if all purchases were returned.
+        """
+        fitted = self._training_ratings("item")
+        if self.model.predicts_ratings or not fitted.weighted:
+            return fitted.counts("item") > 0
+        positive = fitted.values > 0
+        return np.bincount(fitted.indices, positive, fitted.n_items) > 0
 
     @cached_property
     def _known_users(self) -> KnownUsers:

@@ -351,8 +351,11 @@ def _prepared(
     if _are_models(request):
         return _saved(request, at_least)
     if request.ratings and request.test and not request.train:
+        from recsys.readers.sources import is_address
+
         path = request.ratings[0]
-        require(Path(path).exists(), nothing_at(Path(path)), CommandError)
+        if not is_address(path):
+            require(Path(path).exists(), nothing_at(Path(path)), CommandError)
         hint = "--test FILE needs saved models, or --train FILE"
         raise click.UsageError(f"{path} is not a saved model; {hint}.")
     require(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ def manifest_facts(
             "written by recsys": manifest.package_version,
         },
         "parameters": manifest.parameters,
-        "training": manifest.training,
+        "training": as_interactions(manifest.training),
         **{  # kinds of the columns of stored tables
             name.replace("_", " "): {
                 entry.name: entry.kind for entry in columns[name][1:]
@@ -97,6 +97,12 @@ def manifest_facts(
         },
         "versions": manifest.versions,
     }
+
+
+def as_interactions(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts of a fit, with the name of implicit data for their number of ratings."""
+    name = "interactions" if training.get("implicit") else "ratings"
+    return {name if key == "ratings" else key: training[key] for key in training}
 
 
 def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:

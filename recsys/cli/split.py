@@ -202,9 +202,9 @@ def load_splits(
         others += [name for name in splitting.given if name != "--folds" or folds]
         if others:
             raise click.UsageError(f"{others[0]} does not apply to folds of files.")
-        pairs = [(Path(a), Path(b)) for a, b in folds]
+        pairs: list[tuple[Any, Any]] = [*folds]
         if in_folder:
-            pairs = fold_pairs(str(splitting.folds))
+            pairs = [*fold_pairs(str(splitting.folds))]
             for number, (of_fold, held_out) in enumerate(pairs, 1):
                 note(f"fold {number}: {of_fold.name} and {held_out.name}")
         return [read_pair(a, b, read, repeats=repeats) for a, b in pairs]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from recsys.evaluation import Evaluation
     from recsys.evaluation.monitoring import Monitoring, OnlineTest
 
-_SHOWN = ("version", "model", "created", "ratings")
+_SHOWN = ("version", "model", "created")
 _METRICS = ("rmse", "ndcg")  # metrics in the table on a terminal
 _MARK = "*"
 _NAMES = (
@@ -76,9 +76,9 @@ def list_(directory: str, output: Output) -> None:
     """List the saved models in a directory, the oldest first.
 
     The columns are the name of each model, with a mark if `latest` points to it; the time of its
-    fit and the number of its ratings; its --tag; and the last metrics of `recsys evaluate MODEL
-    --test FILE`. JSON and CSV also have its id, the id of the model that it updates, the
-    fingerprint of its ratings, and all metrics.
+    fit and the number of its ratings (or interactions, if no model has ratings); its --tag; and the
+    last metrics of `recsys evaluate MODEL --test FILE`. JSON and CSV also have its id, the id of
+    the model that it updates, the fingerprint of its ratings, and all metrics.
     """
     import polars as pl
 
@@ -90,7 +90,8 @@ def list_(directory: str, output: Output) -> None:
     metrics = [
         name for name in names if name.partition("@")[0] in _METRICS and "[" not in name
     ]
-    columns = [*_SHOWN, *metrics]
+    number = "interactions" if "interactions" in names else "ratings"
+    columns = [*_SHOWN, number, *metrics]
     if versions["tag"].count():
         columns.append("tag")
     mark = pl.when("latest").then(pl.lit(f" {_MARK}")).otherwise(pl.lit(""))

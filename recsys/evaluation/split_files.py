@@ -266,21 +266,25 @@ def read_pair(
     history: Path | None = None,
     repeats: Repeats = "drop",
 ) -> Split:
-    """Read a split from two files, and a history; check that a saved split is unchanged.
+    """Read a split from two sources, and a history; check that a saved split is unchanged.
 
     Raises
     ------
     DataError
         As in `read_split`.
     """
-    train, test = Path(train), Path(test)
-    if train.parent != test.parent or history is not None:
-        return _pair(train, test, read, history, repeats)
+    train_file, test_file = Path(train), Path(test)
+    # Tables of a database are not the files of a saved split.
+    if not (train_file.exists() and test_file.exists()):
+        return _parts(train, test, read, history, {"repeats": repeats})
+    if train_file.parent != test_file.parent or history is not None:
+        return _pair(train_file, test_file, read, history, repeats)
 
     def pair_in(folder: Path) -> Split:
-        return _pair(folder / train.name, folder / test.name, read, None, repeats)
+        names = train_file.name, test_file.name
+        return _pair(folder / names[0], folder / names[1], read, None, repeats)
 
-    return read_undisturbed(train.parent, pair_in)
+    return read_undisturbed(train_file.parent, pair_in)
 
 
 def _pair(
@@ -290,7 +294,6 @@ def _pair(
     history: Path | None,
     repeats: Repeats = "drop",
 ) -> Split:
-    read = read or read_ratings
     folder = train.parent
     files = split_files(folder) or {}
     manifest = read_split_manifest(folder)
@@ -307,14 +310,26 @@ def _pair(
             )
         for name in ("method", "parameters", "repeats"):
             described[name] = getattr(manifest, name)
-    train_part = read(train)
-    defaults = _like(train_part)
-    held_out = read(test, defaults=defaults)
-    earlier = None if history is None else read(history, defaults=defaults)
-    split = split_from_pair(train_part, held_out, history=earlier, **described)
+    split = _parts(train, test, read, history, described)
     if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
         raise DataError(
             f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "
             f"split again, or remove {SPLIT_MANIFEST} if they were changed on purpose."
         )
     return split
+
+
+def _parts(
+    train: str | Path,
+    test: str | Path,
+    read: Callable[..., Ratings] | None,
+    history: Path | None,
+    described: dict[str, Any],
+) -> Split:
+    """Return the split of two sources, and a history."""
+    read = read or read_ratings
+    train_part = read(train)
+    defaults = _like(train_part)
+    held_out = read(test, defaults=defaults)
+    earlier = None if history is None else read(history, defaults=defaults)
+    return split_from_pair(train_part, held_out, history=earlier, **described)

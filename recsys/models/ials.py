@@ -89,7 +89,7 @@ class Penalties(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """What explanations need, along the eigenvectors of the Gram matrix of the items.
+    """Arrays for explanations, along the eigenvectors of the Gram matrix of the items.
 
     Attributes
     ----------

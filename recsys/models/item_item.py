@@ -31,6 +31,7 @@ from recsys.models.feature_factors import LEAST_VARIANCE, reliability
 from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.parameters import fitted, model
 from recsys.models.parts import (
+    SIDES,
     Floats,
     Indices,
     Ints,
@@ -325,6 +326,11 @@ class ProfileModel(Model):
         users = self._features_of("user")
         if users is not None and users.columns is None:
             raise missing_array(self.name, "profiles_users_columns")
+        for name, side in SIDES.items():
+            axis = self._features_of(side)
+            is_compared = hasattr(self, f"{side}_vectors")
+            if axis is not None and is_compared and axis.similarity is None:
+                raise missing_array(self.name, f"profiles_{name}_similarity_weights")
 
     def _features_of(self, side: str) -> AxisProfiles | None:
         return None if self.profiles is None else self.profiles.of(side)

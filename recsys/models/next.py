@@ -24,7 +24,14 @@ from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.item_item import AxisProfiles, Profiles, fitted_axis
 from recsys.models.linear_filter import power, power_parameter
 from recsys.models.parameters import fitted, model, parameter
-from recsys.models.parts import Floats, Indices, Ints, part, rows_taken
+from recsys.models.parts import (
+    Floats,
+    Indices,
+    Ints,
+    missing_array,
+    part,
+    rows_taken,
+)
 from recsys.models.sequences import (
     PairSums,
     Sequences,
@@ -197,6 +204,9 @@ class Next(Model):
             n_items,
             n_items * len(self.decays),
         )
+        axis = self._features_of("item")
+        if axis is not None and axis.similarity is None:
+            raise missing_array(self.name, "features_items_similarity_weights")
 
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
         if ratings.seconds is None:

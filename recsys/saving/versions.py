@@ -86,8 +86,9 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
     -------
     polars DataFrame
         Columns version (the name of the directory), latest (whether the link points to it), model,
-        created, ratings, until (time of the last rating), tag, id, parent (name of its directory,
-        or its id), fingerprint, test and measured (test set and time of the last measurement), and
+        created, ratings (interactions if no model has ratings), until (time of the last), tag, id,
+        parent (name of its directory, or its id), fingerprint, test and measured (test set and time
+        of the last measurement), and
         a column for each measured metric.
 
     Raises
@@ -135,7 +136,10 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
                 row[metric] = value
         rows.append(row)
     metrics = dict.fromkeys(key for row in rows for key in row if key not in _FACTS)
-    return pl.DataFrame(rows, schema=_FACTS | dict.fromkeys(metrics, pl.Float64))
+    frame = pl.DataFrame(rows, schema=_FACTS | dict.fromkeys(metrics, pl.Float64))
+    if all(manifest.training.get("implicit") for manifest in manifests.values()):
+        frame = frame.rename({"ratings": "interactions"})
+    return frame
 
 
 def _saved_in(directory: Path) -> list[Path]:

@@ -203,10 +203,11 @@ def _model(
         items = recommender.ratings.items.index(first.ratings.items.take(items))
         users = recommender.ratings.users.find(first.ratings.users.take(users))
     model = recommender.model
+    ratings = recommender.ratings
     catalogue = Catalogue(recommender, model.name)
     form = _form(model, recommender, items, users)
     data: Form = {
-        "scores_new": scores_new(model),
+        "scores_new": scores_new(model) and ratings.item_features is not None,
         "form": form,
         "similar": None,
         "next": _next(recommender, items) if model.uses_order else None,
@@ -281,9 +282,8 @@ def _ranked(
     position = np.full(recommender.ratings.n_items, -1)
     position[items] = np.arange(len(items))
     is_allowed = position >= 0
-    if not recommender.model.uses_features:  # items without ratings have no scores
-        counts = np.bincount(recommender.ratings.indices, minlength=len(position))
-        is_allowed &= counts > 0
+    if recommender._listed is not None:
+        is_allowed &= recommender._listed
     positions = np.full((len(queries), n), -1, np.int32)
     scores = np.zeros(positions.shape, np.float32)
     rows = np.flatnonzero(queries >= 0)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import sqlite3
 from pathlib import Path
 
 import polars as pl
@@ -79,6 +80,29 @@ def test_the_kind_of_the_training_ratings_is_that_of_the_test_ratings(run):
     Path("test.csv").write_text("user,item,plays\n1,0,5\n3,0,4\n5,2,5\n")
     found = table(run("evaluate", "--train", "train.csv", "--test", "test.csv"))
     assert "rmse" not in found.columns
+
+
+@pytest.mark.parametrize("prefix", ["", "sqlite:///"])
+def test_pairs_of_tables_are_read_as_pairs_of_files(run, ratings, prefix):
+    run("split", ratings, "--out", "parts", "--format", "csv")
+    connection = sqlite3.connect("shop.db")
+    for part in ("train", "test"):
+        frame = pl.read_csv(f"parts/{part}.csv")
+        connection.execute(f"CREATE TABLE {part} (user, item, rating, timestamp)")
+        rows = frame.select("user", "item", "rating", "timestamp").rows()
+        connection.executemany(f"INSERT INTO {part} VALUES (?, ?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
+    train, test = (f"{prefix}shop.db::{part}" for part in ("train", "test"))
+    model = ("--model", "bias")
+    files = ("--train", "parts/train.csv", "--test", "parts/test.csv")
+    expected = table(run("evaluate", *files, *model)).select("rmse", "ndcg@10")
+    pair = table(run("evaluate", "--train", train, "--test", test, *model))
+    assert pair.select(expected.columns).equals(expected)
+    folds = ("--fold", train, test, "--fold", "parts/train.csv", test)
+    assert table(run("evaluate", *folds, *model))["rmse"].is_finite().all()
+    said = run("evaluate", train, "--test", test, *model, code=2).stderr
+    assert f"{train} is not a saved model" in said
 
 
 @pytest.mark.parametrize("option", [(), ("--weight-col", "plays")])

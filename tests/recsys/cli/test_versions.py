@@ -376,3 +376,16 @@ def test_monitor_writes_a_section_of_the_report(run, models):
     assert "popularity_drift" in page
     assert "change of the popularity of items: " in page
     assert "Share of the ratings by popularity of the item" in page
+
+
+def test_interactions_are_called_interactions(run, plays, ratings):
+    Path("models").mkdir()
+    run("fit", plays, "--implicit", "--model", "popular", "--out", "models/plays")
+    facts = table(run("info", "models/plays"))
+    training = facts.filter(pl.col("section") == "training")["name"].to_list()
+    assert "interactions" in training
+    assert "ratings" not in training
+    assert table(run("versions", "list", "models"))["interactions"][0] == 480
+    run("fit", ratings, "--model", "popular", "--out", "models/stars")
+    # Next to a model with ratings, all numbers are of ratings.
+    assert table(run("versions", "list", "models"))["ratings"].to_list() == [480, 480]
