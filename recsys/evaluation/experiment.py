@@ -904,7 +904,7 @@ def _measure(
         "squared_error": np.full(n_users, np.nan),
         "absolute_error": np.full(n_users, np.nan),
     }
-    residuals = None
+    residuals = errors = None
     training = recommender.training
     timed = False
     overall: dict[str, float] = {}
@@ -935,9 +935,9 @@ def _measure(
         # Positions and candidates have other chances than lists for users.
         if confidence and task.positions is None and task.candidates is None:
             # More lists would not make the bins more exact.
-            rows = slice(None, None, -(-len(lists) // _MOST_LISTS))
-            hits = task.hits(rows, lists[rows])
-            reliable = reliability(scores[rows], hits, confidence)
+            sample = slice(None, None, -(-len(lists) // _MOST_LISTS))
+            hits = task.hits(sample, lists[sample])
+            reliable = reliability(scores[sample], hits, confidence)
         by_list, overall = measure_lists(lists, task, ns, metrics)
         for name, values in by_list.items():
             columns[name] = task.of_users(values)
@@ -949,7 +949,7 @@ def _measure(
             weights = task.inverse.values.astype(np.float64)
             overall[SAMPLE_SIZE.name] = effective_sample_size(weights)
         if groups:
-            slices = _sliced(groups, lists, task, ns, metrics, by_list)
+            slices = _sliced(groups, lists, task, ns, metrics, by_list, errors)
     users = np.flatnonzero(columns["ratings"])
     series = {
         name: pl.Series(of_users[users], nan_to_null=True)
@@ -1008,12 +1008,16 @@ def _sliced(
     ns: Sequence[int],
     metrics: Sequence[Metric],
     of_all: dict[str, Doubles],
+    errors: Doubles | None,
 ) -> pl.DataFrame:
     """Return the metrics of each user in each group of users, or for each group of items.
 
     For a group of items, only its items are relevant. Its share of the lists is the exposure, and
-    its share of the relevant items the relevance, of each user.
+    its share of the relevant items the relevance, of each user. The `errors` of test ratings are
+    summed over the ratings of the users, or those of the items.
     """
+    test = task.split.test
+    of_ratings = {"user": test.user_index_of_nonzeros(), "item": test.indices}
     of_lists = [metric for metric in metrics if metric.is_sliced]
     names = [name for *_, name in value_names(of_lists, ns)]
     parts = []
@@ -1035,8 +1039,18 @@ def _sliced(
             n_listed = np.maximum(is_listed.sum(axis=1), 1)
             exposure = (is_listed & is_member[lists[rows]]).sum(axis=1) / n_listed
             relevance = n_relevant[rows] / task.n_relevant[rows]
+        is_rated = is_member[of_ratings[group.side]]
+        sums = {"ratings": is_rated.astype(np.float64)}
+        if errors is not None:
+            sums["squared_error"] = is_rated * errors**2
+            sums["absolute_error"] = is_rated * np.abs(errors)
+        of_users = {
+            name: np.bincount(of_ratings["user"], values, test.n_users)
+            for name, values in sums.items()
+        }
         columns: dict[str, Any] = {
-            "user": task.split.test.users.take(task.users[rows]),
+            "user": test.users.take(task.users[rows]),
+            **{name: total[task.users[rows]] for name, total in of_users.items()},
             **{name: values[name] for name in names},
             "exposure": exposure,
             "relevance": relevance,

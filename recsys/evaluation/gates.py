@@ -16,18 +16,12 @@ from itertools import product
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import polars as pl
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.results import Evaluation
-from recsys.evaluation.slices import SLICE_NAME, has_groups
-from recsys.evaluation.statistics import (
-    Ratio,
-    holm,
-    intervals,
-    sign_flip,
-)
+from recsys.evaluation.slices import ERRORS, SLICE_NAME, group_ratio, has_groups
+from recsys.evaluation.statistics import bca, bootstrap, holm, sign_flip
 from recsys.messages import close_matches
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -151,32 +145,33 @@ class Gate:
         """Return the difference of the users' values for a group, paired by user."""
         for label in (before, model):
             values_of(found, label, [self])
-        of_group = found.per_group.filter(by=self.by, group=self.group)
-        metric = pl.col(self.metric)
-        old, new = (
-            of_group.filter(model=label).select("side", "user", metric)
-            for label in (before, model)
-        )
+        rows = found.per_group.filter(by=self.by, group=self.group).sort("user")
+        column, _ = ERRORS.get(self.metric, (self.metric, None))
+        rows = rows.drop_nulls(column)
         keys = ["side", "user"]
-        pairs = old.join(new, on=keys, suffix=" new", maintain_order="left")
-        pairs = pairs.drop_nulls()
-        if pairs["side"].n_unique() != 1:
+        old, new = (rows.filter(model=label) for label in (before, model))
+        old = old.join(new, on=keys, how="semi", maintain_order="left")
+        new = new.join(old, on=keys, how="semi", maintain_order="left")
+        if old["side"].n_unique() != 1:
             raise DataError(
                 f"The condition {str(self)!r} cannot be checked: {before} and {model} must "
                 "both have values for users of one group, of users or of items."
             )
-        differences = (pairs[f"{self.metric} new"] - pairs[self.metric]).to_numpy()
+        ratios = [group_ratio(frame, self.metric) for frame in (old, new)]
         settings = found.settings
         seed = settings.random_state
-        ratio = Ratio.mean(differences)
-        resamples = max(1, settings.resamples)
-        bounds = intervals([ratio], resamples, settings.confidence, seed)
-        p_value = sign_flip(differences[:, None], random_state=seed)[0]
+        # In one call: the samples of users are the same.
+        samples = bootstrap(ratios, max(1, settings.resamples), seed)
+        difference = ratios[1].value - ratios[0].value
+        left_out = ratios[1].leave_one_out() - ratios[0].leave_one_out()
+        sampled = samples[:, 1] - samples[:, 0]
+        low, high = bca(sampled, difference, left_out, settings.confidence)
+        sums = ratios[1].above - ratios[0].above
         return {
-            "difference": ratio.value,
-            "low": float(bounds[0, 0]),
-            "high": float(bounds[1, 0]),
-            "p_value": float(p_value),
+            "difference": difference,
+            "low": low,
+            "high": high,
+            "p_value": float(sign_flip(sums[:, None], random_state=seed)[0]),
         }
 
 

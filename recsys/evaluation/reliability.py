@@ -43,9 +43,10 @@ def reliability(scores: Floats, hits: Mask, confidence: float) -> pl.DataFrame:
     parts = [part for part in np.array_split(order, _BINS) if len(part)]
     for part in parts:
         # Items of one user are alike, so that users are the units.
-        n_taken = np.bincount(users[part], taken[part], len(hits))
-        n_items = np.bincount(users[part], minlength=len(hits)).astype(np.float64)
-        ratio = Ratio(n_taken[n_items > 0], n_items[n_items > 0])
+        _, of_user = np.unique(users[part], return_inverse=True)
+        n_taken = np.bincount(of_user, taken[part])
+        n_items = np.bincount(of_user)
+        ratio = Ratio(n_taken.astype(np.float64), n_items.astype(np.float64))
         half = NormalDist().inv_cdf((1 + confidence) / 2) * standard_error(ratio)
         low, high = np.clip([ratio.value - half, ratio.value + half], 0, 1)
         error = np.square(chance[part] - taken[part]).mean()

@@ -206,17 +206,18 @@ class Evaluation:
         test items), squared_error and absolute_error (sums), and the metrics, null for users
         without a value. Over several folds, numbers and sums are added, and metrics are averaged.
     per_group : polars DataFrame
-        One row per model, group and user with a value in it: model, side, by, group, user, the
-        metrics of lists, exposure and relevance.
+        One row per model, group and user with a value in it: model, side, by, group, user, ratings,
+        squared_error and absolute_error (sums over the ratings in the group, if the model
+        predicts), the metrics of lists, exposure and relevance.
     residuals : polars DataFrame
         Histogram of predicted minus actual ratings: model, low, high, count.
     folds : polars DataFrame
         One row per model, metric and fold (or split): model, metric, kind, n, fold (from 1), value.
     slices : polars DataFrame
-        One row per model, group and metric of lists: model, side, by, group, metric, users, value,
-        low, high, gap (to the other users; of a group of items, to the other groups),
-        p_value, adjusted (by Holm's method over the groups), exposure and relevance (share of the
-        group in the lists, and in the relevant items, of items).
+        One row per model, group and metric, except those of all lists together: model, side, by,
+        group, metric, users, value, low, high, gap (to the other users; of a group of items, to
+        the other groups), p_value, adjusted (by Holm's method over the groups), exposure and
+        relevance (share of the group in the lists, and in the relevant items, of items).
     staleness : polars DataFrame
         One row per model, length of lists and window of `time_cuts` after the first, on users with
         ratings before the first cut: model, metric (the NDCG), n, fold, cut, age (seconds since the

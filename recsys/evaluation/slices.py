@@ -7,7 +7,7 @@ values in a column, such as genres, is in several groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -33,6 +33,12 @@ BUILT_IN = {"item": "popularity", "user": "activity"}
 """Groups without a column: by the number of ratings in the training part."""
 _MOST_GROUPS = 20  # groups of a column; the rarer values are one more group
 _OTHER = "other"
+_NOTHING = pl.Series([], dtype=pl.Float64)
+ERRORS: dict[str, tuple[str, Callable[[Doubles], Doubles] | None]] = {
+    "rmse": ("squared_error", np.sqrt),
+    "mae": ("absolute_error", None),
+}
+"""Errors: their columns of sums in `Evaluation.per_group`, and the transform of the mean."""
 _POPULARITY = ("head", "middle", "tail")  # each with a third of the training ratings
 _GROUP = {
     "side": pl.String,
@@ -266,8 +272,12 @@ def summarized(
     rows: list[dict[str, Any]] = []
     of_models = per_group.group_by("model", "side", "by", maintain_order=True)
     for (model, *_), of_grouping in of_models:
-        slices = list(_slices(of_grouping, names, settings))
-        _adjust(slices, names)
+        of_model = [*names]
+        # Other models may have no errors.
+        if of_grouping.get_column("squared_error", default=_NOTHING).count():
+            of_model = [*ERRORS, *names]
+        slices = list(_slices(of_grouping, of_model, settings))
+        _adjust(slices, of_model)
         for row in slices:
             row["model"] = model
         rows.extend(slices)
@@ -296,7 +306,7 @@ def _slices(
     by_user = values["side"][0] == "user"
     groups = values.group_by(*_GROUP, maintain_order=True)
     for key, of_group in groups:
-        ratios = _means(of_group, names)
+        ratios = [group_ratio(of_group, name) for name in names]
         gaps, p_values = _gaps(values, of_group, names, settings, by_user=by_user)
         exposure = relevance = None
         if not by_user:
@@ -322,13 +332,13 @@ def _slices(
             }
 
 
-def _means(
-    values: pl.DataFrame,
-    names: Sequence[str],
-) -> list[Ratio]:
-    """Return the mean over users of each metric."""
-    columns = [values[name].to_numpy() for name in names]
-    return [Ratio.mean(column) for column in columns]
+def group_ratio(values: pl.DataFrame, name: str) -> Ratio:
+    """Return a metric of a group as a ratio over its users, of rows of `Evaluation.per_group`."""
+    if name not in ERRORS:
+        return Ratio.mean(values[name].to_numpy())
+    column, transform = ERRORS[name]
+    ratings = values["ratings"].to_numpy()
+    return Ratio(values[column].to_numpy(), ratings, transform)
 
 
 def _gaps(
@@ -345,10 +355,9 @@ def _gaps(
     nothing = unknown, np.ones(len(names))
     if not by_user:
         # Paired, as a user has relevant items of several groups.
-        differences = _to_other_groups(values, of_group, names)
+        differences, gaps = _to_other_groups(values, of_group, names)
         if not len(differences):
             return nothing
-        gaps = differences.mean(axis=0)
         if not settings.resamples:
             return gaps, unknown
         return gaps, sign_flip(differences, random_state=seed)
@@ -357,7 +366,8 @@ def _gaps(
     others = others.unique("user", maintain_order=True)
     if others.is_empty():
         return nothing
-    ratios = _means(pl.concat([of_group, others]), names)
+    both = pl.concat([of_group, others])
+    ratios = [group_ratio(both, name) for name in names]
     is_member = np.arange(len(of_group) + len(others)) < len(of_group)
     gaps = np.array([_difference(ratio, is_member) for ratio in ratios])
     if not settings.resamples:
@@ -369,23 +379,38 @@ def _to_other_groups(
     values: pl.DataFrame,
     of_group: pl.DataFrame,
     names: Sequence[str],
-) -> Doubles:
-    """Return the users' values for a group minus their means for their other groups."""
-    total = pl.col(names).sum().name.prefix("total ")
-    n_groups = pl.len().alias("n_groups")
-    totals = values.group_by("user").agg(total, n_groups)
+) -> tuple[Doubles, Doubles]:
+    """Return the users' values for a group minus those for their other groups, and the gaps.
+
+    The gap is the mean of the differences; of errors, it is the one between all their ratings.
+    """
+    columns = pl.col(pl.Float64)
+    totals = values.group_by("user").agg(
+        columns.sum().name.prefix("total "), n_groups=pl.len()
+    )
     totals = totals.filter(pl.col("n_groups") > 1)
     # The signs of the test belong to users in one order, for the same p value each time.
     table = of_group.join(totals, on="user", maintain_order="left")
-    own = table.select(names).to_numpy()
-    of_all = table.select(f"total {name}" for name in names).to_numpy()
+    others = table.select(
+        (pl.col(f"total {name}") - pl.col(name)).alias(name)
+        for name in of_group.select(columns).columns
+    )
     n_others = table["n_groups"].to_numpy() - 1
-    return np.asarray(own - (of_all - own) / n_others[:, None])
+    differences = np.empty((len(table), len(names)))
+    gaps = np.empty(len(names))
+    for number, name in enumerate(names):
+        own, other = (group_ratio(frame, name) for frame in (table, others))
+        if name in ERRORS:
+            differences[:, number] = own.above / own.below - other.above / other.below
+            gaps[number] = own.value - other.value
+        else:
+            differences[:, number] = own.above - other.above / n_others
+            gaps[number] = differences[:, number].mean()
+    return differences, gaps
 
 
 def _difference(ratio: Ratio, is_member: Mask) -> float:
-    """Return the mean of the members minus the mean of the others."""
-    above, below = ratio.above, ratio.below
-    of_members = above[is_member].sum() / below[is_member].sum()
-    of_others = above[~is_member].sum() / below[~is_member].sum()
-    return float(of_members - of_others)
+    """Return the value of the members minus the value of the others."""
+    members = Ratio(ratio.above[is_member], ratio.below[is_member], ratio.transform)
+    others = Ratio(ratio.above[~is_member], ratio.below[~is_member], ratio.transform)
+    return members.value - others.value

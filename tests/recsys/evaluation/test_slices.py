@@ -284,3 +284,53 @@ def test_command_fails_for_a_worse_group(tmp_path, ratings):
     result = CliRunner().invoke(cli, again)
     assert result.exit_code == 1
     assert "ndcg@5[age=under 27] of random is" in result.stderr
+
+
+def test_groups_have_the_errors_of_their_ratings(ratings):
+    rng = np.random.default_rng(3)
+    frame = ratings.to_frame().with_columns(
+        rating=pl.Series(rng.integers(1, 6, ratings.n_ratings).astype(float))
+    )
+    tables = {
+        "item_table": ratings.item_table.frame,
+        "user_table": ratings.user_table.frame,
+    }
+    split = random_split(Ratings.from_frame(frame, **tables), 0.3, random_state=1)
+    groups = {"by": ["genres"], "by_user": ["age"], "features": False}
+    found = evaluate(["bias", "popular"], split, n=5, **groups)
+    predicted = Recommender("bias").fit(split.train, features=False)
+    test = split.without_new().test.to_frame()
+    values = predicted.predict(test.select("user", "item"))["prediction"]
+    errors = test.with_columns(error=values - test["rating"])
+    errors = errors.join(ratings.item_table.frame, on="item")
+    errors = errors.join(ratings.user_table.frame, on="user")
+    of_b = errors.filter(pl.col("genres").list.contains("b"))["error"].to_numpy()
+    slices = found.slices.filter(model="bias")
+    of_group = slices.filter(group="b", metric="rmse").row(0, named=True)
+    assert of_group["value"] == pytest.approx(np.sqrt(np.mean(of_b**2)), rel=1e-5)
+    assert of_group["low"] < of_group["value"] < of_group["high"]
+    by_age = slices.filter(by="age", metric="mae")
+    youngest = errors.filter(pl.col("age") < int(by_age["group"][0].split()[1]))
+    others = errors.filter(pl.col("age") >= int(by_age["group"][0].split()[1]))
+    expected = youngest["error"].abs().mean()
+    assert by_age["value"][0] == pytest.approx(expected, rel=1e-5)
+    assert by_age["gap"][0] == pytest.approx(expected - others["error"].abs().mean())
+    condition = f"rmse[age={by_age['group'][0]}] < 0.1"
+    (verdict,) = verdicts([gate(condition, found)], found, ["bias"])
+    assert not verdict.failed
+
+
+def test_gate_of_the_error_of_a_group(ratings):
+    rng = np.random.default_rng(3)
+    frame = ratings.to_frame().with_columns(
+        rating=pl.Series(rng.integers(1, 6, ratings.n_ratings).astype(float))
+    )
+    table = ratings.user_table.frame
+    split = random_split(Ratings.from_frame(frame, user_table=table), 0.3)
+    groups = {"by_user": ["age"], "features": False}
+    found = evaluate(["bias", "als"], split, n=5, **groups)
+    rows = found.slices.filter(by="age", group="under 27", metric="rmse")
+    difference = rows["value"][1] - rows["value"][0]
+    condition = [gate("rmse[age=under 27] worse", found)]
+    (verdict,) = verdicts(condition, found, ["als"])
+    assert f"by {difference:+.4f} " in verdict.reason
