@@ -107,6 +107,8 @@ def like_old(
     """
     new = new.as_interactions()
     limit, common = old.rule.above, reading.get("common")
+    if old.rule.graded and new.implicit:
+        return old, new.with_dislikes_as_grades()
     if old.implicit == new.implicit:
         if limit is None and new.rule.above is not None:
             new = new.without_values()
@@ -471,7 +473,7 @@ def _common_rule(parts: Sequence[Ratings]) -> EventRule:
     if "half_life" in options:
         half_life = last.half_life
     kinds, weights = common_kinds([part.rule for part in parts])
-    return EventRule(policy, half_life, kinds, weights, first.above)
+    return EventRule(policy, half_life, kinds, weights, first.above, first.graded)
 
 
 def _joined_events(parts: Sequence[Ratings], rule: EventRule) -> Entries:
@@ -549,6 +551,14 @@ def _compared(old: Ratings, after: Ratings, touched: pl.Series) -> Change:
     changed_rows: Indices = np.append(rows[differs], old_rows[is_removed])
     changed_columns: Indices = np.append(columns[differs], old_columns[is_removed])
     has_changed[changed_rows[changed_rows >= 0]] = True
+    # Dislikes and impressions are no ratings, and change vectors, too.
+    of_zeros = [_zero_pairs(old, touched), _zero_pairs(after, touched)]
+    at_users = users[of_zeros[0].users], of_zeros[1].users
+    at_items = items[of_zeros[0].items], of_zeros[1].items
+    has_changed[np.concatenate(at_users)] = True
+    zero_keys = [u * n_items + i for u, i in zip(at_users, at_items, strict=True)]
+    differing = np.setxor1d(*zero_keys) % n_items
+    changed_columns = np.append(changed_columns, differing)
     changed_columns = changed_columns[changed_columns >= 0]
     touches = np.bincount(changed_columns, minlength=after.n_items)
     is_outdated = is_new_item | _has_grown(after.counts("item"), touches)
@@ -560,6 +570,23 @@ def _compared(old: Ratings, after: Ratings, touched: pl.Series) -> Change:
         changed_users=np.flatnonzero(has_changed),
         outdated=np.flatnonzero(is_outdated),
     )
+
+
+class _Pairs(NamedTuple):
+    """Users and items of pairs."""
+
+    users: Indices
+    items: Indices
+
+
+def _zero_pairs(ratings: Ratings, users: pl.Series) -> _Pairs:
+    """Return the pairs of some users that are disliked or were only shown."""
+    zeros = ratings.zeros
+    if zeros is None:
+        return _Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    rows = np.repeat(np.arange(ratings.n_users), np.diff(zeros.indptr))
+    is_chosen = np.isin(rows, ratings.users.find(users))
+    return _Pairs(rows[is_chosen], zeros.indices[is_chosen].astype(np.int64))
 
 
 def _has_grown(counts: Indices, touches: Indices) -> Mask:

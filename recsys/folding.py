@@ -121,7 +121,8 @@ def _weighted_like(
     They come from the kinds, the ages and the quantities of events, as far as the frame has
     such columns. None if it has none of them, or has weights as ratings.
     """
-    if not known.implicit or isinstance(source, Mapping | list | tuple):
+    is_weighted = known.implicit or known.rule.graded
+    if not is_weighted or isinstance(source, Mapping | list | tuple):
         return None
     frame = as_frame(cast(FrameLike, source))
     names = column_names(frame)
@@ -152,6 +153,8 @@ def _weighted_like(
         times = newest - np.arange(len(columns))[::-1]
         columns = columns.with_columns(timestamp=pl.Series(times))
     ratings = ratings_of_frame(columns, {"implicit": True}, like)
+    if known.rule.graded:
+        return ratings.with_dislikes_as_grades()
     half_life = ratings.rule.half_life
     if half_life is None or ratings.seconds is None or known.seconds is None:
         return ratings

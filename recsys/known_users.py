@@ -86,9 +86,9 @@ def lists_of_known_users(
 ) -> ListColumns | None:
     """Return the n best items that each user has not rated, as `Recommender.recommend`.
 
-    None if a `Recommender` is needed for the result or its error: the model has a catalogue, is
-    damaged or of Spark, a user is unknown, or no user has any items left. Each of `users` is
-    an id, or several ids between commas; a repeated id counts once.
+    None if a `Recommender` is needed for the result or its error: the model has a catalogue or
+    dislikes, is damaged or of Spark, a user is unknown, or no user has any items left. Each of
+    `users` is an id, or several ids between commas; a repeated id counts once.
     """
     try:
         return _lists(open_model(path), users, n)
@@ -98,7 +98,7 @@ def lists_of_known_users(
 
 def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | None:
     manifest, arrays, model = opened
-    if manifest.is_catalogue:
+    if manifest.is_catalogue or manifest.rule.has_zeros:
         return None
     user_ids = _Column.of(arrays, "users/0")
     item_ids = _Column.of(arrays, "items/0")

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.columns import of_roles
+from recsys.data.events import zeros_of
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
@@ -19,7 +20,12 @@ from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.baselines import Bias, Popular
-from recsys.models.histories import Explanation, Histories, csr_rows
+from recsys.models.histories import (
+    Explanation,
+    Histories,
+    csr_rows,
+    zeros_arrays,
+)
 from recsys.models.parts import Floats, Indices, Mask
 from recsys.ranking.topn import SOURCES, Cosine, CsrPairs, Scorer, TopN, check_n
 from recsys.saving.storage import Saved
@@ -297,7 +303,9 @@ def user_contributions(
     events = None
     if ratings.events is not None:
         events = ratings.events.of_users(np.array([user]))
-    history = Histories(starts, rated, values, times, None, events, ratings.rule)
+    rule = ratings.rule
+    zeros = zeros_arrays(zeros_of(events, (1, ratings.n_items), rule))
+    history = Histories(starts, rated, values, times, None, events, rule, zeros)
     of_user, of_items = ratings.user_features, ratings.item_features
     if not model.uses_features or (of_user is None and of_items is None):
         return history, model.contributions(history, items, None)

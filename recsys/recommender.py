@@ -31,6 +31,7 @@ from recsys.placement import Placement, placement
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.ranking.chance import Chances, take_ranked
+from recsys.ranking.filters import left_out
 from recsys.ranking.lists import BlockLike, ColdUser, Fill, ListOptions
 from recsys.ranking.rerank import column_of_items, prepare_lists, similar_lists
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
@@ -964,7 +965,7 @@ class Recommender:
 
     def _searched(self, allowed: Mask | None) -> KnownUsers:
         """Return the search of known users among some of the items."""
-        seen_pairs = CsrPairs(self.ratings.indptr, self.ratings.indices)
+        seen_pairs = left_out(self.ratings)
         ties = Ties(self.ratings.items.hashes)
         return KnownUsers(self.model, seen_pairs, allowed, ties)
 

@@ -39,6 +39,7 @@ def fit_model(
     model: Model, ratings: Ratings, on_step: OnStep, **settings: Any
 ) -> Saved:
     """Fit a model to ratings, and record how it was requested and how they were read."""
+    ratings = model._graded(ratings)
     request = request_of(model)
     # A refit has no held-out ratings, and tells the user.
     if request is not None and settings.get("validation") is not None:
@@ -77,6 +78,10 @@ def without_unrated(ratings: Ratings) -> Ratings:
     """Return ratings without the users and items that the encoding of their tables has added."""
     users = has_ratings(ratings) | ~described(ratings, "user")
     items = has_items(ratings) | ~described(ratings, "item")
+    zeros = ratings.zeros
+    if zeros is not None:
+        users |= np.diff(zeros.indptr) > 0
+        items[zeros.indices] = True
     return restricted(ratings, users, items)
 
 

@@ -58,6 +58,7 @@ def implicit_sweeps(
     unobserved_weight: float,
     count_power: float = 1.0,
     nonnegative: bool = False,
+    zeros: csr_array | None = None,
     start: Floats | None = None,
     row_features: GroupedFeatures | None = None,
     column_features: GroupedFeatures | None = None,
@@ -90,6 +91,10 @@ def implicit_sweeps(
     With `nonnegative`, no factor is negative. The solutions are then exact, too, and features are
     not supported.
 
+    `zeros` has the weights z of entries with the target 0, such as dislikes, where W has none: they
+    add :math:`\sum z_{ui} (a_u \cdot m_i)^2`, and z to the total weights of rows and columns. The
+    solutions are then exact, too.
+
     `W` has sorted indices and no duplicates; `regularization` and `unobserved_weight` are the
     positive numbers lambda and alpha_0, `count_power` is g, and `start` are the starting column
     factors: their strongest k directions if there are more, and random ones added if there are
@@ -118,30 +123,36 @@ def implicit_sweeps(
     if nonnegative and (row_features is not None or column_features is not None):
         raise ArgumentError("nonnegative=True does not support features.")
     first_factors = _first_factors(m, k, start, nonnegative, random_state, dtype)
-    by_row = kernels.csr_arrays(W)
-    by_column = kernels.csr_arrays(W.T.tocsr())
-    counts = np.diff(by_row.indptr), np.diff(by_column.indptr)
+    observed = W if zeros is None else (W + zeros).tocsr()
+    by_row = kernels.csr_arrays(observed)
+    by_column = kernels.csr_arrays(observed.T.tocsr())
+    zero_sides: tuple[kernels.CsrArrays | None, ...] = (None, None)
+    if zeros is not None:
+        zero_sides = kernels.csr_arrays(zeros), kernels.csr_arrays(zeros.T.tocsr())
+    counts = np.diff(W.indptr), np.bincount(W.indices, minlength=m)
     # With features, rows without interactions are left out of the pairs.
     n_rows = n if row_features is None else int(np.count_nonzero(counts[0]))
     n_columns = m if column_features is None else int(np.count_nonzero(counts[1]))
     sides = []
-    for entries, features, length, n_others in (
-        (by_row, row_features, m, n_columns),
-        (by_column, column_features, n, n_rows),
+    for entries, of_zeros, count_of, features, length, n_others in (
+        (by_row, zero_sides[0], counts[0], row_features, m, n_columns),
+        (by_column, zero_sides[1], counts[1], column_features, n, n_rows),
     ):
         penalty = _penalties(
             entries, length, n_others, regularization, unobserved_weight, count_power
         )
         ridge = None
         if features is not None:  # only rows with interactions have weight
-            weight = (np.diff(entries.indptr) > 0).astype(dtype)
+            weight = (count_of > 0).astype(dtype)
             ridge = FeatureRidge.of(features, weight, k)
             ridge.penalties = np.full(len(ridge.penalties), FEATURE_PENALTY)
         factors = kernels.aligned_zeros((len(penalty), k), dtype)
-        sides.append(_Side(entries, penalty, factors, ridge, nonnegative=nonnegative))
+        side = _Side(entries, penalty, factors, ridge, nonnegative=nonnegative)
+        side.zeros = of_zeros
+        sides.append(side)
     rows, columns = sides
     is_plain = rows.ridge is None and columns.ridge is None and not nonnegative
-    in_blocks = is_plain and blocks_are_faster(counts, k)
+    in_blocks = is_plain and zeros is None and blocks_are_faster(counts, k)
     columns.factors[:] = first_factors
     if columns.ridge is not None:
         columns.factors[columns.ridge.weight == 0] = 0
@@ -201,6 +212,7 @@ class _Side:
     points: Floats | None = None
     in_blocks: bool = False
     nonnegative: bool = False
+    zeros: kernels.CsrArrays | None = None
 
     def solve(
         self,
@@ -220,6 +232,7 @@ class _Side:
                 return self._solve_blocks(columns, values)
             gram = np.diag(values).astype(columns.dtype)
         right = None if self.points is None else self.penalty[:, None] * self.points
+        right = _with_zeros(right, self.zeros, columns)
         objective = kernels.implicit_half_sweep(
             self.entries,
             columns,
@@ -233,6 +246,9 @@ class _Side:
         if self.points is not None:
             # The kernel leaves out the constant term of the penalty.
             total += _penalty(self.points, self.penalty)
+        if self.zeros is not None:
+            # z (1 - s)^2 + 2 z s = z + z s^2
+            total -= float(self.zeros.data.sum(dtype=np.float64))
         return total
 
     def _solve_blocks(
@@ -281,6 +297,19 @@ class _Side:
         return _penalty(off, self.penalty)
 
 
+def _with_zeros(
+    right: Floats | None, zeros: kernels.CsrArrays | None, columns: Floats
+) -> Floats | None:
+    """Return the right-hand sides less the shares of entries whose target is 0.
+
+    The kernel takes the target 1 for all entries, which adds z m_i for each.
+    """
+    if zeros is None:
+        return right
+    shares = kernels.csr_matmat(zeros, columns)
+    return -shares if right is None else right - shares
+
+
 def blocks_are_faster(counts: Sequence[Int64s], k: int) -> bool:
     """Return whether blocks of k factors lower the objective sooner than exact solutions.
 
@@ -304,6 +333,7 @@ def solve_interactions(
     count_power: float = 1.0,
     points: Floats | None = None,
     known: Masks | None = None,
+    zeros: kernels.CsrArrays | None = None,
     whole: tuple[Float64s, int] | None = None,
     nonnegative: bool = False,
     threads: int | None = None,
@@ -314,7 +344,8 @@ def solve_interactions(
     row is the same to the bit whichever rows are solved with it, on any number of threads. Rows
     with fewer entries than factors are solved faster if the column factors are
     `in_principal_axes`. `points` are the prior means of the rows, shape (n, k), by default zero.
-    Columns that are not `known`, shape (m,), are left out of the pairs. If the columns given are a
+    Columns that are not `known`, shape (m,), are left out of the pairs. `zeros` has the entries of
+    `weights` whose target is 0. If the columns given are a
     subset, `whole` has the Gram matrix of the factors of all columns, and their number. With
     `nonnegative`, no row factor is negative.
     """
@@ -339,6 +370,7 @@ def solve_interactions(
         )
         factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
         right = None if points is None else penalty[:, None] * points
+        right = _with_zeros(right, zeros, used)
         kernels.implicit_half_sweep(
             weights,
             used,

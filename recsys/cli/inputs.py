@@ -303,6 +303,7 @@ def plan_fit(
         for candidate in choice.candidates
     ]
     used = featured(choice.ratings, reader, models, unrated=True)
+    note_weights(models, choice.ratings)
     verb = "comparing" if choice.is_open else "chose"
     return Recommender(auto.among(choice)), used, f"{verb} {choice}"
 
@@ -352,7 +353,20 @@ def featured(
 
 
 def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
-    """Report which models ignore the weights of interactions."""
+    """Report which models ignore the weights of interactions, or dislikes and impressions."""
+    models = list(models)
+    if ratings.rule.has_zeros:
+        others = [model for model in models if not model.uses_zeros]
+        graded = [model.name for model in others if model._needs_values]
+        names = [model.name for model in others if not model._needs_values]
+        if graded:
+            note(f"likes are grades of 1 and dislikes of 0 for {', '.join(graded)}")
+        if names:
+            verb = "does" if len(names) == 1 else "do"
+            note(
+                f"{', '.join(names)} {verb} not use dislikes and impressions; disliked items are "
+                "left out of the lists"
+            )
     names = [model.name for model in models if not model.uses_weights]
     if names and ratings.implicit and ratings.as_interactions().weighted:
         verb = "does" if len(names) == 1 else "do"

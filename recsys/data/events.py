@@ -21,11 +21,12 @@ from recsys.data.csr import (
     group_rows,
     in_common,
     merged,
+    positions_of,
     sort_rows,
     sort_rows_by,
     to_csr,
 )
-from recsys.data.kinds import EventRule
+from recsys.data.kinds import IMPRESSION, EventRule
 from recsys.data.rows import ANY_EVENT, NO_EVENT, with_few_kinds
 
 _CHUNK = 1 << 18  # events compared at once, to limit temporary memory
@@ -77,6 +78,7 @@ def collect(
     order = _order_of_time(events, known_order)
     has_details = events.kinds is not None or events.keys is not None
     has_details |= rule.half_life is not None or rule.above is not None
+    has_details |= rule.graded
     if not has_details and not order.has_ties:
         csr, events = _if_plain(events, shape, rule, implicit=implicit)
         if csr is not None:
@@ -121,6 +123,7 @@ def ratings_tell(
     """Return whether ratings tell all that is known of the events behind them."""
     if (
         rule.half_life is not None
+        or rule.graded
         or events.kinds is not None
         or events.keys is not None
     ):
@@ -142,21 +145,66 @@ def aggregate(
     implicit: bool,
 ) -> tuple[CSR, int]:
     """Return one rating per pair, and the number of pairs left out with no positive weight."""
-    entries = events.entries()
-    # A rating has neither; its weight has the weight of the kind.
-    entries.kinds = entries.keys = None
-    if rule.half_life is not None or events.kinds is not None:
-        entries.values = Values.of(event_weights(events, rule))
-    csr = to_csr(entries, shape, rule.policy)
+    csr = _totals(events, shape, rule)
+    if rule.graded:
+        # Impressions say less than a grade.
+        grades = (csr.values.at() > 0).astype(np.float32)
+        return replace(csr, values=Values.of(grades)), 0
     if rule.above is not None:
         return _interactions(csr, rule.above)
     return _without_returned(csr, implicit=implicit)
 
 
+def _totals(events: Events, shape: tuple[int, int], rule: EventRule) -> CSR:
+    """Return one value per pair, without the pairs that were only shown."""
+    if events.kinds is not None and 0.0 in rule.weights:
+        is_shown = np.asarray(rule.weights)[events.kinds] == 0
+        events = events.take(~is_shown)
+    entries = events.entries()
+    # A rating has neither; its weight has the weight of the kind.
+    entries.kinds = entries.keys = None
+    if rule.half_life is not None or events.kinds is not None:
+        entries.values = Values.of(event_weights(events, rule))
+    return to_csr(entries, shape, rule.policy)
+
+
+def zeros_of(
+    events: Events | None, shape: tuple[int, int], rule: EventRule
+) -> CSR | None:
+    """Return the pairs that are disliked or were only shown, with confidences as values.
+
+    A disliked pair has a confidence above that of a pair that was only shown, `IMPRESSION`,
+    which is the lowest one. None without such kinds.
+    """
+    if events is None or events.kinds is None or not rule.has_zeros:
+        return None
+    weights = np.asarray(rule.weights)[events.kinds]
+    against = events.take(weights <= 0).entries()
+    against.values = Values.of((weights[weights <= 0] < 0).astype(np.float32))
+    against.kinds = against.keys = None
+    pairs = to_csr(against, shape, "sum")
+    totals = _totals(events, shape, rule)
+    positions = positions_of(_keys(pairs), _keys(totals))
+    # Impressions alone have no total.
+    values = np.append(totals.values.at(), 0.0)[positions]
+    is_disliked = pairs.values.at() > 0
+    confidence = np.full(len(values), IMPRESSION, np.float32)
+    least = np.nextafter(np.float32(IMPRESSION), np.float32(1))
+    confidence[is_disliked] = np.maximum(-values[is_disliked], least)
+    pairs = replace(pairs, values=Values.of(confidence))
+    return selected_pairs(pairs, values <= 0)
+
+
+def _keys(csr: CSR) -> Longs:
+    """Return an increasing number for each pair."""
+    users = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
+    return users * np.int64(csr.shape[1]) + csr.indices
+
+
 def _interactions(csr: CSR, above: float) -> tuple[CSR, int]:
     """Take pairs with a rating above a limit as interactions of weight 1."""
     selected = csr.values.at() > above
-    csr = _selected(csr, selected)
+    csr = selected_pairs(csr, selected)
     return replace(csr, values=Values.ones(len(csr.indices))), int(
         np.count_nonzero(~selected)
     )
@@ -399,10 +447,10 @@ def _without_returned(csr: CSR, *, implicit: bool) -> tuple[CSR, int]:
     if not (implicit and _has_returns(csr.values)):
         return csr, 0
     positive = csr.values.at() > 0
-    return _selected(csr, positive), int(np.count_nonzero(~positive))
+    return selected_pairs(csr, positive), int(np.count_nonzero(~positive))
 
 
-def _selected(csr: CSR, mask: Mask) -> CSR:
+def selected_pairs(csr: CSR, mask: Mask) -> CSR:
     """Return the selected entries."""
     before = np.append(0, np.cumsum(mask))
     return replace(

@@ -17,6 +17,10 @@ Policy: TypeAlias = Literal["last", "first", "mean", "sum", "error"]
 """Treatment of repeated pairs of a user and an item."""
 
 
+IMPRESSION = 0.1
+"""Confidence of an item that was shown to a user who did nothing with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeatureRequest:
     """Request to encode the tables of ratings, with the arguments of `with_features`."""
@@ -41,11 +45,15 @@ class EventRule:
     kinds : tuple of str
         Kinds of events. A code of `Events.kinds` is a position in it.
     weights : tuple of float
-        Weight of each kind.
+        Weight of each kind. A negative one is of dislikes, and 0 of impressions, which only
+        show an item.
     above : float or None
         If given, pairs with a larger rating are interactions of weight 1, and others
         are left out. The events keep their values, so that a refit can judge them
         again.
+    graded : bool
+        Whether the rating of a pair is 1 if its weights add up to more than 0, and else 0,
+        for models of grades.
     """
 
     policy: Policy = "last"
@@ -53,6 +61,12 @@ class EventRule:
     kinds: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
     above: float | None = None
+    graded: bool = False
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether some kinds are dislikes or impressions."""
+        return min(self.weights, default=1.0) <= 0
 
     def without_age(self) -> EventRule:
         """Return the rule by which an event counts the same at any age."""

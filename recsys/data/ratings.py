@@ -33,7 +33,9 @@ from recsys.data.events import (
     collect,
     event_weights,
     implied_events,
+    selected_pairs,
     with_used_kinds,
+    zeros_of,
 )
 from recsys.data.features import Features, TableLike
 from recsys.data.feedback import Feedback
@@ -46,7 +48,7 @@ from recsys.data.frames import (
     to_polars,
 )
 from recsys.data.ids import Ids, IdsLike, Place, as_id_series, id_problem, is_bad_id
-from recsys.data.kinds import EventRule, FeatureRequest, Policy
+from recsys.data.kinds import IMPRESSION, EventRule, FeatureRequest, Policy
 from recsys.data.read_options import (
     OF_FILES,
     FrameOptions,
@@ -454,6 +456,18 @@ class Ratings:
         rule = replace(self.rule, above=limit)
         return replace(part.with_values(1), implicit=True, events=events, rule=rule)
 
+    def with_dislikes_as_grades(self) -> Ratings:
+        """Return interactions as grades of 1, and dislikes as grades of 0."""
+        collected = collect(
+            self.log.entries(),
+            self.shape,
+            replace(self.rule, graded=True),
+            implicit=False,
+            known_order=self.in_time_order,
+        )
+        graded = with_collected(self, collected)
+        return replace(graded, implicit=False, feedback=None, source=self.source)
+
     def with_own_values(self) -> Ratings:
         """Return interactions as the ratings from which `interactions_above` has taken them."""
         if self.rule.above is None:
@@ -554,6 +568,22 @@ class Ratings:
             CSR(self.shape, self.indptr, self.indices, values, self.seconds)
         )
 
+    @property
+    def zeros(self) -> CSR | None:
+        """Pairs that are disliked or were only shown, with confidences; None without such kinds.
+
+        A new object each time; confidences above `IMPRESSION` are of dislikes.
+        """
+        return zeros_of(self.events, self.shape, self.rule)
+
+    @property
+    def disliked(self) -> CSR | None:
+        """The pairs of `zeros` that are disliked, which are never recommended."""
+        zeros = self.zeros
+        if zeros is None:
+            return None
+        return selected_pairs(zeros, zeros.values.at() > np.float32(IMPRESSION))
+
     def with_events_of(self, which: Mask) -> Ratings:
         """Return the selected ratings as `take` does, with their events.
 
@@ -564,9 +594,11 @@ class Ratings:
         part = self.take(which)
         if self.events is None:
             return replace(part, rule=self.rule)
-        # An event goes where the rating of its pair goes.
+        # An event goes where the rating of its pair goes. Dislikes are in each part.
         positions = self._ratings_of_events()
         selected = (positions >= 0) & which[positions]
+        if self.rule.has_zeros:
+            selected |= positions < 0
         return replace(part, events=self.events.take(selected), rule=self.rule)
 
     def of_events(self, which: Mask, *, aged: bool = True) -> Ratings:
@@ -796,8 +828,17 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
         rows.remarks.append("the user 'NA' has the most items, and may stand for none")
     if collected.n_same:
         rows.remarks.append(_repeated_rows(collected))
-    if collected.n_returned:
-        pairs = counted(collected.n_returned, "pair")
+    zeros = zeros_of(collected.events, shape, collected.rule)
+    n_returned = collected.n_returned
+    if zeros is not None:
+        n_disliked = int(np.count_nonzero(zeros.values.at() > np.float32(IMPRESSION)))
+        n_shown = len(zeros.indices) - n_disliked
+        n_returned -= n_disliked
+        rows.remarks.append(
+            f"{counted(n_disliked, 'disliked pair')} and {n_shown:,} only shown"
+        )
+    if n_returned:
+        pairs = counted(n_returned, "pair")
         rows.remarks.append(f"{pairs} left out whose weights add up to zero or less")
     source = Source.of(name, rows, collected.csr.n_duplicates, policy)
     ratings = _of_collected(users, items, collected, rows.implicit, source)

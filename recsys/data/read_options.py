@@ -142,10 +142,23 @@ class FrameOptions(TypedDict, total=False):
         EventWeights | None,
         Declaration(
             "weights",
-            "Weights by kind of event, such as purchase=5,view=1; 0 drops a kind, * is any other.",
+            "Weights by kind of event, such as purchase=5,dislike=-1; 0 drops a kind, * is any "
+            "other.",
             metavar="KIND=W,...",
             flag="event_weight",
-            details="In Python a mapping. The rating column is not read.",
+            details="In Python a mapping. The rating column is not read. A pair with weights of 0 "
+            "or less in all is disliked if one of its kinds has a negative weight: its item is not "
+            "recommended to the user, and models fit a score of 0 if they can.",
+            is_saved=True,
+        ),
+    ]
+    impressions: Annotated[
+        str | None,
+        Declaration(
+            "text",
+            "Kind of event that only shows an item: without another one, a weak dislike.",
+            metavar="KIND",
+            details="Other kinds weigh 1 unless they have weights. The item may be recommended.",
             is_saved=True,
         ),
     ]
@@ -329,7 +342,7 @@ def completed(options: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[st
     if "rating" in options:
         superseded = {"weight", "feedback"}
         if "event" not in options:
-            superseded.add("event_weights")
+            superseded |= {"event_weights", "impressions"}
     if "weight" in options:
         superseded.add("feedback")
     remaining = {

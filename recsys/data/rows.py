@@ -88,6 +88,7 @@ class RowRules:
     """
 
     event_weights: EventWeights | None = None
+    impressions: str | None = None
     keeps_kinds: bool = False
     half_life: float | None = None
     since: int | None = None
@@ -131,6 +132,7 @@ class RowRules:
         as_of = options.get("as_of")
         return cls(
             event_weights=_checked_weights(options.get("event_weights")),
+            impressions=options.get("impressions"),
             keeps_kinds=options.get("event") is not None,
             half_life=None if half_life is None else duration(half_life, "half_life"),
             since=first,
@@ -148,12 +150,12 @@ class RowRules:
 
 
 def _checked_weights(weights: EventWeights | None) -> EventWeights | None:
-    """Return weights of events, none of which is negative or infinite."""
+    """Return weights of events, all of which are finite."""
     for kind, weight in (weights or {}).items():
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not (is_number and 0 <= weight < float("inf")):
+        if not (is_number and math.isfinite(weight)):
             raise DataError(
-                f"The weight of the event {kind!r} must be a number from 0; got {weight!r}."
+                f"The weight of the event {kind!r} must be a number; got {weight!r}."
             )
     return weights
 
@@ -791,6 +793,12 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
     kinds = rows.columns.pop("event").cast(pl.String).fill_null(NO_EVENT).alias("kind")
     table = kinds.value_counts(sort=True, name="n")
     weights = rules.event_weights
+    shown = rules.impressions
+    if shown is not None:
+        if shown not in table["kind"]:
+            listed = enumerated(table["kind"].to_list(), 5)
+            rows.remarks.append(f"no impressions: there is no {shown}, but {listed}")
+        weights = {**(weights or {ANY_EVENT: 1.0}), shown: 0.0}
     if weights is None:
         if 1 < len(table) <= _MOST_KINDS and rows.implicit:
             listed = ", ".join(f"{kind} {n:,}" for kind, n in table.rows())
@@ -821,7 +829,9 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
     parts += [f"no {kind}" for kind in absent]
     rows.remarks.append(f"events: {', '.join(parts)}")
     rows.implicit = True
-    counted_kinds = [codes[kind] for kind, weight in weight_of.items() if weight > 0]
+    counted_kinds = [
+        codes[kind] for kind, weight in weight_of.items() if weight or kind == shown
+    ]
     rows.keep(rows.columns["event"].is_in(counted_kinds))
 
 

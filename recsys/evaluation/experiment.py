@@ -69,6 +69,7 @@ from recsys.models.histories import Histories
 from recsys.models.parts import Floats, Indices
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import clip_to_range
+from recsys.ranking.filters import left_out
 from recsys.ranking.lists import ListOptions
 from recsys.ranking.rerank import best_items
 from recsys.ranking.topn import (
@@ -546,7 +547,7 @@ class RankingTask:
         if self.positions is None:
             seen_pairs = None
             if self.candidates is None and drops:
-                seen_pairs = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
+                seen_pairs = left_out(self.split.seen)
             of_users = hashes[self.users]
             self._fill(lists, scores, model, self.users, seen_pairs, of_users)
             return lists, scores

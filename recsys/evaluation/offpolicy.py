@@ -7,7 +7,8 @@ w = 0 elsewhere::
 
     IPS    sum of w click / number of lists
     SNIPS  mean length of the other model's lists * (sum of w click) / (sum of w)
-    DR     (sum of r(other item) + sum of w (click - r(logged item))) / number of lists
+    DR     (sum of r(other item)) / number of lists
+           + mean length * (sum of w (click - r(logged item))) / (sum of w)
 
 The click rate r of an item at a rank is the rate of the rank times a factor of the item: its clicks
 divided by the clicks that the rates of its ranks predict, each plus one. All rates are then scaled
@@ -17,6 +18,8 @@ other half of the users.
 References
 ----------
 Dudik, Langford and Li (2011), "Doubly robust policy evaluation and learning".
+Thomas and Brunskill (2016), "Data-efficient off-policy policy evaluation for reinforcement
+learning", for the normalised weights in DR.
 Swaminathan and Joachims (2015), "The self-normalized estimator for counterfactual learning".
 Li et al. (2018), "Offline evaluation of ranking policies with click models".
 """
@@ -33,7 +36,7 @@ import polars as pl
 from recsys.errors import DataError
 from recsys.evaluation.monitoring import attributed_clicks
 from recsys.evaluation.propensity import LEAST, effective_sample_size
-from recsys.evaluation.statistics import Ratio, intervals
+from recsys.evaluation.statistics import Ratio, bca, bootstrap
 
 _PRIOR = 1.0  # clicks that pull the factor of an item towards 1
 _SUPPORT = 0.7  # smallest share of the other lists that the log may have shown
@@ -49,7 +52,7 @@ ESTIMATORS = {
     "snips": "The same, divided by the sum of 1 / probability of such items instead of the number "
     "of lists, times the mean length of the lists.",
     "dr": "Click rates of the other model's items by item and rank, corrected by the errors of "
-    "these rates on the same items, as in ips.",
+    "these rates on the same items, weighted as in snips.",
 }
 
 
@@ -202,7 +205,8 @@ def _estimated(
         weights=weight.sum(),
         logged=click.sum(),
         ips=(weight * click).sum(),
-        dr=(pl.col("of_other") + residual).sum(),
+        model=pl.col("of_other").sum(),
+        errors=residual.sum(),
     )
     sums: dict[str, Any] = {
         name: by_user[name].to_numpy().astype(np.float64)
@@ -212,13 +216,25 @@ def _estimated(
         Ratio(sums["logged"], sums["lists"]),
         Ratio(sums["ips"], sums["lists"]),
         Ratio(length * sums["ips"], sums["weights"]),
-        Ratio(sums["dr"], sums["lists"]),
+        Ratio(sums["model"], sums["lists"]),
+        Ratio(length * sums["errors"], sums["weights"]),
     ]
-    low, high = intervals(ratios, _RESAMPLES, confidence, random_state)
+    samples = bootstrap(ratios, _RESAMPLES, random_state)
+    values = [ratio.value for ratio in ratios]
+    # The value by the model, and the correction of its errors.
+    samples[:, 3] += samples[:, 4]
+    values[3] += values[4]
+    left_out = [ratio.leave_one_out() for ratio in ratios]
+    left_out[3] = left_out[3] + left_out[4]
+    bounds = [
+        bca(samples[:, number], values[number], left_out[number], confidence)
+        for number in range(len(ESTIMATORS))
+    ]
+    low, high = np.array(bounds).T
     return pl.DataFrame(
         {
             "estimator": [*ESTIMATORS],
-            "value": [ratio.value for ratio in ratios],
+            "value": values[: len(ESTIMATORS)],
             "low": low,
             "high": high,
         }

@@ -197,6 +197,8 @@ class Model:
         Whether `predict` estimates ratings, so that RMSE and MAE apply.
     uses_weights : bool
         Whether the model uses the weights of implicit feedback.
+    uses_zeros : bool
+        Whether the model uses dislikes and impressions.
     uses_features : bool
         Whether the model uses features of items and users.
     uses_times : bool
@@ -211,6 +213,7 @@ class Model:
     summary: ClassVar[str] = ""
     predicts_ratings: ClassVar[bool] = True
     uses_weights: ClassVar[bool] = True
+    uses_zeros: ClassVar[bool] = False
     uses_features: ClassVar[bool] = False
     uses_times = False
     uses_order = False
@@ -333,6 +336,7 @@ class Model:
                 f"A model is fitted to Ratings; got {type(ratings).__name__}. Ratings.from_frame "
                 "makes them, and a Recommender around the model takes frames and paths."
             )
+        ratings = self._graded(ratings)
         if self._needs_values and ratings.implicit:
             reason = "these have no rating column (implicit feedback)"
             if ratings.feedback is not None and ratings.feedback.kind == "counts":
@@ -344,6 +348,12 @@ class Model:
         return self._fit_checked(
             ratings.as_interactions(), Progress(on_step, validation)
         )
+
+    def _graded(self, ratings: Ratings) -> Ratings:
+        """Return likes and dislikes as grades, for a model that needs values."""
+        if self._needs_values and ratings.implicit and ratings.rule.has_zeros:
+            return ratings.with_dislikes_as_grades()
+        return ratings
 
     def _fit_checked(self, ratings: Ratings, progress: Progress) -> Self:
         """Fit to checked ratings, after forgetting the parts of an earlier fit.

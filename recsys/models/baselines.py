@@ -186,6 +186,10 @@ class Popular(Model):
     ``(sum of ratings + damping * mu) / (number of ratings + damping)``. For implicit feedback,
     predictions are the number or total weight of interactions.
 
+    With dislikes or impressions, the score of an item is its weight per exposure: ``(weight +
+    damping * mu) / (number of pairs + damping)``, over pairs with an interaction, a dislike or an
+    impression, with the same ratio mu of all items. Items without interactions have the score 0.
+
     With `habit`, the score of an item is ``habit * own + (1 - habit) * mean``: `own` is the
     share of the user's baskets that have the item, late ones counting more (see
     `recsys.models.habits`), and `mean` the mean of these shares over all users.
@@ -196,9 +200,11 @@ class Popular(Model):
         "The baseline of top-N recommendation, and the fallback for unknown users."
     )
 
+    uses_zeros = True
+
     damping: float = parameter(
         10.0,
-        "Ratings at the global mean added to each item.",
+        "Ratings (or exposures) at the global mean added to each item.",
         low=0.1,
         high=1e3,
         log=True,
@@ -236,7 +242,13 @@ class Popular(Model):
             ratings.values,
             ratings.n_items,
         )
-        vars(self).update(self._counted(counts, sums))
+        zeros = ratings.zeros
+        n_against = None
+        if zeros is not None and ratings.implicit:
+            n_against = np.bincount(zeros.indices, minlength=ratings.n_items)
+            n_pairs = ratings.nnz + len(zeros.indices)
+            self.global_mean = float(sums.sum()) / max(1, n_pairs)
+        vars(self).update(self._counted(counts, sums, n_against))
         if self.habit:
             of_users = self._habits(Histories.of(ratings))
             vars(self).update(of_users)
@@ -273,7 +285,9 @@ class Popular(Model):
             histories.values,
             histories.n_rows,
         )
-        return self._with(**self._counted(histories.counts, sums))
+        zeros = histories.zeros
+        n_against = None if zeros is None else np.diff(zeros.indptr)
+        return self._with(**self._counted(histories.counts, sums, n_against))
 
     def contributions(
         self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
@@ -294,9 +308,19 @@ class Popular(Model):
             return self.item_counts
         return np.float32(1 - self.habit) * self.item_habits
 
-    def _counted(self, n_ratings: Longs, sums: Doubles) -> dict[str, Floats]:
-        """Return counts and means; for implicit feedback, both are sums of weights (or ones)."""
+    def _counted(
+        self, n_ratings: Longs, sums: Doubles, n_against: Longs | None
+    ) -> dict[str, Floats]:
+        """Return counts and means; for implicit feedback, both are sums of weights (or ones).
+
+        With numbers of pairs against an item, they are weights per exposure.
+        """
         counts: Array = sums
+        if n_against is not None and self.counts_only:
+            exposures = n_ratings + n_against + self.damping
+            rates = (sums + self.damping * self.global_mean) / np.maximum(exposures, 1)
+            counts = np.where(sums > 0, rates, 0)
+            sums = counts
         means = sums
         if not self.counts_only:
             counts = n_ratings

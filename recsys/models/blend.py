@@ -102,6 +102,11 @@ class Blend(Model):
         return self.parts[0].n_items
 
     @property
+    def uses_zeros(self) -> bool:  # type: ignore[override]
+        """True if some of the models use dislikes and impressions."""
+        return any(member.uses_zeros for member in self._unfitted())
+
+    @property
     def uses_weights(self) -> bool:  # type: ignore[override]
         """True if any of the models uses the weights of interactions."""
         return any(member.uses_weights for member in self._unfitted())

@@ -16,7 +16,7 @@ from recsys.data.kinds import EventRule
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
-    from recsys.data.csr import Events
+    from recsys.data.csr import CSR, Events
     from recsys.data.ratings import Ratings
 
 
@@ -28,6 +28,7 @@ class Histories:
     increase within a row. `values` are ratings, or ones for implicit feedback, and `times` are
     seconds since 1970-01-01 UTC, if known. `features` describe the users (or items), if there are
     any. `events` are those behind the ratings of users by a `rule`, if some pairs have several.
+    `zeros` are pairs that are disliked or were only shown, with their confidences.
     """
 
     indptr: Longs
@@ -37,6 +38,7 @@ class Histories:
     features: CsrArrays | None = None
     events: Events | None = None
     rule: EventRule | None = None
+    zeros: CsrArrays | None = None
 
     @classmethod
     def of(cls, ratings: Ratings, features: GroupedFeatures | None = None) -> Histories:
@@ -49,6 +51,7 @@ class Histories:
             csr_rows(features),
             ratings.events,
             ratings.rule,
+            zeros_arrays(ratings.zeros),
         )
 
     @classmethod
@@ -59,12 +62,20 @@ class Histories:
         numbered = np.arange(ratings.nnz), ratings.indices, ratings.indptr
         positions = csr_array(numbered, shape=ratings.shape)[:, items].T.tocsr()
         at = positions.data
+        zeros = ratings.zeros
+        of_items = None
+        if zeros is not None:
+            arrays = zeros.values.at(), zeros.indices, zeros.indptr
+            of_items = kernels.csr_arrays(
+                csr_array(arrays, shape=ratings.shape)[:, items].T.tocsr()
+            )
         times = None if ratings.seconds is None else ratings.seconds[at]
         return Histories(
             positions.indptr.astype(np.int64),
             positions.indices.astype(np.int32),
             ratings.values_at(at),
             times,
+            zeros=of_items,
         )
 
     @property
@@ -104,6 +115,9 @@ class Histories:
         features = self.features
         if features is not None:
             features = _rows_taken(features, rows)
+        zeros = self.zeros
+        if zeros is not None:
+            zeros = _rows_taken(zeros, rows)
         return Histories(
             indptr,
             self.indices[at],
@@ -112,11 +126,19 @@ class Histories:
             features,
             None if self.events is None else self.events.of_users(rows),
             self.rule,
+            zeros,
         )
 
     def row(self, number: int) -> Histories:
         """Return a single row."""
         return self.take(np.array([number]))
+
+
+def zeros_arrays(zeros: CSR | None) -> CsrArrays | None:
+    """Return the arrays of `Ratings.zeros` for the kernels."""
+    if zeros is None:
+        return None
+    return CsrArrays(zeros.indptr, zeros.indices, zeros.values.at())
 
 
 def csr_rows(

@@ -127,6 +127,8 @@ class UserEquations(NamedTuple):
         Of S, which also has the Gram matrix of all items.
     mean, predicted : float64 ndarrays of shape (k,) and (n_features, k)
         Terms of the mean and of features, times the penalty.
+    zeros : float64 ndarray of shape (n_zeros, k)
+        The factors of items with the target 0, times the roots of their weights.
     """
 
     rated: Doubles
@@ -134,6 +136,7 @@ class UserEquations(NamedTuple):
     penalty: float
     mean: Doubles
     predicted: Doubles
+    zeros: Doubles
 
     @property
     def right(self) -> Doubles:
@@ -151,7 +154,8 @@ class IALS(FoldingModel, FactorModel):
     the interactions; ``unobserved_weight * (a_u . m_i)^2`` over all pairs; and a ridge penalty of
     ``regularization * (w_u + unobserved_weight * n_items)**count_power`` for a user of total
     weight w_u, and likewise for an item. The weight w_ui is 1 for plain interactions, a rating
-    divided by the highest rating, or a count divided by the mean count.
+    divided by the highest rating, or a count divided by the mean count. Dislikes and impressions
+    add ``w_ui (a_u . m_i)^2``, and count in w_u.
 
     Each sweep solves rows exactly, or in blocks of 64 factors if there are many factors and long
     histories (see `lowrank.completion.implicit`); the users are solved exactly at the end. By
@@ -184,6 +188,7 @@ class IALS(FoldingModel, FactorModel):
         "Interactions of many users and items: latent factors, any size, any threads."
     )
     predicts_ratings = False
+    uses_zeros = True
     _needs_values = False
     _scores_between_sweeps = True
 
@@ -235,6 +240,7 @@ class IALS(FoldingModel, FactorModel):
         users = Histories.of(ratings, ratings.user_features if uses else None)
         item_features = csr_rows(ratings.item_features if uses else None)
         weights = self._weights(users, ratings.n_items)
+        zeros = self._zeros(users, ratings.n_items)
         # Parameters that are None, 0 here, are searched for.
         fixed = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
         self.pair_weight, self.penalty = self.chosen_penalties(weights, fixed)
@@ -253,6 +259,7 @@ class IALS(FoldingModel, FactorModel):
         sweeps = implicit_sweeps(
             weights,
             k,
+            zeros=zeros,
             row_features=None if users.features is None else ratings.user_features,
             column_features=None if item_features is None else ratings.item_features,
             start=trial.item_factors if isinstance(trial, IALS) else None,
@@ -371,15 +378,22 @@ class IALS(FoldingModel, FactorModel):
         rated = basis.items[history.indices].astype(np.float64)
         relative = history.values / np.float32(self.unit)
         weights = np.maximum(relative, 0).astype(np.float64)
+        zeros = np.zeros((0, rated.shape[1]))
+        confidence = np.zeros(0)
+        if history.zeros is not None:
+            confidence = history.zeros.data.astype(np.float64) / self.unit
+            zeros = basis.items[history.zeros.indices] * np.sqrt(confidence)[:, None]
         penalty = 1.0  # without a history, the factors are the prediction
         if len(rated):
-            total = weights.sum() + self.pair_weight * self._source._pairs("item")[2]
+            total = weights.sum() + confidence.sum()
+            total += self.pair_weight * self._source._pairs("item")[2]
             penalty = self.penalty * total**self.count_power
         predicted = np.zeros((0, rated.shape[1]))
         if history.features is not None and len(basis.user_weights):
             coefficients = basis.user_weights[history.features.indices]
             predicted = penalty * coefficients * history.features.data[:, None]
-        return UserEquations(rated, weights, penalty, penalty * basis.mean, predicted)
+        mean = penalty * basis.mean
+        return UserEquations(rated, weights, penalty, mean, predicted, zeros)
 
     def _products(
         self, history: Histories, user: UserEquations, rows: Doubles
@@ -390,6 +404,8 @@ class IALS(FoldingModel, FactorModel):
         diagonal = self.pair_weight * self._source._basis.eigenvalues + user.penalty
         k = len(diagonal)
         scaled = np.sqrt(user.weights)[:, None] * user.rated
+        # Targets of 0 add to the system, and not to the right-hand sides.
+        scaled = np.vstack([scaled, user.zeros])
         solutions: Doubles = np.zeros_like(rows)
         if self.nonnegative:
             # The factors have no eigenvectors then, and those that are zero stay so.
@@ -491,15 +507,20 @@ class IALS(FoldingModel, FactorModel):
 
     def _solved(self, side: str, histories: Histories) -> dict[str, Any]:
         factors_of_others, gram, n_known = self._pairs(OTHER[side])
-        entries = kernels.csr_arrays(self._weights(histories, len(factors_of_others)))
+        n_others = len(factors_of_others)
+        weights = self._weights(histories, n_others)
+        zeros = self._zeros(histories, n_others)
+        if zeros is not None:
+            weights = (weights + zeros).tocsr()
         axis = self._axis_features(side)
         predicted = None
         if axis is not None:
             predicted = axis.prior.vectors(histories.features, histories.n_rows)
         factors = solve_interactions(
-            entries,
+            kernels.csr_arrays(weights),
             factors_of_others,
             points=predicted,
+            zeros=None if zeros is None else kernels.csr_arrays(zeros),
             whole=(gram, n_known),
             **self._options(),
         )
@@ -532,6 +553,16 @@ class IALS(FoldingModel, FactorModel):
         weights = weighted_matrix(histories, n_columns, self.unit)
         np.maximum(weights.data, 0, out=weights.data)
         return weights
+
+    def _zeros(
+        self, histories: Histories, n_columns: int
+    ) -> csr_array[np.float32] | None:
+        """Return the weights of dislikes and impressions, None if there are none."""
+        zeros = histories.zeros
+        if zeros is None or not len(zeros.indices):
+            return None
+        unweighted = Histories(zeros.indptr, zeros.indices, zeros.data)
+        return weighted_matrix(unweighted, n_columns, self.unit)
 
     def _options(self, penalties: Penalties | None = None) -> dict[str, Any]:
         """Return the keyword arguments that fits and fold-ins share."""

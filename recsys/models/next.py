@@ -93,6 +93,9 @@ class Next(Model):
 
     .. math:: (1 - \gamma^2) S'S = \gamma^2 (S'T + T'S + T'T) - \sum_u z_u' z_u.
 
+    A disliked item i adds :math:`c (z_u B_{d,i})^2` with its confidence c: it does not come next
+    after the latest items of the user. Impressions are left out.
+
     One more regression has the whole history without order: the weights of `ease`, between
     frequent items.
 
@@ -146,6 +149,7 @@ class Next(Model):
     name = "next"
     summary = "What comes next: the order of the latest items counts."
     predicts_ratings: ClassVar[bool] = False
+    uses_zeros = True
     uses_features: ClassVar[bool] = True
     uses_order = True
 
@@ -227,8 +231,9 @@ class Next(Model):
         counts = np.bincount(sequences.items, sequences.weights, self.n_items)
         chances = _BACKOFF * counts / max(float(counts.sum()), 1.0)
         self.item_chances = chances.astype(np.float32)
-        self._choose_shares(sequences)
-        self._set_weights(sequences)
+        dislikes = self._dislikes(ratings)
+        self._choose_shares(sequences, dislikes)
+        self._set_weights(sequences, dislikes)
         if self.habit:
             self._add_habits()
         if ratings.item_features is not None:
@@ -259,14 +264,25 @@ class Next(Model):
         step = -(-len(users) // most)
         return users[::step]
 
-    def _set_weights(self, sequences: Sequences) -> None:
+    def _dislikes(self, ratings: Ratings) -> Sparse | None:
+        """Return the confidences of disliked items, with the items as rows."""
+        from scipy.sparse import csr_array
+
+        disliked = ratings.disliked
+        if disliked is None or not ratings.implicit or not len(disliked.indices):
+            return None
+        confidence = disliked.values.at() / np.float32(self.unit)
+        arrays = (confidence, disliked.indices, disliked.indptr)
+        return csr_array(arrays, shape=disliked.shape).T.tocsr()
+
+    def _set_weights(self, sequences: Sequences, dislikes: Sparse | None) -> None:
         """Solve the regression of each decay, and store the largest weights of each item."""
         from scipy.sparse import vstack
 
         pairs = PairSums.of(sequences, self.n_items)
         weights = []
         for gamma in self._gammas[:-1]:
-            regression = _Regression(pairs, gamma, self.item_power)
+            regression = _Regression(pairs, gamma, self.item_power, dislikes)
             weights.append(regression.weights(self.regularization, self._n_kept))
         weights.append(_unordered_weights(self._binary_histories, self._n_kept))
         stacked = kernels.csr_arrays(vstack(weights, format="csr"))
@@ -287,7 +303,7 @@ class Next(Model):
         n_sources = len(self.decays) * self.n_items
         return max(1, _MOST_WEIGHTS // max(1, n_sources))
 
-    def _choose_shares(self, sequences: Sequences) -> None:
+    def _choose_shares(self, sequences: Sequences, dislikes: Sparse | None) -> None:
         """Choose the shares by a fit to all but the last item of each user."""
         self.shares = np.ones(len(self.decays), np.float32)
         self.neighbor_share = 0.0
@@ -297,7 +313,7 @@ class Next(Model):
         trial = copy.copy(self)
         earlier = sequences.without_last(has_several)
         trial._set_histories(_latest_of_each(earlier))
-        trial._set_weights(earlier)
+        trial._set_weights(earlier, dislikes)
         judges = self._judges(has_several)
         weights = trial._stacked_weights
         parts = []
@@ -663,11 +679,14 @@ class _Regression(NamedTuple):
         Weight of an item one place back.
     item_power : float
         Exponent by which frequent items are weighted down as sources.
+    dislikes : csr_array of shape (n_items, n_users), or None
+        Confidences of dislikes.
     """
 
     pairs: PairSums
     gamma: float
     item_power: float
+    dislikes: Sparse | None = None
 
     def weights(self, penalty: float, n_kept: int) -> Sparse:
         """Return the n_kept largest weights of each item with the items after it."""
@@ -723,6 +742,9 @@ class _Regression(NamedTuple):
             blas.strsm(
                 1.0, factor, targets.T, side=1, trans_a=transposed, overwrite_b=True
             )
+        if self.dislikes is not None:
+            disliked_sources = latest[:, items].multiply(scale).tocsr()
+            _with_dislikes(targets, factor, disliked_sources, self.dislikes)
         targets *= scale[:, None]
         return targets
 
@@ -755,6 +777,30 @@ class _Regression(NamedTuple):
         squares = sequences.weights.astype(np.float64) ** 2
         sums = np.bincount(sequences.items, squares, self.pairs.n_items)
         return sums.astype(np.float64)
+
+
+def _with_dislikes(
+    solution: Floats, factor: Floats, latest: Sparse, dislikes: Sparse
+) -> None:
+    """Add ``C = diag(c)`` times squared scores of users to the system of each disliked item.
+
+    With the sources Z of the users who dislike the item and the system A = U'U, Woodbury's identity
+    has one equation for each dislike: x - A^-1 Z' (C^-1 + Z A^-1 Z')^-1 Z x.
+    """
+    from scipy.linalg import cho_solve
+
+    for item in np.flatnonzero(np.diff(dislikes.indptr)):
+        of_item = slice(dislikes.indptr[item], dislikes.indptr[item + 1])
+        Z = latest[dislikes.indices[of_item]].toarray()
+        # Users without a source say nothing.
+        has_source = Z.any(axis=1)
+        Z = Z[has_source]
+        confidence = dislikes.data[of_item][has_source]
+        inverse = cho_solve((factor, False), Z.T)
+        small = Z @ inverse
+        small[np.diag_indices_from(small)] += 1 / confidence
+        errors = np.linalg.solve(small, Z @ solution[:, item])
+        solution[:, item] -= inverse @ errors
 
 
 def _unordered_weights(histories: Sparse, n_kept: int) -> Sparse:

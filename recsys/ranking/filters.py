@@ -110,9 +110,10 @@ def seen_pairs(
                 "Without exclude_seen (with --include-seen), all seen items are recommended "
                 "again; leave out seen and repeat_where."
             )
-        return CsrPairs(np.zeros_like(ratings.indptr), ratings.indices[:0])
+        seen = CsrPairs(np.zeros_like(ratings.indptr), ratings.indices[:0])
+        return with_disliked(seen, ratings)
     if options.seen is None and options.repeat_where is None:
-        return CsrPairs(ratings.indptr, ratings.indices)
+        return left_out(ratings)
     known = np.unique(users[users < ratings.n_users])
     places, ends = row_places(ratings.indptr, known)
     rows = np.repeat(np.arange(len(known)), np.diff(ends))
@@ -127,7 +128,38 @@ def seen_pairs(
         is_seen &= ~is_repeated[items]
     counts = np.zeros(ratings.n_users, np.int64)
     counts[known] = np.bincount(rows[is_seen], minlength=len(known))
-    return CsrPairs(np.append(0, np.cumsum(counts)), items[is_seen])
+    seen = CsrPairs(np.append(0, np.cumsum(counts)), items[is_seen])
+    return with_disliked(seen, ratings)
+
+
+def left_out(ratings: Ratings) -> CsrPairs:
+    """Return the pairs that lists leave out: those with a rating, and disliked ones."""
+    return with_disliked(CsrPairs(ratings.indptr, ratings.indices), ratings)
+
+
+def with_disliked(seen: CsrPairs, ratings: Ratings) -> CsrPairs:
+    """Return pairs of users and items, and the disliked ones."""
+    disliked = ratings.disliked
+    if disliked is None or not len(disliked.indices):
+        return seen
+    return _united(seen, disliked.indptr, disliked.indices, ratings.n_items)
+
+
+def _united(
+    pairs: CsrPairs, indptr: Indices, indices: NDArray[np.int32], n_items: int
+) -> CsrPairs:
+    """Return the pairs in any of two CSR matrices; the rows of the second are the first ones."""
+    from scipy.sparse import csr_array
+
+    shape = len(pairs.indptr) - 1, n_items
+    ends = np.append(indptr, np.full(len(pairs.indptr) - len(indptr), indptr[-1]))
+    parts = (pairs.indptr, pairs.indices), (ends, indices)
+    first, second = (
+        csr_array((np.ones(len(columns), np.int8), columns, starts), shape=shape)
+        for starts, columns in parts
+    )
+    both = (first + second).tocsr()
+    return CsrPairs(both.indptr.astype(np.int64), both.indices.astype(np.int32))
 
 
 def _pairs_of_kinds(
@@ -172,7 +204,7 @@ def with_blocked(
 
     The rows are first the users of the ratings, then `unknown` ones.
     """
-    from scipy.sparse import coo_array, csr_array
+    from scipy.sparse import coo_array
 
     rows = ratings.users.find(pairs["user"])
     unknown_rows = unknown.find(pairs["user"])
@@ -183,10 +215,8 @@ def with_blocked(
     rows, columns = rows[has_both], columns[has_both]
     shape = len(seen.indptr) - 1, ratings.n_items
     blocked = coo_array((np.ones(len(rows), np.int8), (rows, columns)), shape=shape)
-    ones = np.ones(len(seen.indices), np.int8)
-    rated = csr_array((ones, seen.indices, seen.indptr), shape=shape)
-    both = rated + blocked.tocsr()
-    return CsrPairs(both.indptr.astype(np.int64), both.indices.astype(np.int32))
+    added = blocked.tocsr()
+    return _united(seen, added.indptr, added.indices, ratings.n_items)
 
 
 def rows_where(

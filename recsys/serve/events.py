@@ -84,6 +84,9 @@ def checked_events(events: Sequence[Json], recommender: Recommender) -> list[Jso
     users = _typed(recommender.ratings.users, [event["user"] for event in events])
     items = _typed(recommender.ratings.items, [event["item"] for event in events])
     weights = recommender.provenance.reading.get("event_weights")
+    shown = recommender.provenance.reading.get("impressions")
+    if weights is not None and shown is not None:
+        weights = {**weights, shown: 0.0}
     ends = plausible_range(recommender.ratings)
     largest = max(map(abs, recommender.ratings.value_range()))
     checked = []
@@ -140,7 +143,8 @@ def _value_problem(
     if value is None and reading.get("weight") is not None:
         return "the model needs a quantity, as the value."
     if value is None:
-        return None if ratings.implicit else "the model needs a rating, as the value."
+        has_kinds = ratings.implicit or ratings.rule.graded
+        return None if has_kinds else "the model needs a rating, as the value."
     if not ends[0] <= value <= ends[1]:
         low, high = usual_scale(ratings)
         return f"the value must be between {low:g} and {high:g}; got {value:g}."

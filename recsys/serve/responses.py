@@ -26,7 +26,12 @@ from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.histories import Explanation, Histories
 from recsys.predictions import clip_to_range, user_contributions
-from recsys.ranking.filters import blocked_pairs, candidate_mask, rows_where
+from recsys.ranking.filters import (
+    blocked_pairs,
+    candidate_mask,
+    left_out,
+    rows_where,
+)
 from recsys.ranking.lists import ListOptions
 from recsys.ranking.rerank import (
     Groups,
@@ -83,7 +88,7 @@ class Responses:
         self._liked_value = recommender.training["rating_max"] or 1.0
         # A pass over all ratings.
         self._uses_values = self.ratings.weighted or not self.ratings.implicit
-        self._seen = CsrPairs(self.ratings.indptr, self.ratings.indices)
+        self._seen = left_out(self.ratings)
         self._is_new: Masks | None = None
         if recommender.model.uses_features:  # items without ratings have scores, too
             self._is_new = recommender._new
@@ -207,7 +212,7 @@ class Responses:
         if all(time is not None for time in times):
             columns["timestamp"] = [time.timestamp() for time in times]
         has_kinds = any(event.event is not None for event in history)
-        has_grades = not self.ratings.implicit
+        has_grades = not (self.ratings.implicit or self.ratings.rule.graded)
         if has_grades and (has_kinds or not self.recommender.model.uses_order):
             raise DataError(
                 "The model has grades, which kinds and times of events do not weight."

@@ -19,6 +19,7 @@ from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
+from recsys.ranking.filters import left_out
 from recsys.ranking.topn import CsrPairs, Scorer, top_n
 from recsys.serve.browser_model import Form, browser_model, is_linear, scores_new
 from recsys.serve.catalogue import Catalogue, id_texts
@@ -228,7 +229,7 @@ def _model(
 def _lists(recommender: Recommender, items: Indices, users: Indices) -> Form:
     """Return the best items of each user of the page, without the history."""
     ratings = recommender.ratings
-    rated = CsrPairs(ratings.indptr, ratings.indices)
+    rated = left_out(ratings)
     return _ranked(recommender, recommender.model, users, items, _LENGTH, rated)
 
 

@@ -22,7 +22,7 @@ def simulated(seed, n_users=1500, n_items=12):
     shape = n_users, n_items
     attraction = generator.beta(2, 5, n_items)
     taste = np.clip(attraction * np.exp(0.5 * generator.normal(size=shape)), 0, 1)
-    examination = 1 / np.sqrt(np.arange(1, RANKS + 1))
+    examination = 1 / np.arange(1, RANKS + 1)
     popular = np.argsort(-attraction)[:RANKS]
     shuffled = np.argsort(generator.random(shape), axis=1)[:, :RANKS]
     is_popular = generator.random((n_users, 1)) < 0.5
