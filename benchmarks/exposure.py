@@ -1,4 +1,4 @@
-"""What feedback would say without exposure, clicks on other lists, and the gain from dislikes.
+"""Exposure in generated data: corrected metrics, clicks on other lists, gains from dislikes.
 
 All data are generated, so that the truth is known.
 
@@ -166,7 +166,7 @@ def main() -> None:
         cells = [f"{value:.3f}" for value in rows[3 * number : 3 * number + 3]]
         shown.append([name, *cells])
     print(table(["metric@5", "measured", "corrected", "truth"], shown))
-    values, covers = zip(*(off_policy(seed) for seed in range(REPEATS)), strict=True)
+    values, covers = zip(*(off_policy(seed) for seed in range(2 * REPEATS)), strict=True)
     errors = np.array(values)[:, 1:]
     print(f"\ntrue value: {np.mean([row[0] for row in values]):.3f} clicks per list\n")
     shown = [

@@ -551,13 +551,14 @@ def _compared(old: Ratings, after: Ratings, touched: pl.Series) -> Change:
     changed_rows: Indices = np.append(rows[differs], old_rows[is_removed])
     changed_columns: Indices = np.append(columns[differs], old_columns[is_removed])
     has_changed[changed_rows[changed_rows >= 0]] = True
-    # Dislikes and impressions are no ratings, and change vectors, too.
+    # Dislikes and impressions change vectors, too.
     of_zeros = [_zero_pairs(old, touched), _zero_pairs(after, touched)]
     at_users = users[of_zeros[0].users], of_zeros[1].users
     at_items = items[of_zeros[0].items], of_zeros[1].items
     has_changed[np.concatenate(at_users)] = True
-    zero_keys = [u * n_items + i for u, i in zip(at_users, at_items, strict=True)]
-    differing = np.setxor1d(*zero_keys) % n_items
+    old_zeros = at_users[0] * n_items + at_items[0]
+    new_zeros = at_users[1] * n_items + at_items[1]
+    differing = np.setxor1d(old_zeros, new_zeros) % n_items
     changed_columns = np.append(changed_columns, differing)
     changed_columns = changed_columns[changed_columns >= 0]
     touches = np.bincount(changed_columns, minlength=after.n_items)

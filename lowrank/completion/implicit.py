@@ -231,8 +231,8 @@ class _Side:
                 self.factors[:] = kernels.multiply(self.factors, axes)
                 return self._solve_blocks(columns, values)
             gram = np.diag(values).astype(columns.dtype)
-        right = None if self.points is None else self.penalty[:, None] * self.points
-        right = _with_zeros(right, self.zeros, columns)
+        prior = None if self.points is None else self.penalty[:, None] * self.points
+        right = _with_zeros(prior, self.zeros, columns)
         objective = kernels.implicit_half_sweep(
             self.entries,
             columns,
@@ -369,8 +369,8 @@ def solve_interactions(
             weights, m, n_others, regularization, unobserved_weight, count_power
         )
         factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
-        right = None if points is None else penalty[:, None] * points
-        right = _with_zeros(right, zeros, used)
+        prior = None if points is None else penalty[:, None] * points
+        right = _with_zeros(prior, zeros, used)
         kernels.implicit_half_sweep(
             weights,
             used,

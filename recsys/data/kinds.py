@@ -65,7 +65,7 @@ class EventRule:
 
     @property
     def has_zeros(self) -> bool:
-        """Whether some kinds are dislikes or impressions."""
+        """True if some kinds are dislikes or impressions."""
         return min(self.weights, default=1.0) <= 0
 
     def without_age(self) -> EventRule:

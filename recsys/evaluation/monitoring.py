@@ -326,11 +326,11 @@ def read_lists(path: str | Path) -> pl.DataFrame:
     DataError
         If the file is missing, or a line does not belong to such a log.
     """
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for line in _lines(Path(path)):
         user = None if line.user is None else str(line.user)
         items = [str(entry.item) for entry in line.items]
-        probabilities = line.probabilities or [None] * len(items)
+        probabilities: list[Any] = line.probabilities or [None] * len(items)
         if len(probabilities) != len(items):
             raise DataError(
                 f"{path}, list {len(rows) + 1}: there must be a probability for each of "

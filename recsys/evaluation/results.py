@@ -271,7 +271,7 @@ class Evaluation:
     def remark(self) -> str | None:
         """Reason why metrics corrected for exposure have no value, if they have none."""
         sizes = self.metrics.filter(metric=SAMPLE_SIZE.name)["value"]
-        smallest = sizes.min() if len(sizes) else LEAST
+        smallest = float(sizes.to_numpy().min(initial=LEAST))
         return too_small(smallest) if smallest < LEAST else None
 
     def __repr__(self) -> str:

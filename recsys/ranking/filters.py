@@ -216,7 +216,8 @@ def with_blocked(
     shape = len(seen.indptr) - 1, ratings.n_items
     blocked = coo_array((np.ones(len(rows), np.int8), (rows, columns)), shape=shape)
     added = blocked.tocsr()
-    return _united(seen, added.indptr, added.indices, ratings.n_items)
+    starts = added.indptr.astype(np.int64)
+    return _united(seen, starts, added.indices, ratings.n_items)
 
 
 def rows_where(
