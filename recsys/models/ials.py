@@ -382,7 +382,8 @@ class IALS(FoldingModel, FactorModel):
         confidence = np.zeros(0)
         if history.zeros is not None:
             confidence = history.zeros.data.astype(np.float64) / self.unit
-            zeros = basis.items[history.zeros.indices] * np.sqrt(confidence)[:, None]
+            zeros = basis.items[history.zeros.indices].astype(np.float64)
+            zeros *= np.sqrt(confidence)[:, None]
         penalty = 1.0  # without a history, the factors are the prediction
         if len(rated):
             total = weights.sum() + confidence.sum()
