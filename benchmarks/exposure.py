@@ -166,7 +166,9 @@ def main() -> None:
         cells = [f"{value:.3f}" for value in rows[3 * number : 3 * number + 3]]
         shown.append([name, *cells])
     print(table(["metric@5", "measured", "corrected", "truth"], shown))
-    values, covers = zip(*(off_policy(seed) for seed in range(2 * REPEATS)), strict=True)
+    values, covers = zip(
+        *(off_policy(seed) for seed in range(2 * REPEATS)), strict=True
+    )
     errors = np.array(values)[:, 1:]
     print(f"\ntrue value: {np.mean([row[0] for row in values]):.3f} clicks per list\n")
     shown = [
