@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 _BLOCK = 16  # vectors per product
 _LINE = 64  # bytes of a cache line
-_CHECK_EVERY = 64  # vectors between checks; a check costs about as much as a block
+# Most vectors between checks, each of which costs about as much as a block; before the first
+# restart, up to _FURTHEST times as many.
+_CHECK_EVERY = 64
+_FURTHEST = 2.5
 # maximum number of products with A'A before the best result is returned
 _MAX_STEPS = 1000
+# Products through which the start block goes first for a sparse matrix in memory. Convergence takes
+# hardly more products in total, and the basis has as many blocks fewer.
+_POWERS = 3
 _COUPLED = 2  # blocks with which a product of the last one has components
-_FAR = 50  # excess above which convergence is expected to accelerate
 _PATIENCE = 3  # checks in which residuals must halve once rounding sets the tolerance
 _LEAST_ROUNDING = 0.003  # smallest residual that rounding of A'A leaves, see `loses`
 
@@ -57,7 +62,8 @@ def solve(
 
     A block has 16 vectors; for a sparse matrix in memory, its rows fill one cache line (8 vectors
     in float64). The products read whole cache lines in any case, and narrow blocks converge with
-    fewer vectors in total.
+    fewer vectors in total. As such products take less time than orthogonalisation, its start block
+    is the result of some steps of subspace iteration.
 
     References
     ----------
@@ -70,9 +76,9 @@ def solve(
     tall: Products = A
     if A.shape[0] < A.shape[1]:
         tall = A.transposed()
-    block = _BLOCK
+    block, powers = _BLOCK, 0
     if A.entries < math.prod(A.shape) and not A.in_blocks:
-        block = _LINE // A.dtype.itemsize
+        block, powers = _LINE // A.dtype.itemsize, _POWERS
     V, _ = leading_eigenvectors(
         tall.gram_product,
         tall.shape[1],
@@ -82,6 +88,7 @@ def solve(
         rng=rng,
         max_steps=_MAX_STEPS,
         block=block,
+        powers=powers,
     )
     U, s, Vt = triplets(tall, V, rng)
     if has_wide_cluster(s, block):
@@ -101,13 +108,12 @@ def triplets(
     V has shape (n_columns, k). Its columns are nearly orthonormal and nearly right singular
     vectors. The left vectors of zero singular values are random.
     """
-    product = A.matmat(V)
-    U, _, R = extend_basis([], product, 0.0, rng, again=False)
+    U, _, R = extend_basis([], A.matmat(V), 0.0, rng, again=False)
     gram = kernels.coefficients(V, V).astype(np.float64)
     # V turn is orthonormal up to rounding.
     turn = np.linalg.inv(np.linalg.cholesky(gram)).T
     P, s, Tt = np.linalg.svd(R @ turn)
-    left = kernels.multiply(U, P)
+    left = kernels.multiply(U, P, out=U)
     right = kernels.multiply(V, turn @ Tt.T)
     return left, s.astype(U.dtype), right.T
 
@@ -122,7 +128,7 @@ def leading_eigenvectors(
     max_steps: int,
     *,
     block: int = _BLOCK,
-    check_every: int = _CHECK_EVERY,
+    powers: int = 0,
 ) -> tuple[FloatArray, bool]:
     """Compute the eigenvectors of the k largest eigenvalues of A'A, largest first.
 
@@ -140,9 +146,8 @@ def leading_eigenvectors(
         Maximum number of products, after which the best vectors found are returned.
     block : int
         Number of vectors per product.
-    check_every : int
-        Maximum number of vectors between checks of convergence; before the first restart up to four
-        times as many, while convergence is far.
+    powers : int
+        Number of products that the start block goes through first.
 
     Returns
     -------
@@ -153,12 +158,15 @@ def leading_eigenvectors(
     """
     width = min(block, size)
     start = rng.random((size, width), dtype) - dtype.type(0.5)
+    for _ in range(powers):
+        start, _, _ = extend_basis([], start, 0.0, rng)
+        start = gram_product(start)
     # Below tol, because rounding and the loss of orthogonality add to the estimate.
     eps = float(np.finfo(dtype).eps)
     target = max(0.85 * tol, 10 * eps)
     space = _LanczosSpace(gram_product, start, k, target, rng)
     is_single = dtype == np.float32
-    most = max(check_every // block, 1)
+    most = max(_CHECK_EVERY // block, 1)
     blocks = most
     checked_at = 0
     history: list[float] = []
@@ -180,10 +188,9 @@ def leading_eigenvectors(
         if len(history) > 1 and excess < history[-2]:
             rate = math.log(history[-2] / excess)
             expected = (space.steps - checked_at) * math.log(excess) / rate
+            furthest = most if space.is_restarted else _FURTHEST * most
             # Convergence accelerates until all of the k vectors are in the basis.
-            share = 0.8 if excess < _FAR else 0.45
-            furthest = most if space.is_restarted else 4 * most
-            blocks = min(max(int(share * expected), 1), furthest)
+            blocks = int(min(max(0.7 * expected, 1), furthest))
         checked_at = space.steps
 
 
@@ -271,7 +278,7 @@ class _LanczosSpace:
         # reorthogonalisation multiplies them by at most the growth.
         self._losses = (self._eps, self._eps)
         self._growth = 1.0
-        self._block, _, _ = extend_basis([], start, 1.0, rng)
+        self._block, _, _ = extend_basis([], start, 0.0, rng)
 
     @property
     def is_complete(self) -> bool:
@@ -337,6 +344,7 @@ class _LanczosSpace:
             self._rng,
             first=len(self._panels) - len(coupled),
             again=again,
+            out=self._vacant(product.shape),
         )
         if not self._values.size:
             self._scale = max(self._scale, longest(inside, self._tail))
@@ -418,12 +426,17 @@ class _LanczosSpace:
 
     def _stored(self, columns: FloatArray) -> FloatArray:
         """Add a panel to the basis; return the copy in its memory."""
-        end = self._used + columns.size
-        panel = self._memory[self._used : end].reshape(columns.shape)
-        panel[:] = columns
-        self._used = math.ceil(end / _LINE) * _LINE
+        panel = self._vacant(columns.shape)
+        if not np.may_share_memory(panel, columns):
+            panel[:] = columns
+        self._used += math.ceil(panel.size / _LINE) * _LINE
         self._panels.append(panel)
         return panel
+
+    def _vacant(self, shape: tuple[int, ...]) -> FloatArray:
+        """Return the memory of the next panel, in which its block is computed."""
+        end = self._used + math.prod(shape)
+        return self._memory[self._used : end].reshape(shape)
 
     def ritz_vectors(self, count: int) -> FloatArray:
         """Return the Ritz vectors, which approximate eigenvectors, largest values first."""

@@ -27,6 +27,7 @@ def extend_basis(
     *,
     first: int = 0,
     again: bool = True,
+    out: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Split a block into its projection on a basis and the QR decomposition of the remainder.
 
@@ -48,6 +49,8 @@ def extend_basis(
         Number of panels, from the first, to which the block is already orthogonal up to rounding.
     again : bool
         Project on the whole basis a second time, to remove the rounding errors of the first.
+    out : ndarray of shape (n, b), optional
+        Memory in C order that Q may use instead of the block's.
 
     Returns
     -------
@@ -67,13 +70,13 @@ def extend_basis(
     remainder = np.ascontiguousarray(block)
     inside, gram = kernels.project(basis, remainder, first=first, again=again)
     room = min(width, rows - len(inside))
-    Q, R, pivot = _qr(remainder, gram)
+    Q, R, pivot = _qr(remainder, gram, out)
     eps = float(np.finfo(block.dtype).eps)
     noise = 20 * eps * max(scale, longest(inside, R))
     smallest = np.abs(np.diag(R)).min(initial=np.inf)
     rounds = int(pivot <= _WELL_CONDITIONED)
     if room < width or smallest <= noise:
-        Q, R = _without_noise(remainder, room, noise, rng)
+        Q, R = _without_noise(Q @ R.astype(Q.dtype), room, noise, rng)
         # Random columns are not orthogonal to the basis yet, and may lose digits by it.
         rounds = 3
     for _ in range(rounds):
@@ -116,11 +119,15 @@ def longest(inside: FloatArray, R: FloatArray) -> float:
     return math.sqrt(squares.max(initial=0.0))
 
 
-def _qr(block: FloatArray, gram: Float64Array) -> tuple[FloatArray, FloatArray, float]:
+def _qr(
+    block: FloatArray,
+    gram: Float64Array,
+    out: FloatArray | None = None,
+) -> tuple[FloatArray, FloatArray, float]:
     """Return Q, R and the smallest share of a column outside of the span of the columns before it.
 
     Cholesky QR, which consists of matrix products, is used if the block is well conditioned. `gram`
-    is the Gram matrix of the block.
+    is the Gram matrix of the block. Q may take the memory of `out`, by default that of the block.
     """
     pivot = 0.0
     try:
@@ -130,7 +137,8 @@ def _qr(block: FloatArray, gram: Float64Array) -> tuple[FloatArray, FloatArray, 
     except np.linalg.LinAlgError:
         pass
     if pivot > _CHOLESKY_LIMIT:
-        Q = kernels.multiply(block, np.linalg.inv(R))
+        target = block if out is None else out
+        Q = kernels.multiply(block, np.linalg.inv(R), out=target)
         return Q, R, pivot
     Q, R = np.linalg.qr(block)
     lengths = np.linalg.norm(R, axis=0)[: len(R)]
