@@ -128,8 +128,10 @@ def order_of_time(histories: Histories) -> Longs:
         return np.lexsort((histories.times, histories.rows))
     # Events of the same second may have an order, which their ratings have not.
     pairs = histories.pairs_of(events)
-    if events.kinds is not None and histories.rule is not None:
-        pairs[event_weights(events, histories.rule.without_age()) <= 0] = -1
+    rule = histories.rule
+    if rule is not None and (events.kinds is not None or rule.policy == "sum"):
+        # What was returned is not the latest.
+        pairs[event_weights(events, rule.without_age()) <= 0] = -1
     is_event = np.flatnonzero(pairs >= 0)
     latest = np.zeros(len(histories.indices), np.int64)
     np.maximum.at(latest, pairs[is_event], is_event)

@@ -148,8 +148,36 @@ class Shop:
         return Table(self.ratings, self.users, self.items)
 
     def history(self, user: str) -> Scores:
-        """Return the items of a user with their values."""
-        return {item: r.value for (who, item), r in self.ratings.items() if who == user}
+        """Return the items of a user with their values, by their latest times."""
+        own = [(item, r) for (who, item), r in self.ratings.items() if who == user]
+        own.sort(key=lambda pair: self._latest(user, pair[0]))
+        return {item: rating.value for item, rating in own}
+
+    def _latest(self, user: str, item: str) -> int:
+        """Return the time of the latest event of a pair that was not returned."""
+        return max(
+            event.time or 0
+            for event in self.rows
+            if (event.user, event.item) == (user, item)
+            and (self.setting.grades or self.setting.weight(event) > 0)
+        )
+
+    @property
+    def sequences(self) -> list[list[tuple[str, float]]]:
+        """The visits of each user in the order of time, with weights of mean 1."""
+        ratings, weigh = self.ratings, self.setting.weight
+        grades = self.setting.grades
+        sequences = [
+            [
+                (event.item, 1.0 if grades else weigh(event))
+                for event in events
+                if (user, event.item) in ratings and (grades or weigh(event) > 0)
+            ]
+            for user, events in sorted(self.log.items())
+        ]
+        weights = [weight for visits in sequences for _, weight in visits]
+        mean = np.mean(weights or [1.0])
+        return [[(item, weight / mean) for item, weight in s] for s in sequences]
 
 
 def _unordered_users(rows: Iterable[Event]) -> set[str]:
@@ -225,6 +253,75 @@ class Ease:
     def scores(self, history: Scores) -> Scores:
         x = np.array([history.get(item, 0.0) for item in self.items])
         return dict(zip(self.items, x @ self.weights, strict=True))
+
+
+class Next:
+    """Regressions from the latest items to the item after them, without neighbours.
+
+    The shares of the regressions are what a search on held-out items has made of them.
+    """
+
+    DECAYS = (1.0, 3.0, 8.0)
+
+    def __init__(
+        self, shop: Shop, shares: Iterable[float], penalty: float, power: float
+    ) -> None:
+        table = shop.table
+        self.items = table.items
+        self.at = {item: place for place, item in enumerate(self.items)}
+        self.shares = list(shares)
+        self.unit = 0.0 if shop.setting.grades else table.X[table.mask].mean()
+        sequences = [
+            [(self.at[item], weight) for item, weight in visits]
+            for visits in shop.sequences
+        ]
+        visits = [visit for sequence in sequences for visit in sequence]
+        n = len(self.items)
+        counts = np.bincount([item for item, _ in visits], minlength=n)
+        totals = np.bincount(*zip(*visits, strict=True), minlength=n)
+        squares = np.bincount(
+            [item for item, _ in visits], [w**2 for _, w in visits], minlength=n
+        )
+        self.chances = 0.1 * totals / totals.sum()
+        D = np.diag(_power(counts, -power))
+        self.weights = []
+        for decay in self.DECAYS:
+            gamma = np.exp(-1 / decay)
+            ST, ZZ = np.zeros((n, n)), np.zeros((n, n))
+            for sequence in sequences:
+                for later, (target, weight) in enumerate(sequence):
+                    ST[:, target] += weight * self._source(sequence[:later], gamma)
+                z = self._source(sequence, gamma)
+                ZZ += np.outer(z, z)
+            SS = gamma**2 * (ST + ST.T + np.diag(squares)) - ZZ
+            system = D @ SS @ D / (1 - gamma**2) + penalty * np.eye(n)
+            self.weights.append(D @ np.linalg.solve(system, D @ ST))
+        # One more regression, between the items of whole histories.
+        X = table.mask.astype(float)
+        counts = X.sum(axis=0)
+        ridge = 90 * np.cbrt(counts @ counts / counts.sum())
+        P = np.linalg.inv(X.T @ X + ridge * np.eye(n))
+        self.weights.append(np.eye(n) - P / np.diag(P))
+
+    def _source(self, visits: Iterable[tuple[int, float]], gamma: float) -> Matrix:
+        """Return the sum of the items so far; what is far back counts nothing."""
+        source = np.zeros(len(self.items))
+        reach = np.inf if gamma == 1 else int(np.log(0.01) / np.log(gamma))
+        for lag, (item, weight) in enumerate(reversed(list(visits)), start=1):
+            if lag <= reach:
+                source[item] += weight * gamma**lag
+        return source
+
+    def scores(self, history: Scores) -> Scores:
+        visits = [
+            (self.at[item], value / self.unit if self.unit else 1.0)
+            for item, value in history.items()
+        ]
+        gammas = [*np.exp(-1 / np.array(self.DECAYS)), 1.0]
+        scores = self.chances.copy()
+        for gamma, share, B in zip(gammas, self.shares, self.weights, strict=True):
+            scores += share * self._source(visits, gamma) @ B
+        return dict(zip(self.items, scores, strict=True))
 
 
 class Baseline:

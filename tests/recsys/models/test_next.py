@@ -246,3 +246,17 @@ def test_rejects_decays_of_a_damaged_model(bad):
     arrays = {**model._arrays(), "decays": np.array([bad, 3, 8, 0], np.float32)}
     with pytest.raises(DamageError, match="decays has values"):
         Next._from_arrays(model.get_params(), arrays)
+
+
+def test_what_was_returned_is_not_the_latest_item():
+    frame = pl.DataFrame(
+        {
+            "user": ["u", "u", "u", "v"],
+            "item": ["a", "b", "a", "a"],
+            "quantity": [3.0, 2.0, -1.0, 1.0],
+            "timestamp": [1_700_000_000 + 86_400 * day for day in range(4)],
+        }
+    )
+    ratings = Ratings.from_frame(frame, weight="quantity")
+    history = Next(neighbors=0).fit(ratings).history_items[:2]
+    assert list(ratings.items.values[history]) == ["a", "b"]
