@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, cycle
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
@@ -13,12 +12,21 @@ from numpy.typing import ArrayLike
 from recsys.accuracy import rmse
 from recsys.data.feedback import Feedback, judge_values
 from recsys.data.ratings import Ratings
+from recsys.data.times import duration
+from recsys.effort import Schedule
 from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, Progress, predicted_ratings
 from recsys.models.histories import Histories
-from recsys.models.holdout import TOP, HeldOut, Lists, growing_blends, ndcg_of
+from recsys.models.holdout import (
+    TOP,
+    HeldOut,
+    Lists,
+    Size,
+    growing_blends,
+    ndcg_of,
+)
 from recsys.models.linear_filter import default_factors
 from recsys.models.parameters import (
     model,
@@ -96,6 +104,16 @@ class Choice:
             texts.append(counted(factors, "factor"))
         return f"{', '.join(texts)}: {self.reason}"
 
+    def only(self, numbers: Sequence[int]) -> Choice:
+        """Return the choice with some of the candidates."""
+        candidates = tuple(self.candidates[number] for number in numbers)
+        return replace(self, candidates=candidates)
+
+    def without(self, numbers: Sequence[int]) -> str:
+        """Return the names of the other candidates, between commas."""
+        others = self.only(sorted({*range(len(self.candidates))} - {*numbers}))
+        return ", ".join(map(str, others.candidates))
+
     def given(self, params: Mapping[str, Mapping[str, Any]]) -> Choice:
         """Return the choice with the given parameters of each model set.
 
@@ -117,13 +135,14 @@ class Choice:
 
 
 class _Verdict(NamedTuple):
-    """Result of a comparison: the winner, the models of the last trial, and the report."""
+    """Result of a comparison: the winner, the models of the last trial, the report, omissions."""
 
     candidate: Candidate
     trials: list[Model]
     metric: str
     results: list[str]
     verdict: str
+    omitted: str
 
 
 def choose_model(ratings: Ratings, purpose: Purpose = "later") -> Choice:
@@ -240,6 +259,10 @@ class Auto(Model):
     With ``purpose="next"``, `next` is a candidate, too, and lists are judged by the last new item
     of each user instead. Without times, `findings` say that this is not possible.
 
+    With a `budget`, the slowest candidates are left out if they would take too long by the
+    estimates of `recsys.effort`, and searches and sweeps end in time; `findings` name what was left
+    out. The choice then depends on the speed of the machine.
+
     `recsys.Recommender` keeps the winner as its model: it is saved, explained and updated as such.
 
     Attributes
@@ -262,6 +285,10 @@ class Auto(Model):
         "Use of the lists: items at any later time, or the next one.",
         choices=get_args(Purpose),
     )
+    budget: float | None = parameter(
+        None,
+        "Seconds for the comparison and the fit, or a text such as 60s, 5min or 1h.",
+    )
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
@@ -271,6 +298,22 @@ class Auto(Model):
     _candidate_params: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     _is_compared: ClassVar[bool] = True
     _is_given: ClassVar[bool] = False  # whether `among` has set the candidates
+
+    def __post_init__(self) -> None:
+        self.set_params(budget=self.budget)
+        super().__post_init__()
+
+    def set_params(self, **params: Any) -> Self:
+        """Set some of the parameters, for the next `fit`; `budget` may be a text.
+
+        Raises
+        ------
+        DataError
+            If a parameter does not exist, or a value has another type or is out of range.
+        """
+        if params.get("budget") is not None:
+            params["budget"] = duration(params["budget"], "budget")
+        return super().set_params(**params)
 
     @property
     def _request(self) -> FitRequest:
@@ -335,6 +378,28 @@ class Auto(Model):
     def _report(self, message: str) -> None:
         """Report progress; `report_to` replaces this method."""
 
+    def _schedule(self, choice: Choice, ratings: Ratings) -> Schedule:
+        """Return the estimates of the times of the candidates."""
+        size = Size.of(ratings)
+        if choice.purpose == "next":
+            size = size._replace(n_folds=1)
+        return Schedule.of(
+            self._unfitted(choice),
+            ratings,
+            size=size,
+            budget=self.budget,
+            threads=self.threads,
+        )
+
+    def announcement(self, ratings: Ratings) -> str:
+        """Return a sentence on how long the fit will take, and what is left out for the budget."""
+        choice = self._choice or self.choose(ratings)
+        schedule = self._schedule(choice, ratings)
+        affordable = schedule.affordable()
+        text = f"expected to end in {max(1.0, schedule.seconds(affordable)):.0f} s"
+        omitted = choice.without(affordable)
+        return f"{text}, without {omitted}" if omitted else text
+
     def compare(self, ratings: Ratings) -> Candidate:
         """Compare the candidates on held-out ratings, and set `findings` to the results."""
         choice = self._choice
@@ -351,6 +416,12 @@ class Auto(Model):
                 for candidate in choice.candidates
             )
             choice = replace(choice, candidates=candidates)
+        self._clock = self._schedule(choice, ratings)
+        affordable = self._clock.affordable()
+        omitted = choice.without(affordable)
+        if omitted:
+            choice = choice.only(affordable)
+            self._clock = self._schedule(choice, ratings)
         self.candidate = choice.candidates[0]
         folds = []
         if choice.is_open and choice.purpose == "next":
@@ -371,6 +442,12 @@ class Auto(Model):
                 f"{result.metric} on {size}: {', '.join(result.results)}",
                 f"chose {result.verdict}",
             ]
+            omitted = ", ".join(filter(None, [omitted, result.omitted]))
+        if omitted:
+            if not self.findings:
+                self.findings = [f"chose {self.candidate} without a comparison"]
+            budget = f"the budget of {self.budget:g} s"
+            self.findings.append(f"left out for {budget}: {omitted}")
         return self.candidate
 
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
@@ -380,25 +457,30 @@ class Auto(Model):
         self._report(f"fitting {winner}")
         fitted = winner.unfitted(self.random_state, self.threads)
         progress.trials = {trial.name: trial for trial in self._compared}
+        progress.deadline = self._clock.deadline
         vars(self)["_winner"] = fitted._fit_checked(self.ratings, progress)
 
     def _trials(
         self, choice: Choice, folds: Sequence[HeldOut]
     ) -> Iterator[tuple[HeldOut, list[Model]]]:
         """Yield each fold with the candidates fitted to its training data."""
-        models = self._unfitted(choice)
-        names = cycle(choice.candidates)
-        numbers = count(1)
-        total = len(models) * len(folds)
+        total = len(choice.candidates) * len(folds)
 
-        def on_fit(_: Model) -> None:
-            self._report(f"comparing {next(names)} ({next(numbers)} of {total})")
+        def begin(fold: int, number: int) -> Progress | None:
+            if not self._clock.begins(fold, number):
+                return None
+            place = fold * len(choice.candidates) + number + 1
+            candidate = choice.candidates[number]
+            self._report(f"comparing {candidate} ({place} of {total})")
+            return Progress(deadline=self._clock.trial_deadline)
 
-        return HeldOut.trials(folds, models, on_fit)
+        return HeldOut.trials(folds, self._unfitted(choice), begin)
 
     def _by_error(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of ratings with the lowest RMSE."""
         fold, models = next(self._trials(choice, folds))
+        omitted = choice.without(self._clock.compared)
+        choice = choice.only(self._clock.compared)
         actual = fold.test.values
         errors = [rmse(predicted_ratings(trial, fold.test), actual) for trial in models]
         best = 0
@@ -406,15 +488,13 @@ class Auto(Model):
             if error < errors[best] * (1 - _GAIN):
                 best = number
         chosen = choice.candidates[best]
-        gain = min(errors[:best] + errors[best + 1 :]) / errors[best] - 1
-        comparison = "better" if gain >= 0 else "worse"
-        return _Verdict(
-            chosen,
-            models,
-            "RMSE",
-            _results(choice, errors),
-            f"{chosen}, {abs(gain):.1%} {comparison} than the next",
-        )
+        verdict = str(chosen)
+        if choice.is_open:
+            gain = min(errors[:best] + errors[best + 1 :]) / errors[best] - 1
+            comparison = "better" if gain >= 0 else "worse"
+            verdict += f", {abs(gain):.1%} {comparison} than the next"
+        results = _results(choice, errors)
+        return _Verdict(chosen, models, "RMSE", results, verdict, omitted)
 
     def _by_lists(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of interactions, or blend, with the highest NDCG."""
@@ -422,14 +502,19 @@ class Auto(Model):
         trials: list[Model] = []
         for fold, trials in self._trials(choice, folds):
             lists.append(fold.lists(trials))
+        compared = self._clock.compared
+        omitted = [choice.without(compared)]
+        choice = choice.only(compared)
         heights = [ndcg_of(lists, unit) for unit in np.eye(len(trials))]
         means = [float(of_model.mean()) for of_model in heights]
         results = _results(choice, means)
         best = int(np.argmax(means))
         chosen, height = choice.candidates[best], heights[best]
-        next_best = max(means[:best] + means[best + 1 :], default=0.0)
-        gain = means[best] / max(next_best, 1e-9) - 1
-        verdict = f"{chosen}, {gain:.1%} better than the next"
+        verdict = str(chosen)
+        if choice.is_open:
+            next_best = max(means[:best] + means[best + 1 :])
+            gain = means[best] / max(next_best, 1e-9) - 1
+            verdict += f", {gain:.1%} better than the next"
         least = _GAIN_OF_MANY if self.ratings.n_ratings > _MANY else _GAIN
         blends = self._blends and not any(unit.params for unit in choice.candidates)
         for members, weights, higher in growing_blends(lists, best) if blends else ():
@@ -444,6 +529,10 @@ class Auto(Model):
             error = difference.std() / np.sqrt(len(height))
             if difference.mean() <= max(least * height.mean(), error):
                 break
+            fits = [self._clock.final[compared[member]] for member in members]
+            if sum(fits) > self._clock.left:
+                omitted.append(blend)
+                break
             height = higher
             gain = height.mean() / means[best] - 1
             verdict = f"{blend}, {gain:.1%} better than {choice.candidates[best]}"
@@ -455,6 +544,7 @@ class Auto(Model):
             f"NDCG@{TOP}",
             results,
             verdict,
+            ", ".join(filter(None, omitted)),
         )
 
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:

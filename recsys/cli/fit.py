@@ -69,6 +69,12 @@ def fit(
         "does not have them.",
         type=cli.SHARE,
     ),
+    budget: str | None = cli.declared(
+        "TIME",
+        "Time for choosing a model and fitting it, such as 60s (s, min, h): slow models are left "
+        "out, and searches end in time.",
+        show_default="as long as it takes",
+    ),
 ) -> None:
     """Fit a model to ratings and save it.
 
@@ -92,20 +98,24 @@ def fit(
         require(tag is None, "--tag does not apply to --engine spark.")
         require(not keep_col, "--keep-col does not apply to --engine spark.")
         require(not chance, "--chance does not apply to --engine spark.")
+        require(budget is None, "--budget does not apply to --engine spark.")
         fit_on_spark(
             ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force
         )
         return
 
+    from recsys.data.times import duration
     from recsys.saving.model_file import MODEL
     from recsys.saving.storage import check_target
 
     check_target(out, MODEL, overwrite=force)
     # An invalid option costs a second here, and minutes after the reading.
+    if budget is not None:
+        duration(budget, "--budget")
     if fitting.model is not None:
         inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
     planned, used, reason = inputs.plan_fit(
-        fitting, inputs.load_ratings(ratings, reader), reader
+        fitting, inputs.load_ratings(ratings, reader), reader, budget=budget
     )
     keep_columns = _columns_to_keep(used, keep_col, reader)
     announced = _note_columns(used, keep_columns)

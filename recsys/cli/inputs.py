@@ -269,6 +269,7 @@ def plan_fit(
     reader: ReaderOptions,
     *,
     compare: bool = True,
+    budget: str | None = None,
 ) -> tuple[Recommender, Ratings, str | None]:
     """Return the recommender to fit, its ratings, and the reason if the model was chosen.
 
@@ -281,6 +282,8 @@ def plan_fit(
     if (name := fitting.model) is not None:
         if fitting.purpose is not None:
             raise click.UsageError(f"--for is for --model auto, not for {name}.")
+        if budget is not None:
+            raise click.UsageError(f"--budget is for --model auto, not for {name}.")
         recommender = Recommender(name, **parameters_for([name], fitting)[name])
         note_weights([recommender.model], ratings)
         used = featured(ratings, reader, [recommender.model], unrated=True)
@@ -291,6 +294,7 @@ def plan_fit(
     )
     parameters_for(names, fitting, shared=False)  # raises if they do not apply
     auto = Auto(purpose=purpose, random_state=fitting.seed, threads=fitting.threads)
+    auto.set_params(budget=budget)
     auto.requested(
         parameters_for(CANDIDATES, fitting, shared=False), is_compared=compare
     )
@@ -304,8 +308,11 @@ def plan_fit(
     ]
     used = featured(choice.ratings, reader, models, unrated=True)
     note_weights(models, choice.ratings)
-    verb = "comparing" if choice.is_open else "chose"
-    return Recommender(auto.among(choice)), used, f"{verb} {choice}"
+    auto.among(choice)
+    said = f"chose {choice}"
+    if choice.is_open:
+        said = f"comparing {choice}; {auto.announcement(used)}"
+    return Recommender(auto), used, said
 
 
 def featured(

@@ -42,7 +42,14 @@ _DAY = 86400
 _YEAR_DIGITS = 4
 _FEW_DATES = 0.01  # share of dates that may contradict the others
 _DAYS = 100_000  # smaller integers would be days of Excel in a column of times
-_DURATIONS = {"s": 1.0, "h": 3600.0, "d": _DAY, "w": 7.0 * _DAY, "y": 365.25 * _DAY}
+_DURATIONS = {
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": _DAY,
+    "w": 7.0 * _DAY,
+    "y": 365.25 * _DAY,
+}
 _DAY_AND_MONTH = re.compile(r"\d\d?([/.-])\d\d?\1(\d{4}|\d\d)(?!\d)")
 _YEAR_LAST = r"^\d\d?[./-]\d\d?[./-]\d{4}"
 _CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
@@ -519,10 +526,10 @@ def duration(value: str | float, what: str) -> float:
     Raises
     ------
     DataError
-        If the value is not a positive number of seconds (s), hours (h), days (d), weeks (w) or
-        years (y).
+        If the value is not a positive number of seconds (s), minutes (min), hours (h), days
+        (d), weeks (w) or years (y).
     """
-    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([shdwy])\s*", str(value))
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(s|min|h|d|w|y)\s*", str(value))
     seconds = 0.0
     if match:
         seconds = float(match[1]) * _DURATIONS[match[2]]
@@ -530,6 +537,6 @@ def duration(value: str | float, what: str) -> float:
         seconds = float(value)
     if not 0 < seconds < float("inf"):
         raise DataError(
-            f"{what} must be a duration in s, h, d, w or y, such as 30d; got {value!r}."
+            f"{what} must be a duration in s, min, h, d, w or y, such as 30d; got {value!r}."
         )
     return seconds

@@ -17,6 +17,7 @@ Models know integer indices only; `recsys.Recommender` translates ids.
 from __future__ import annotations
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -96,8 +97,11 @@ class Progress:
     trials : mapping of str to Model
         Models by name, fitted to a part of the same ratings: what they have chosen is not searched
         for again.
+    deadline : float
+        Time, by `time.perf_counter`, after which no sweep begins.
     is_best, is_over : bool
-        Whether the last sweep is the best so far, and whether the RMSE has stopped improving.
+        Whether the last sweep is the best so far, and whether it is the last one: the RMSE has
+        stopped improving, or it is late.
     """
 
     def __init__(
@@ -105,7 +109,9 @@ class Progress:
         on_step: OnStep = None,
         validation: Ratings | None = None,
         trials: Mapping[str, Model] | None = None,
+        deadline: float = math.inf,
     ) -> None:
+        self.deadline = deadline
         self.on_step = on_step
         self.validation = validation
         self.trials = trials or {}
@@ -133,6 +139,13 @@ class Progress:
             self._best = min(error, self._best)
             self._n_worse = 0 if self.is_best else self._n_worse + 1
             self.is_over = self._n_worse >= _PATIENCE
+        if self.is_late:
+            self.is_over = True
+
+    @property
+    def is_late(self) -> bool:
+        """True if the deadline has passed."""
+        return time.perf_counter() > self.deadline
 
 
 def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
@@ -286,6 +299,11 @@ class Model:
     def _found_params(self) -> dict[str, Any]:
         """Return the parameters that the fit has chosen on held-out interactions."""
         return {}
+
+    @property
+    def _trial_params(self) -> dict[str, Any]:
+        """Parameters of fits that are only compared with others, or weighted."""
+        return self.get_params()
 
     def set_params(self, **params: Any) -> Self:
         """Set some of the parameters, for the next `fit`.

@@ -178,11 +178,12 @@ class Blend(Model):
             folds = HeldOut.folds(ratings, self.random_state)
         fits, n_fits = count(1), len(models) * (1 + len(folds))
 
-        def on_fit(_: Model) -> None:
+        def begin(_fold: int, _model: int) -> Progress:
             progress.report(None, next(fits), n_fits)
+            return Progress(deadline=progress.deadline)
 
         lists = []
-        for held_out, fitted_parts in HeldOut.trials(folds, models, on_fit):
+        for held_out, fitted_parts in HeldOut.trials(folds, models, begin):
             lists.append(held_out.lists(fitted_parts))
             trials = {part.name: part for part in fitted_parts}
         if lists:
@@ -192,8 +193,9 @@ class Blend(Model):
         # Models without weight need no fit to all data.
         for number in np.flatnonzero(shares > 0):
             part = models[number]
-            on_fit(part)
-            parts.append(part._fit_checked(ratings, Progress(trials=trials)))
+            of_part = begin(len(folds), int(number))
+            of_part.trials = trials
+            parts.append(part._fit_checked(ratings, of_part))
             scales[number] = score_scale(part)
         self._set(shares, scales, parts)
         vars(self)["remarks"] = tuple(

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import comb
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from lowrank import kernels
 from recsys.accuracy import ndcg
-from recsys.models.base import Model
+from recsys.models.base import Model, Progress
 from recsys.models.histories import sampled_rows
 from recsys.models.parts import AnyFloats, Doubles, Floats, Indices, Longs, Mask
 from recsys.ranking.topn import CsrPairs, top_n, user_ties
@@ -23,13 +23,18 @@ if TYPE_CHECKING:
 TOP = 20
 """Length of the ranked lists in the NDCG."""
 
+LISTED = 60_000
+"""Maximum number of held-out interactions whose lists are compared, those of some users."""
+
+_USERS = 20_000  # maximum number of these users
+
 _MOST = 1_000_000  # maximum number of ratings in a comparison; larger data are sampled by user
 _MOST_INTERACTIONS = 3_000_000  # the same for interactions, where small samples mislead
 _PARTS = 10  # one tenth is held out
 _FEW = 100_000  # maximum number of interactions of which several folds are held out
 _PARTS_OF_FEW, _FOLDS = 5, 3  # of these, three of five folds in turn
-_USERS = 20_000  # maximum number of users with ranked lists
-_DEPTH = 100  # items of each model that are candidates for the lists of a blend
+_FEW_ITEMS = 8_192  # maximum number of items whose scores are all computed
+_DEPTH = 50  # items of each model that are candidates for the lists of a blend
 _BLOCK = 2**22  # scores computed at a time: 16 MB
 _SAMPLE = 256  # sampled users for the scale of a model's scores
 _POINTS = 130  # maximum number of grid points for the weights
@@ -37,6 +42,23 @@ _STEPS = 20, 10, 5, 4, 3, 2, 1  # numbers of grid steps from 0 to 1 that are tri
 _BAGS = 200  # number of bootstrap samples
 _LEAST_WEIGHT = 0.05  # smaller mean weights are set to 0
 _NEVER = np.float32(-1e30)  # score of padding; finite, since 0 * inf is NaN
+
+
+class Size(NamedTuple):
+    """Maximum number of ratings in a comparison, their parts, and how many are held out in turn."""
+
+    most: int
+    n_parts: int = _PARTS
+    n_folds: int = 1
+
+    @classmethod
+    def of(cls, ratings: Ratings) -> Self:
+        """Return the size for these ratings."""
+        if not ratings.implicit:
+            return cls(_MOST)
+        if ratings.n_ratings <= _FEW:
+            return cls(_MOST_INTERACTIONS, _PARTS_OF_FEW, _FOLDS)
+        return cls(_MOST_INTERACTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +92,10 @@ class HeldOut:
     @classmethod
     def folds(cls, ratings: Ratings, random_state: int) -> list[HeldOut]:
         """Hold out a tenth, or three fifths in turn for few interactions; omit empty folds."""
-        n_most = _MOST_INTERACTIONS if ratings.implicit else _MOST
-        n_parts, n_folds = _PARTS, 1
-        if ratings.implicit and ratings.n_ratings <= _FEW:
-            n_parts, n_folds = _PARTS_OF_FEW, _FOLDS
+        size = Size.of(ratings)
         folds = []
-        for part in range(n_folds):
-            fold = cls.of(
-                ratings,
-                random_state,
-                n_most,
-                n_parts,
-                part,
-            )
+        for part in range(size.n_folds):
+            fold = cls.of(ratings, random_state, size.most, size.n_parts, part)
             if len(fold._users):
                 folds.append(fold)
         return folds
@@ -109,23 +122,31 @@ class HeldOut:
     def trials(
         folds: Sequence[HeldOut],
         models: Sequence[Model],
-        on_fit: Callable[[Model], None],
+        begin: Callable[[int, int], Progress | None],
     ) -> Iterator[tuple[HeldOut, list[Model]]]:
         """Yield each fold with the models fitted to its training data.
 
-        `on_fit` is called before each fit. Parameters that the fits on the first fold choose by
-        themselves are reused on the other folds.
+        `begin` takes the numbers of the fold and of the model before a fit. It returns the progress
+        of the fit, or None to leave the model out; further folds end with this. Parameters that
+        the fits on the first fold choose by themselves are reused on the other folds. Fits have few
+        sweeps (`Model._trial_params`).
         """
-        for fold in folds:
-            fitted = []
-            for model in models:
-                on_fit(model)
-                fitted.append(type(model)(**model.get_params()).fit(fold.train))
-            yield fold, fitted
-            models = [
-                type(model)(**model.get_params() | model._found_params())
-                for model in fitted
-            ]
+        waiting = dict(enumerate(models))
+        for fold_number, fold in enumerate(folds):
+            fitted: dict[int, Model] = {}
+            for number, model in waiting.items():
+                progress = begin(fold_number, number)
+                if progress is None and fold_number:
+                    return
+                if progress is not None:
+                    trial = type(model)(**model._trial_params)
+                    interactions = fold.train.as_interactions()
+                    fitted[number] = trial._fit_checked(interactions, progress)
+            yield fold, [*fitted.values()]
+            waiting = {
+                number: type(model)(**model.get_params() | model._found_params())
+                for number, model in fitted.items()
+            }
 
     @property
     def _users(self) -> Indices:
@@ -139,33 +160,22 @@ class HeldOut:
         Held-out items are relevant; for ratings with values, only those not below the mean.
         """
         users = self._users
-        step = max(1, -(-len(users) // _USERS))
+        step = max(1, -(-self.test.n_ratings // LISTED), -(-len(users) // _USERS))
         users = users[::step].copy()  # contiguous, for the kernels
         n_items = self.train.n_items
-        exclude = CsrPairs(self.train.indptr, self.train.indices)
-        ties = user_ties(self.train.items.hashes, self.train.users.hashes[users])
-        listed = []
-        for model in models:
-            best = top_n(
-                model,
-                users,
-                _DEPTH,
-                exclude=exclude,
-                ties=ties,
-            )
-            listed += [top.rows * n_items + top.items for top in best]
-        rows, items = np.divmod(np.unique(np.concatenate(listed)), n_items)
-        order = np.lexsort((ties.places(rows, items), rows))
-        items = items[order]
+        if n_items <= _FEW_ITEMS:
+            rows, items, scores_of_pairs = self._best_of_few(models, users)
+        else:
+            rows, items, scores_of_pairs = self._best_of_many(models, users)
+        for number, model in enumerate(models):
+            scores_of_pairs[number] /= np.float32(score_scale(model))
         counts = np.bincount(rows, minlength=len(users))
         starts = counts.cumsum() - counts
         columns = np.arange(len(rows)) - np.repeat(starts, counts)
         top = min(TOP, max(1, n_items // 5))
         n_candidates = counts.max(initial=top)
         scores = np.full((len(models), len(users), n_candidates), _NEVER)
-        for number, model in enumerate(models):
-            predicted = model.predict(users[rows], items)
-            scores[number, rows, columns] = predicted / score_scale(model)
+        scores[:, rows, columns] = scores_of_pairs
         test = self.test.matrix[users].tocoo()
         least = 0 if self.test.implicit else self.test.values.mean()
         is_good = test.data >= least
@@ -175,6 +185,46 @@ class HeldOut:
         relevant[rows, columns] = np.isin(rows * n_items + items, good_pairs)
         n_relevant = np.bincount(good_rows, minlength=len(users))
         return Lists(scores, relevant, n_relevant, top)
+
+    def _best_of_few(
+        self, models: Sequence[Model], users: Indices
+    ) -> tuple[Indices, Indices, Floats]:
+        """Return pairs of users and their best items by any model, with scores by all models."""
+        # Equal scores are ranked in a seeded order, never in the order of ids.
+        order = np.argsort(self.train.items.hashes)
+        n_items = len(order)
+        depth = min(_DEPTH, n_items)
+        rows, items, scores = [], [], []
+        for block in kernels.pieces(len(users), max(1, _BLOCK // max(1, n_items))):
+            rated = self.train.matrix[users[block]].toarray().take(order, axis=1) != 0
+            is_candidate = np.zeros(rated.shape, np.bool_)
+            of_models = []
+            for model in models:
+                of_model = model.scores(users[block]).take(order, axis=1)
+                of_model[rated] = _NEVER
+                np.put_along_axis(is_candidate, _least(-of_model, depth), True, 1)
+                of_models.append(of_model)
+            of_block, places = np.nonzero(is_candidate & ~rated)
+            rows.append(of_block + block.start)
+            items.append(order[places])
+            scores.append([of_model[of_block, places] for of_model in of_models])
+        return np.concatenate(rows), np.concatenate(items), np.concatenate(scores, 1)
+
+    def _best_of_many(
+        self, models: Sequence[Model], users: Indices
+    ) -> tuple[Indices, Indices, Floats]:
+        """Return the same as `_best_of_few` without the scores of all items."""
+        n_items = self.train.n_items
+        exclude = CsrPairs(self.train.indptr, self.train.indices)
+        ties = user_ties(self.train.items.hashes, self.train.users.hashes[users])
+        listed = []
+        for model in models:
+            best = top_n(model, users, _DEPTH, exclude=exclude, ties=ties)
+            listed += [top.rows * n_items + top.items for top in best]
+        rows, items = np.divmod(np.unique(np.concatenate(listed)), n_items)
+        items = items[np.lexsort((ties.places(rows, items), rows))]
+        scores = [model.pair_scores(users[rows], items) for model in models]
+        return rows, items, np.array(scores)
 
 
 def event_order(ratings: Ratings, random_state: int) -> Longs:
@@ -284,19 +334,20 @@ class Lists:
         negated = np.zeros((len(users), n_candidates), np.float32)
         for number in np.flatnonzero(weights):
             negated -= np.float32(weights[number]) * self.scores[number, users]
-        # One number for a score and its position, so that equal scores stay in their order:
-        # as integers, floats are in ascending order if those below zero are turned around.
-        bits = (negated + np.float32(0)).view(np.int32)
-        ordered = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64)
-        keys = (ordered << 32) + np.arange(n_candidates)
-        best = np.partition(keys, self.top - 1, axis=1)
-        best = np.sort(best[:, : self.top], axis=1)
-        hits = np.take_along_axis(
-            relevant,
-            best & 0xFFFFFFFF,
-            axis=1,
-        )
+        hits = np.take_along_axis(relevant, _least(negated, self.top), axis=1)
         return ndcg(hits, self.counts[users])
+
+
+def _least(numbers: Floats, n: int) -> Longs:
+    """Return the positions of the n smallest numbers of each row; equal ones in their order."""
+    # One number for a score and its position, so that equal scores stay in their order:
+    # as integers, floats are in ascending order if those below zero are turned around.
+    bits = (numbers + np.float32(0)).view(np.int32)
+    ordered = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64)
+    keys = (ordered << 32) + np.arange(numbers.shape[1])
+    best = np.partition(keys, n - 1, axis=1)
+    positions: Longs = np.sort(best[:, :n], axis=1) & 0xFFFFFFFF
+    return positions
 
 
 def ndcg_of(lists: Sequence[Lists], weights: AnyFloats) -> Doubles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -56,13 +57,18 @@ if TYPE_CHECKING:
 INTERACTIONS = 1_000_000
 """Maximum number of interactions of the search; larger data are sampled by user."""
 
+# The first steps are wide, and tried on fewer interactions: steps of the logarithms of both
+# penalties, maximum number of interactions, and number of sweeps.
+_RUNGS = (2, 250_000, 6), (1, INTERACTIONS, 4)
 _FOLDS = 5  # one fold is held out
 # Below this number of interactions, several folds are held out in turn.
 _REPEATED = 30_000
 _TOP = 20  # length of the ranked lists
-_FACTORS, _SWEEPS = 32, 6  # size of each fit
-# Factors of the last fits: enough to see the penalty that still more factors would need.
-_MORE_FACTORS = 128
+_FACTORS = 32  # of these fits
+# Size of the last fits: enough to see the penalty that still more factors would need.
+_MORE_FACTORS, _FEWER_SWEEPS = 128, 4
+_TRIAL_SWEEPS = 6  # maximum number of sweeps of a fit that is only compared
+_JUDGES = 5_000  # maximum number of users whose lists are judged
 _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
 _STEP = 10**0.25  # factor between neighbouring values
 _TRIALS = 30  # maximum number of fits
@@ -243,7 +249,9 @@ class IALS(FoldingModel, FactorModel):
         zeros = self._zeros(users, ratings.n_items)
         # Parameters that are None, 0 here, are searched for.
         fixed = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
-        self.pair_weight, self.penalty = self.chosen_penalties(weights, fixed)
+        self.pair_weight, self.penalty = self.chosen_penalties(
+            weights, fixed, deadline=progress.deadline
+        )
         self.global_mean = 0.0
         self.user_bias = np.zeros(ratings.n_users, np.float32)
         self.item_bias = np.zeros(ratings.n_items, np.float32)
@@ -308,7 +316,8 @@ class IALS(FoldingModel, FactorModel):
             self.item_factors = sweep.column_factors
             progress.report(self, number, self.iterations, sweep.objective)
             # With features, the objective may rise in the first sweeps.
-            if abs(previous - sweep.objective) <= self.tol * sweep.objective:
+            is_settled = abs(previous - sweep.objective) <= self.tol * sweep.objective
+            if is_settled or progress.is_late:
                 break
             previous = sweep.objective
         return sweep
@@ -321,6 +330,11 @@ class IALS(FoldingModel, FactorModel):
         penalties = self._found_params().items()
         texts = ", ".join(f"{name}={value:.4g}" for name, value in penalties)
         return (f"penalties: {texts}",)
+
+    @property
+    def _trial_params(self) -> dict[str, Any]:
+        # The fit to all interactions goes on from the factors of the trial.
+        return {**self.get_params(), "iterations": min(self.iterations, _TRIAL_SWEEPS)}
 
     def _found_params(self) -> dict[str, Any]:
         """Return the penalties."""
@@ -580,14 +594,15 @@ class IALS(FoldingModel, FactorModel):
         weights: csr_array[np.float32],
         given: Penalties,
         n_rows: int | None = None,
+        deadline: float = math.inf,
     ) -> Penalties:
         """Return the penalties; where `given` has 0, search for the highest held-out NDCG.
 
-        The rows of `weights` may be a sample of `n_rows` rows.
+        The rows of `weights` may be a sample of `n_rows` rows. After the deadline, the search
+        ends with the best penalties so far.
         """
         if all(given):
             return given
-        folds = self._trial_folds(weights)
         n, m = n_rows or weights.shape[0], weights.shape[1]
         density = weights.nnz / math.prod(weights.shape)
 
@@ -605,28 +620,36 @@ class IALS(FoldingModel, FactorModel):
         usual = _TOPICS if self.nonnegative else _MORE_FACTORS
         most_factors = min(self.factors or usual, _MORE_FACTORS, n, m)
         n_factors = min(_FACTORS, most_factors)
-        heights: dict[GridPoint, float] = {}
 
         def height(point: GridPoint) -> float:
-            return self._trial_ndcg(folds, penalties_at(point), n_factors)
+            return self._trial_ndcg(folds, penalties_at(point), n_factors, n_sweeps)
 
         best = (0, 0)
-        for size in (2, 1):
+        n_used = 0
+        for size, n_interactions, n_sweeps_of_rung in _RUNGS:
+            if n_used < weights.nnz:
+                n_used, n_sweeps = n_interactions, n_sweeps_of_rung
+                folds = self._trial_folds(weights, n_used)
+                heights: dict[GridPoint, float] = {}
             best = _climbed(
-                best, [(size * i, size * j) for i, j in steps], height, heights
+                best,
+                [(size * i, size * j) for i, j in steps],
+                height,
+                heights,
+                deadline,
             )
         if n_factors < most_factors and not given.regularization:
             # More factors may need a larger penalty.
-            n_factors = most_factors
-            best = _climbed(best, steps[:1], height, {})
+            n_factors, n_sweeps = most_factors, _FEWER_SWEEPS
+            best = _climbed(best, steps[:1], height, {}, deadline)
         return penalties_at(best)
 
-    def _trial_folds(self, weights: csr_array[np.float32]) -> list[Fold]:
-        """Hold out a fifth of some users' interactions; for small data, several fifths in turn."""
+    def _trial_folds(self, weights: csr_array[np.float32], most: int) -> list[Fold]:
+        """Hold out a fifth of `most` interactions; for small data, several fifths in turn."""
         from scipy.sparse import csr_array
 
         generator = np.random.default_rng(self.random_state)
-        users = sampled_rows(np.diff(weights.indptr), INTERACTIONS, generator)
+        users = sampled_rows(np.diff(weights.indptr), most, generator)
         sample = weights[users].tocoo()
         fold_of = generator.integers(_FOLDS, size=sample.nnz)
         n_folds = min(_FOLDS, 1 + _REPEATED // max(sample.nnz, 1))
@@ -640,7 +663,7 @@ class IALS(FoldingModel, FactorModel):
         return [(train, test) for train, test in folds if train.nnz and test.nnz]
 
     def _trial_ndcg(
-        self, folds: list[Fold], penalties: Penalties, factors: int
+        self, folds: list[Fold], penalties: Penalties, factors: int, n_sweeps: int
     ) -> float:
         """Return the NDCG@20 of short fits, summed over folds and averaged over users."""
         total = 0.0
@@ -651,10 +674,12 @@ class IALS(FoldingModel, FactorModel):
                 random_state=self.random_state,
                 **self._options(penalties),
             )
-            *_, last = islice(sweeps, _SWEEPS)
+            *_, last = islice(sweeps, n_sweeps)
             n_users, n_items = train.shape
             n_relevant = np.diff(test.indptr)
             users = np.flatnonzero(n_relevant)
+            step = max(1, -(-len(users) // _JUDGES))
+            users = users[::step].copy()  # contiguous, for the kernels
             user_hashes = mixed(np.arange(n_users, dtype=np.uint64))
             item_hashes = mixed(np.arange(n_items, dtype=np.uint64))
             top = top_k(
@@ -700,18 +725,23 @@ def _climbed(
     steps: list[GridPoint],
     height: Callable[[GridPoint], float],
     heights: dict[GridPoint, float],
+    deadline: float,
 ) -> GridPoint:
-    """Return a local maximum of `height` by hill climbing; `heights` caches the values."""
+    """Return a local maximum of `height` by hill climbing; `heights` caches the values.
+
+    After the deadline, it is the best point so far.
+    """
     point = start
-    while True:
+    while time.perf_counter() < deadline:
         neighbors = [(point[0] + i, point[1] + j) for i, j in steps]
         for neighbor in (point, *neighbors):
-            if neighbor not in heights:
+            if neighbor not in heights and time.perf_counter() < deadline:
                 heights[neighbor] = height(neighbor)
-        highest = max(heights, key=heights.__getitem__)
+        highest = max(heights, key=heights.__getitem__, default=point)
         if highest == point or len(heights) > _TRIALS:
             return highest
         point = highest
+    return point
 
 
 def _solve(rows: Doubles, diagonal: Doubles, right: Doubles) -> Doubles:

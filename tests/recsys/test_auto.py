@@ -1,5 +1,6 @@
 """The choice of a model by the data, and counts in place of ratings."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,12 +8,14 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
+from recsys import effort
 from recsys.auto import Auto, Candidate, Choice, as_implicit, choose_model
 from recsys.cli.main import cli
 from recsys.data.feedback import judge_values
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError
+from recsys.models import ials
 from recsys.models.item_item import weight_unit
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
@@ -310,3 +313,88 @@ def test_the_command_says_what_the_lists_are_for(tmp_path):
     assert "--for needs --model auto" in wrong.stderr
     wrong = run("fit", str(clicks), "-p", "auto.purpose=next", "--out", "x")
     assert wrong.exit_code == 2
+
+
+def test_a_budget_is_a_time_and_said_in_words():
+    assert Auto(budget="2min").budget == Auto(budget=120).budget == 120
+    assert Recommender("auto", budget="1h").model.budget == 3600
+    for wrong in ("soon", "60", -1, True):
+        with pytest.raises(DataError, match="budget must be a duration in s, min, h"):
+            Auto(budget=wrong)
+
+
+def test_a_budget_leaves_out_the_slowest_models(monkeypatch):
+    ratings = tastes()
+    monkeypatch.setattr(effort, "rate", lambda threads: 1e9)
+    auto = Auto(budget=45)
+    assert "without ials" in auto.announcement(ratings)
+    auto.fit(ratings)
+    assert "ials" not in auto.findings[0]
+    assert auto.findings[-1] == "left out for the budget of 45 s: ials"
+    assert "without" not in Auto().announcement(ratings)
+
+
+def test_the_smallest_budget_fits_the_fastest_model(monkeypatch):
+    ratings = tastes()
+    monkeypatch.setattr(effort, "rate", lambda threads: 1e9)
+    auto = Auto(budget=1).fit(ratings)
+    omitted = {"spectral", "ials", "ease"} - {auto.chosen.name}
+    assert auto.findings[0] == f"chose {auto.chosen.name} without a comparison"
+    assert all(name in auto.findings[1] for name in omitted)
+
+
+@pytest.mark.parametrize(
+    "ratings", [tastes(), explicit((60, 50))], ids=["likes", "stars"]
+)
+def test_a_comparison_ends_when_it_is_slower_than_expected(ratings, monkeypatch):
+    monkeypatch.setattr(effort, "rate", lambda threads: 1e18)
+    auto = Auto(budget=0.001).fit(ratings)
+    assert "left out for the budget of 0.001 s: " in auto.findings[-1]
+    assert auto.candidate == auto.choose(ratings).candidates[0]
+
+
+def test_no_budget_changes_nothing(monkeypatch):
+    ratings = tastes()
+    plenty = Auto(budget="9h").fit(ratings)
+    assert plenty.findings == Auto().fit(ratings).findings
+
+
+def test_the_counted_trials_and_sweeps_are_those_of_the_estimate(monkeypatch):
+    counts = {"trials": 0, "sweeps": 0}
+
+    def counted(sweeps, kind):
+        for sweep in sweeps:
+            counts[kind] += 1
+            yield sweep
+
+    def implicit_sweeps(weights, k, **options):
+        kind = "sweeps" if weights.nnz == ratings.n_ratings else "trials"
+        return counted(original(weights, k, **options), kind)
+
+    original = ials.implicit_sweeps
+    monkeypatch.setattr(ials, "implicit_sweeps", implicit_sweeps)
+    ratings = tastes()
+    model = make_model("ials", factors=60).fit(ratings)
+    needed = effort.effort(model, ratings)
+    short = make_model("ials", factors=60, iterations=1)
+    of_a_sweep = effort.effort(short, ratings).fit - effort.FIRST
+    assert 0.5 < (needed.fit - effort.FIRST) / (counts["sweeps"] * of_a_sweep) < 2
+    assert 0.5 < effort.N_TRIALS / (counts["trials"] / 6) < 2
+
+
+def test_the_command_says_how_long_it_will_take(tmp_path):
+    def run(*arguments):
+        out = ("--out", str(tmp_path / "model"), "--force")
+        return CliRunner().invoke(cli, ["fit", str(clicks), *out, *arguments])
+
+    clicks = tmp_path / "clicks.csv"
+    walks().drop("timestamp").write_csv(clicks)
+    lines = run("--budget", "5min").stderr.splitlines()
+    assert re.search("^comparing .*; expected to end in [0-9]+ s$", lines[1])
+    left_out = run("--budget", "0.01s").stderr
+    assert re.search(r"; expected to end in \d+ s, without [a-z, ]+\n", left_out)
+    assert "left out for the budget of 0.01 s: " in left_out
+    assert "--budget must be a duration" in run("--budget", "soon").stderr
+    wrong = run("--model", "ease", "--budget", "5s")
+    assert wrong.exit_code == 2
+    assert "--budget is for --model auto, not for ease" in wrong.stderr

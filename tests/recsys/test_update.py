@@ -122,7 +122,9 @@ def test_a_window_needs_timestamps():
         DataError, match="A window needs timestamps, and the model's ratings have"
     ):
         change_of(timeless, window="30d")
-    with pytest.raises(DataError, match="window must be a duration in s, h, d, w or y"):
+    with pytest.raises(
+        DataError, match="window must be a duration in s, min, h, d, w or y"
+    ):
         change_of(OLD, window="soon")
 
 

@@ -233,7 +233,7 @@ def test_an_update_says_what_it_did_and_why(run, model):
     said = run(
         "update", model, "new.csv", "--out", "m3", "--window", "a while", code=1
     ).stderr
-    assert "window must be a duration in s, h, d, w or y, such as 30d" in said
+    assert "window must be a duration in s, min, h, d, w or y, such as 30d" in said
 
 
 # versions

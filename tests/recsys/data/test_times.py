@@ -299,7 +299,7 @@ def test_moments_and_durations():
     assert duration("1.5h", "half_life") == duration(5400, "half_life") == 5400
     for wrong in ("30", "30m", "-1d", "0d", 0, True):
         with pytest.raises(
-            DataError, match="half_life must be a duration in s, h, d, w or"
+            DataError, match="half_life must be a duration in s, min, h, d, w or"
         ):
             duration(wrong, "half_life")
 

@@ -8,6 +8,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models import holdout
 from recsys.models.histories import Histories
+from recsys.models.base import Progress
 from recsys.models.holdout import HeldOut, Lists, best_weights, growing_blends
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
@@ -227,9 +228,14 @@ def test_of_few_ratings_three_fifths_are_held_out_in_turn():
 def test_penalties_found_on_the_first_fold_count_for_the_others():
     folds = HeldOut.folds(interactions(200, 100), 1)
     told = []
-    trials = list(HeldOut.trials(folds, [make_model("ials", factors=4)], told.append))
+
+    def begin(fold, model):
+        told.append((fold, model))
+        return Progress()
+
+    trials = list(HeldOut.trials(folds, [make_model("ials", factors=4)], begin))
     assert [fold for fold, _ in trials] == folds
-    assert [each.name for each in told] == ["ials"] * 3
+    assert told == [(0, 0), (1, 0), (2, 0)]
     (first,), (second,), (third,) = (models for _, models in trials)
     assert first.regularization is None
     found = {"unobserved_weight": first.pair_weight, "regularization": first.penalty}

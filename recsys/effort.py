@@ -1,0 +1,231 @@
+"""Time of fits, estimated from the size of the data before any is made.
+
+The unit is a multiply-add of a product of large matrices, whose rate is measured: other operations
+count as many times as they take longer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lowrank import kernels
+from recsys.models import ials, linear_filter
+from recsys.models.holdout import LISTED, Size
+
+if TYPE_CHECKING:
+    from recsys.data.ratings import Ratings
+    from recsys.models.base import Model
+    from recsys.models.parts import Longs
+
+_SIDE, _REPEATS = 256, 9  # of the matrices whose product is timed
+_PARALLEL = 0.7  # share of a fit that threads divide among them
+_SPARSE = 12  # a product of a sparse and a dense matrix, by number of stored entries
+_SUBSPACE = 6  # passes of `leading_directions` over the data
+_PAIR = 50  # a product of two rows of a sparse matrix, by pair of their entries
+_TRIAL, _TRIAL_ROW = 20_000, 200_000  # a trial of ials, by interaction and by row
+_WIDE_TRIALS = 10  # the same with many factors, in such trials
+_COARSE_TRIALS, _FINE_TRIALS = 10, 8
+N_TRIALS = _COARSE_TRIALS + _FINE_TRIALS
+"""Usual number of trials of ials with few factors."""
+
+FIRST = 5e9
+"""Effort that does not depend on the data."""
+
+_SWEEPS, _BAYES_SWEEPS = 12, 8  # of als and ials, and of bayes, when they stop
+_BLOCK = 64  # factors that ials solves for at once
+_SCORE = 1500  # a score of a list, next to its multiplications
+_LIST = 2_500_000  # a list in the search of weights of blends
+
+
+class Effort(NamedTuple):
+    """Multiply-adds of the search of parameters, and of the fit with these."""
+
+    search: float
+    fit: float
+
+
+@dataclass
+class Schedule:
+    """Seconds of a comparison of models and of the fit after it, next to a budget.
+
+    Attributes
+    ----------
+    first, again, final : list of float
+        Estimates for each model: its trial on the first split with the lists, the same on another
+        split, and its fit to all data.
+    n_splits : int
+    deadline : float
+        Time, by `time.perf_counter`, at which all is to be finished.
+    compared : list of int
+        Models that are compared, by number.
+    """
+
+    first: list[float]
+    again: list[float]
+    final: list[float]
+    n_splits: int
+    deadline: float
+    compared: list[int] = field(default_factory=list)
+    _start: float = field(default_factory=time.perf_counter)
+    _expected: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        models: Sequence[Model],
+        ratings: Ratings,
+        *,
+        size: Size,
+        budget: float | None,
+        threads: int | None,
+    ) -> Schedule:
+        """Estimate fits of models to `ratings`, and trials on a part of these."""
+        second = rate(threads)
+        share = min(1.0, size.most / max(1, ratings.n_ratings))
+        first, again, final = [], [], []
+        for model in models:
+            # The fit to all data goes on from the trial.
+            needed = effort(type(model)(**model._trial_params), ratings)
+            final.append(needed.fit / second)
+            lists = lists_effort(ratings, size) if ratings.implicit else 0.0
+            again.append((share * needed.fit + lists) / second)
+            first.append(again[-1] + share * needed.search / second)
+        deadline = time.perf_counter() + (math.inf if budget is None else budget)
+        return cls(first, again, final, size.n_folds, deadline)
+
+    def seconds(self, models: Sequence[int]) -> float:
+        """Return the seconds of a comparison of some models, and of the slowest fit after it."""
+        longest = max(self.final[model] for model in models)
+        if len(models) == 1:
+            return longest
+        trials = [self.first[m] + (self.n_splits - 1) * self.again[m] for m in models]
+        return sum(trials) + longest
+
+    @property
+    def slowness(self) -> float:
+        """Time of what has ended, relative to its estimates; at least 1."""
+        if not self._expected:
+            return 1.0
+        return max(1.0, (time.perf_counter() - self._start) / self._expected)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, by the estimates."""
+        return (self.deadline - time.perf_counter()) / self.slowness
+
+    @property
+    def trial_deadline(self) -> float:
+        """Time at which trials are to be finished, so that a fit to all data can follow."""
+        longest = max(self.final[model] for model in self.compared)
+        return self.deadline - self.slowness * longest
+
+    def begins(self, split: int, model: int) -> bool:
+        """Return whether there is time for a trial of a model, and count it if so."""
+        needed = self.again[model] if split else self.first[model]
+        compared = self.compared if split else [*self.compared, model]
+        longest = max(self.final[number] for number in compared)
+        is_first = not split and not self.compared
+        if not is_first and needed + longest > self.left:
+            return False
+        self._expected += needed
+        self.compared = compared
+        return True
+
+    def affordable(self) -> list[int]:
+        """Return the models that can be compared in time, the fastest ones; at least one."""
+        order = sorted(range(len(self.final)), key=self.final.__getitem__)
+        chosen = order[:1]
+        for model in order[1:]:
+            if self.seconds([*chosen, model]) <= self.left:
+                chosen.append(model)
+        return sorted(chosen)
+
+
+def rate(threads: int | None) -> float:
+    """Return the multiply-adds in a second on this machine."""
+    matrix = np.ones((_SIDE, _SIDE), np.float32)
+    seconds = []
+    # The fastest of several products was not interrupted by other processes.
+    with kernels.at_most(1):
+        for _ in range(_REPEATS):
+            start = time.perf_counter()
+            matrix @ matrix
+            seconds.append(time.perf_counter() - start)
+    n_threads = kernels.resolve_threads(threads)
+    return _SIDE**3 / min(seconds) / (1 - _PARALLEL + _PARALLEL / n_threads)
+
+
+def effort(model: Model, ratings: Ratings) -> Effort:
+    """Return the effort of a fit of a model that `auto` may choose."""
+    n, m = ratings.shape
+    counts = [ratings.counts(side) for side in ("user", "item")]
+    n_pairs = _PAIR * float(np.square(counts[0], dtype=float).sum())
+    if model.name in ("als", "bayes"):
+        return Effort(0.0, FIRST + _ratings_effort(model, counts))
+    if model.name == "ials":
+        return _interactions_effort(model, counts)
+    if model.name == "ease":
+        return Effort(0.0, FIRST + n_pairs + float(m) ** 3)
+    if model.name == "next":
+        width = min(m, 4096)
+        return Effort(0.0, FIRST + 8 * (n_pairs + float(width) ** 3))
+    k = model.get_params().get("factors")
+    k = k or linear_filter.default_factors(n, m, ratings.n_ratings)
+    width = min(k + _BLOCK, n, m)
+    products = _SPARSE * ratings.n_ratings * width + float(n + m) * width**2
+    return Effort(0.0, FIRST + _SUBSPACE * products + n_pairs)
+
+
+def lists_effort(ratings: Ratings, size: Size) -> float:
+    """Return the effort of the lists of a trial."""
+    n_users = min(1.0, LISTED * size.n_parts / ratings.n_ratings) * ratings.n_users
+    factors = linear_filter.default_factors(*ratings.shape, ratings.n_ratings)
+    return n_users * (_LIST + float(ratings.n_items) * (_SCORE + factors))
+
+
+def _ratings_effort(model: Model, counts: list[Longs]) -> float:
+    """Return the effort of models of ratings, whose sweeps solve for each user and item."""
+    params = model.get_params()
+    k = float(params["factors"])
+    n_rows, n_ratings = sum(map(len, counts)), float(counts[0].sum())
+    if model.name == "bayes":
+        # It solves in double precision, and inverts each matrix.
+        sweep = n_ratings * 11 * k**2 + n_rows * 21 * k**3
+        return float(min(_BAYES_SWEEPS, params["iterations"]) * sweep)
+    sweep = n_ratings * 2 * k * (k + _SPARSE) + n_rows * k**3
+    if params["linked"]:
+        sweep *= 2
+    return float(min(_SWEEPS, params["iterations"]) * sweep)
+
+
+def _interactions_effort(model: Model, counts: list[Longs]) -> Effort:
+    """Return the effort of `ials`: short fits that search penalties, and one with these."""
+    params = model.get_params()
+    n_users, n_items = map(len, counts)
+    n_interactions = int(counts[0].sum())
+    k = params["factors"]
+    if k is None:
+        k = ials.default_factors(n_users, n_items, n_interactions, dual=True)
+    sweep = 3 * float(n_users + n_items) * k**2
+    for of_side in counts:
+        n = of_side.astype(float)
+        # A row is solved in blocks of factors, or exactly, by its factors or its interactions.
+        in_blocks = n * k * _BLOCK / 2
+        exactly = np.minimum(n, k) * n * k / 2
+        sweep += float(np.minimum(in_blocks, exactly).sum())
+    search = 0.0
+    if not (params["regularization"] and params["unobserved_weight"]):
+        trials = []
+        for _, most, _ in ials._RUNGS:
+            share = min(1.0, most / n_interactions)
+            rows = share * n_users + n_items
+            trials.append(_TRIAL * share * n_interactions + _TRIAL_ROW * rows)
+        coarse, fine = trials
+        search = _COARSE_TRIALS * coarse + (_FINE_TRIALS + _WIDE_TRIALS) * fine
+    return Effort(search, FIRST + min(_SWEEPS, params["iterations"]) * sweep)
