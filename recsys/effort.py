@@ -222,10 +222,11 @@ def _interactions_effort(model: Model, counts: list[Longs]) -> Effort:
     search = 0.0
     if not (params["regularization"] and params["unobserved_weight"]):
         trials = []
-        for _, most, _ in ials._RUNGS:
+        for _, most, _ in ials.RUNGS:
             share = min(1.0, most / n_interactions)
             rows = share * n_users + n_items
             trials.append(_TRIAL * share * n_interactions + _TRIAL_ROW * rows)
         coarse, fine = trials
         search = _COARSE_TRIALS * coarse + (_FINE_TRIALS + _WIDE_TRIALS) * fine
+        search *= min(ials.FOLDS, 1 + ials.REPEATED // n_interactions)
     return Effort(search, FIRST + min(_SWEEPS, params["iterations"]) * sweep)

@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 INTERACTIONS = 1_000_000
 """Maximum number of interactions of the search; larger data are sampled by user."""
 
-# The first steps are wide, and tried on fewer interactions: steps of the logarithms of both
-# penalties, maximum number of interactions, and number of sweeps.
-_RUNGS = (2, 250_000, 6), (1, INTERACTIONS, 4)
-_FOLDS = 5  # one fold is held out
-# Below this number of interactions, several folds are held out in turn.
-_REPEATED = 30_000
+RUNGS = (2, 250_000, 6), (1, INTERACTIONS, 4)
+"""Steps of both penalties, wide at first, maximum number of interactions, number of sweeps."""
+
+FOLDS, REPEATED = 5, 30_000
+"""Number of folds, of which one is held out, or several in turn below some interactions."""
+
 _TOP = 20  # length of the ranked lists
 _FACTORS = 32  # of these fits
 # Size of the last fits: enough to see the penalty that still more factors would need.
@@ -626,7 +626,7 @@ class IALS(FoldingModel, FactorModel):
 
         best = (0, 0)
         n_used = 0
-        for size, n_interactions, n_sweeps_of_rung in _RUNGS:
+        for size, n_interactions, n_sweeps_of_rung in RUNGS:
             if n_used < weights.nnz:
                 n_used, n_sweeps = n_interactions, n_sweeps_of_rung
                 folds = self._trial_folds(weights, n_used)
@@ -651,8 +651,8 @@ class IALS(FoldingModel, FactorModel):
         generator = np.random.default_rng(self.random_state)
         users = sampled_rows(np.diff(weights.indptr), most, generator)
         sample = weights[users].tocoo()
-        fold_of = generator.integers(_FOLDS, size=sample.nnz)
-        n_folds = min(_FOLDS, 1 + _REPEATED // max(sample.nnz, 1))
+        fold_of = generator.integers(FOLDS, size=sample.nnz)
+        n_folds = min(FOLDS, 1 + REPEATED // max(sample.nnz, 1))
 
         def part(is_chosen: Mask) -> csr_array[np.float32]:
             rows, columns = sample.coords
