@@ -57,6 +57,7 @@ def fit(
         "Column of users to save though the model does not use it; repeatable.",
         multiple=True,
         commas=True,
+        details="As in `recsys update --help`",
     ),
     chance: bool = cli.declared(
         "",

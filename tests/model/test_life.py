@@ -556,8 +556,10 @@ class Life(RuleBasedStateMachine):
         )
 
     def _scores(self, history: reference.Scores) -> reference.Scores:
-        """Return the scores of all items, of which some may have been returned by all."""
-        return dict(self.model.scores(history))
+        """Return the scores of all items but those whose interactions were all returned."""
+        rated = {item for _, item in self.shop.ratings}
+        scores = self.model.scores(history)
+        return {item: score for item, score in scores.items() if item in rated}
 
     def _agree(self) -> None:
         """Compare ids, ratings and events, and one list of each user."""

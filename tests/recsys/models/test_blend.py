@@ -7,8 +7,8 @@ import pytest
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models import holdout
-from recsys.models.histories import Histories
 from recsys.models.base import Progress
+from recsys.models.histories import Histories
 from recsys.models.holdout import HeldOut, Lists, best_weights, growing_blends
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
