@@ -159,6 +159,12 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
+def with_key(path: str) -> bytes:
+    """Return a request with the API key, which data of users need."""
+    key = f"\r\nx-api-key: {KEY}\r\n\r\n"
+    return get(path).replace(b"\r\n\r\n", key.encode())
+
+
 def post(path: str, body: Any) -> bytes:
     text = json.dumps(body).encode()
     head = (
@@ -208,7 +214,7 @@ def running(command: Sequence[str], cwd: Path) -> Any:
             for line in service.stderr
             if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line))
         )
-        while not run_load(port, [get("/v1/recommend/1")], 1, 0.2).statuses["200"]:
+        while not run_load(port, [with_key("/v1/recommend/1")], 1, 0.2).statuses["200"]:
             time.sleep(0.1)
         yield service, port
     finally:
@@ -408,15 +414,11 @@ def explained(folder: Path) -> None:
         users = ratings.users.values.to_list()
         random.Random(0).shuffle(users)
         loads = {
-            "list": [get(f"/v1/recommend/{user}") for user in users],
-            "reasons": [get(f"/v1/recommend/{user}?explain=true") for user in users],
+            "list": [with_key(f"/v1/recommend/{user}") for user in users],
+            "reasons": [
+                with_key(f"/v1/recommend/{user}?explain=true") for user in users
+            ],
         }
-        # Reasons are data of users, which need the key.
-        for load, requests in loads.items():
-            loads[load] = [
-                request.replace(b"\r\n\r\n", f"\r\nx-api-key: {KEY}\r\n\r\n".encode())
-                for request in requests
-            ]
         seconds: dict[str, list[float]] = {load: [] for load in loads}
         command = [*serve(model, 1), "--api-key", KEY]
         with running(command, folder) as (service, port):

@@ -27,7 +27,8 @@ class Placement:
         Number of items that can be in the list.
     reasons : tuple of str
         Why the item cannot be in the list: "seen", the options of lists that leave it out ("items",
-        "block", "where", "where_user"), or "no data" without ratings and features.
+        "block", "where", "where_user"), "not offered" if a catalogue lacks it, or "no data" without
+        ratings and features.
     lacks : polars DataFrame
         What the first n items have more of, the largest difference first: the columns part, item,
         feature, contribution (to the score of the item), of_first (mean contribution to the scores
@@ -44,6 +45,7 @@ def placement(
     item: int | str,
     n: int,
     options: ListOptions,
+    is_offered: bool,
     listed: Callable[[ListOptions], pl.Series],
     explained: Callable[[int | str], pl.DataFrame],
 ) -> Placement:
@@ -66,7 +68,7 @@ def placement(
         return Placement(position + 1, len(items), (), lacks)
     reasons = []
     if ranked(()).index_of(item) is None:
-        reasons.append("no data")
+        reasons.append("no data" if is_offered else "not offered")
     else:
         alone = {"seen": _SEEN} | {name: (name,) for name in _OPTIONS}
         for reason, names in alone.items():

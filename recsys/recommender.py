@@ -1160,8 +1160,9 @@ class Recommender:
     ) -> Placement:
         """Tell why an item is not among the first n in the list of a user.
 
-        Something leaves it out (it is seen, or does not meet one of the options of `recommend`, or
-        has no data), or it has a rank, and the first n have more of some contributions.
+        Something leaves it out (it is seen, does not meet one of the options of `recommend`, is not
+        in the catalogue, or has no data), or it has a rank, and the first n have more of some
+        contributions.
 
         Parameters
         ----------
@@ -1181,11 +1182,13 @@ class Recommender:
             batches = self.list_batches([user], self.ratings.n_items, chosen)
             return pl.concat(batch["item"] for batch in batches)
 
-        label = self.ratings.items.take(self.ratings.items.index([item]))[0]
+        index = self.ratings.items.index([item])
+        offered = self.ratings.axis("item").offered
         return placement(
-            label,
+            self.ratings.items.take(index)[0],
             n,
             ListOptions.from_keywords(options),
+            offered is None or bool(offered[index[0]]),
             listed,
             partial(self.explain, user),
         )

@@ -35,6 +35,7 @@ _REASONS = {
     "items": "--items lacks it",
     "block": "--block has it",
     "where": "it does not meet --where",
+    "not offered": "the item table no longer has it",
     "no data": "it has neither ratings nor features",
 }
 _ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}

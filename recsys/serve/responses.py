@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from itertools import pairwise
 from statistics import NormalDist
@@ -54,6 +54,7 @@ NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 _log = logging.getLogger("recsys.serve")
 _PIECE = 2**25  # scores of the users that are ranked together: some 0.3 s
 _N_REASONS = 3  # of a recommendation
+_FIRST = 10  # places of the list in which an item should be
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
 _OF_FORMAT = {
     "format",
@@ -461,6 +462,46 @@ class Responses:
             **told_reasons,
             "others": short(remainder),
             "model": self.name,
+        }
+
+    def placement(
+        self,
+        user: Id,
+        item: Id,
+        options: ListOptions,
+        where: str | None = None,
+        conditions: Sequence[str] = (),
+    ) -> Json:
+        """Tell why an item is not among the first ten in the list of a user with some options.
+
+        Named `conditions`, and the condition of the request, are told separately.
+        """
+        index = self.catalogue.place(item)
+        chosen = {
+            option.name: getattr(options, option.name) for option in fields(options)
+        }
+        place = self.recommender.placement(user, item, _FIRST, **chosen)
+        told = {f"condition: {name}": self.conditions[name] for name in conditions}
+        if where is not None:
+            told["where"] = where
+        reasons: list[str] = []
+        for reason in place.reasons:
+            if reason != "where":
+                reasons.append("exclude" if reason == "block" else reason)
+                continue
+            for name, sql in told.items():
+                if not rows_where(sql, self.ratings, new=self.recommender._new)[index]:
+                    reasons.append(name)
+        lacks = place.lacks.to_dicts()
+        for row in lacks:
+            row["item"] = None if row.get("item") is None else str(row["item"])
+            row["contribution"] = short(row["contribution"])
+            row["of_first"] = short(row["of_first"])
+        return {
+            "rank": place.rank,
+            "n_ranked": place.n_ranked,
+            "reasons": reasons,
+            "lacks": lacks,
         }
 
     def predict(

@@ -169,6 +169,7 @@ def _options(
 
 
 _OF_ITEMS = [name for name, option in declarations().items() if not option.of_users]
+_OF_PLACES = ("items", "block", "exclude_seen", "seen", "repeat_where", "where")
 _OF_PAIRS = ("items", "block", "where", "at_most", "per")
 
 
@@ -505,6 +506,7 @@ async def together(
     "unknown-id",
     check=sees_users,
 )
+@_with_list_options(_OF_PLACES)
 async def explain(
     request: Request,
     service: Served,
@@ -513,12 +515,21 @@ async def explain(
     n: N = LENGTH,
     language: OfLanguage = None,
     variant: OfVariant = None,
+    **values: Any,
 ) -> Answer:
-    """Explain a score as a sum over ratings and features, and in words."""
+    """Explain a score as a sum over ratings and features, and in words.
+
+    `placement` tells why the item is not among the first ten in the list of the user with these
+    options: what leaves it out, or its rank and what the first ten have more of.
+    """
     answers = service.answers(variant, user)
-    told = _told(request, language)
+    values = _with_ids(values, answers.ratings.items)
+    options = _options(request, answers, values)
     explanation = await service.run(
-        answers.explain, user, item, service.check_n(n), told
+        answers.explain, user, item, service.check_n(n), _told(request, language)
+    )
+    explanation["placement"] = await service.run(
+        answers.placement, user, item, options, values["where"], values["condition"]
     )
     return Answer(explanation)
 

@@ -177,6 +177,31 @@ class TogetherBody(NamedItem):
     model: str
 
 
+class LackBody(_Body):
+    """Part of scores of which the first items have more: a rated item, a feature or another."""
+
+    part: str
+    item: IdText | None = None
+    title: str | None = None
+    feature: str | None = None
+    contribution: Finite
+    of_first: Finite = Field(description="Mean contribution to the first ten scores.")
+
+
+class PlacementBody(_Body):
+    """Place of an item among all items that the user can get, or what leaves it out."""
+
+    rank: int | None = Field(description="None if the item cannot be in the list.")
+    n_ranked: int
+    reasons: list[str] = Field(
+        description="What leaves it out: seen, items, exclude, where, condition: NAME, not offered "
+        "or no data."
+    )
+    lacks: list[LackBody] = Field(
+        description="What the first ten items have more of, the largest difference first."
+    )
+
+
 class ExplanationBody(NamedItem):
     """Score as a sum: base, popularity, the terms in `because`, and the sum of the others."""
 
@@ -190,6 +215,7 @@ class ExplanationBody(NamedItem):
     reasons: list[ShareBody] | None = None
     text: str | None = Field(None, description="The reasons in words.")
     others: Finite
+    placement: PlacementBody
     model: str
 
 

@@ -101,6 +101,37 @@ def test_stock_prices_and_titles_are_those_of_the_table(shop):
     assert shop.get(f"/v1/items/{sold}").json["features"]["stock"] == 0
 
 
+def place(shop: Shop, item: str, options: str = "") -> dict[str, Any]:
+    answer: dict[str, Any] = shop.get(f"/v1/explain/105/{item}{options}").json
+    placement: dict[str, Any] = answer["placement"]
+    return placement
+
+
+def test_an_explanation_says_why_an_item_is_not_listed(shop):
+    listed = shop.items("/v1/recommend/105")
+    first = place(shop, listed[0])
+    assert (first["rank"], first["reasons"], first["lacks"]) == (1, [], [])
+    late = place(shop, listed[14])
+    assert (late["rank"], late["n_ranked"]) == (15, len(listed))
+    assert late["lacks"]
+    for row in late["lacks"]:
+        assert row["of_first"] > row["contribution"]
+    seen = {str(item) for item in range(1, 42)} - {*listed}
+    bought = min(seen)
+    assert place(shop, bought)["reasons"] == ["seen"]
+    assert place(shop, bought, "?include_seen=true")["reasons"] == []
+    sold = next(item for item in listed if int(item) % 4 == 0)
+    reasons = place(shop, sold, "?condition=available&where=year>3000")["reasons"]
+    assert reasons == ["condition: available", "where"]
+    assert place(shop, sold, f"?exclude={sold}")["reasons"] == ["exclude"]
+    other = next(item for item in listed if item != sold)
+    assert place(shop, sold, f"?items={other}")["reasons"] == ["items"]
+    # What the shop no longer has is not offered.
+    shop.change(ITEMS.filter(pl.col("item").cast(pl.String) != listed[0]))
+    assert place(shop, listed[0])["reasons"] == ["not offered"]
+    assert shop.get("/v1/explain/105/12345").status == 404
+
+
 def test_similar_items_and_histories_meet_conditions(shop):
     for kind in ("condition=available", "where=stock>0"):
         items = shop.items(f"/v1/similar/3?{kind}")
