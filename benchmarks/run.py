@@ -7,7 +7,10 @@ data need RECSYS_DATASETS; without it they are left out with a message.
 With --tiny, each section of the full set, and each other script, runs once on tiny generated data:
 no section is broken without notice. Only failures matter there.
 
-Usage: python benchmarks/run.py [--full | --tiny] [--only SCRIPT]... [--out FILE]
+With --renew, the sections that ran take the place of those in a file that has them, such as
+RESULTS.md. Remarks and pictures below the seconds of a section stay.
+
+Usage: python benchmarks/run.py [--full | --tiny] [--only SCRIPT]... [--out FILE] [--renew FILE]
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -178,6 +182,9 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="also write a Markdown file"
     )
+    parser.add_argument(
+        "--renew", type=Path, metavar="FILE", help="replace these sections of a file"
+    )
     options = parser.parse_args()
     chosen = SMALL
     if options.full:
@@ -194,8 +201,11 @@ def main() -> None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text("", encoding="utf-8")
 
+    said: list[str] = []
+
     def say(text: str) -> None:
         print(text, flush=True)
+        said.append(text)
         if options.out:
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
@@ -206,6 +216,10 @@ def main() -> None:
             for title, command in chosen.items()
             if script_of(command) in options.only
         }
+    if options.renew:
+        old = options.renew.read_text(encoding="utf-8")
+        if missing := [title for title in chosen if f"\n## {title}\n" not in old]:
+            parser.error(f"{options.renew} has no section {'; '.join(missing)}")
     say(head())
     with ExitStack() as stack:
         if options.tiny:
@@ -216,6 +230,18 @@ def main() -> None:
         failed = run_all(chosen, say, at_once=2 if options.tiny else 1)
     if failed:
         sys.exit(f"These benchmarks failed: {'; '.join(failed)}.")
+    if options.renew:
+        options.renew.write_text(renewed(old, "\n".join(said)), encoding="utf-8")
+
+
+def renewed(text: str, results: str) -> str:
+    """Return a text with the sections of results in place of its own of the same titles."""
+    for section in results.split("\n## ")[1:]:
+        title = section.partition("\n")[0]
+        start = text.index(f"\n## {title}\n")
+        *_, remarks = re.split(r"^\(\d+ s.*\)$", text[start:], maxsplit=1, flags=re.M)
+        text = f"{text[:start]}\n## {section.strip()}{remarks}"
+    return text
 
 
 def run_all(chosen: dict[str, str], say: Say, *, at_once: int) -> list[str]:
