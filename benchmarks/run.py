@@ -146,6 +146,7 @@ OTHERS = {
     "Habits": "repeats.py --users 20",
     "Search of generated documents": "search_scale.py --documents 6000 --dimensions 20",
     "Sparse weights of EASE": "sparse_ease.py 100",
+    "Planted answers": "planted.py groups staleness online chances --trials 1",
 }
 ON_REAL_DATA = {
     *("svd.py", "nmf.py", "roofline.py", "serve.py", "serve_http.py", "metrics.py"),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a report
 _LEAST = 1e-30  # lowest propensity: 0 is none
 _MARK = "*"
+_OF_CUTS = ("cut", "until", "users")
 _METRICS = (
     "All metrics are computed and shown; --format csv or --json writes them for other "
     "programs."
@@ -573,11 +574,17 @@ def _without_empty(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _document(command: str, found: Evaluation) -> dict[str, Any]:
     """Return the results as JSON values."""
+    import polars as pl
+
     from recsys import __version__
+    from recsys.data.times import shown_time
     from recsys.evaluation.metrics import CORRECTED
     from recsys.evaluation.results import INTERVALS, TESTS, ranking
 
-    kinds, first = set(found.metrics["kind"]), found.splits[0]
+    kinds = set(found.metrics["kind"])
+    first = found.splits[0]
+    since = [shown_time(cut) for cut in found.cuts["cut"]]
+    cuts = found.cuts.with_columns(since=pl.Series(since, dtype=pl.String))
     values: dict[str, dict[str, Any]] = {label: {} for label in found.parameters}
     for row in found.to_frame().to_dicts():
         values[row["model"]][row["metric"]] = {
@@ -623,8 +630,8 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
                 "model": row["model"],
                 "parameters": found.parameters[row["model"]],
                 "metrics": values[row["model"]],
-                "folds": _folds_of(found, row["model"]),
-                "cuts": _cuts_of(found, row["model"]),
+                "folds": _by_fold(found.folds, row["model"], ["fold"]),
+                "cuts": _by_fold(cuts, row["model"], [*_OF_CUTS, "since"]),
                 "staleness": _staleness_of(found, row["model"]),
                 "slices": _slices_of(found, row["model"]),
                 "calibration": _calibration_of(found, row["model"]),
@@ -637,24 +644,17 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
     }
 
 
-def _folds_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
-    """Return the values of a model on each fold as JSON values."""
-    of_folds: dict[int, dict[str, float]] = {}
-    for row in found.folds.filter(model=model).to_dicts():
-        of_folds.setdefault(row["fold"], {})[row["metric"]] = row["value"]
-    return [{"fold": fold, "metrics": metrics} for fold, metrics in of_folds.items()]
-
-
-def _cuts_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
-    """Return the values of a model in each window in time as JSON values."""
-    from recsys.data.times import shown_time
-
-    cuts: dict[int, dict[str, Any]] = {}
-    for row in found.cuts.filter(model=model).to_dicts():
-        values = {name: row[name] for name in ("cut", "until", "users")}
-        values |= {"since": shown_time(row["cut"]), "metrics": {}}
-        cuts.setdefault(row["fold"], values)["metrics"][row["metric"]] = row["value"]
-    return [*cuts.values()]
+def _by_fold(
+    values: pl.DataFrame, model: str, columns: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return some columns of each fold, and the metrics of a model in it, as JSON values."""
+    folds: dict[int, dict[str, Any]] = {}
+    for row in values.filter(model=model).to_dicts():
+        entry = {name: row[name] for name in columns}
+        entry["metrics"] = {}
+        fold = folds.setdefault(row["fold"], entry)
+        fold["metrics"][row["metric"]] = row["value"]
+    return [*folds.values()]
 
 
 def _staleness_of(found: Evaluation, model: str) -> dict[str, Any] | None:
