@@ -770,7 +770,9 @@ def load_history(
     repeated = len(frame) - frame.select("user", "item").n_unique()
     if repeated and not are_summed:
         note(f"{path}: {counted(repeated, 'duplicate')} (last kept)")
-    if "rating" not in frame.columns and recommender.model._needs_values:
+    has_kinds = "event" in frame.columns and recommender.ratings.rule.graded
+    lacks_values = "rating" not in frame.columns and not has_kinds
+    if lacks_values and recommender.model._needs_values:
         best = _best_rating(recommender)
         note(
             f"{path} has no ratings: its items are treated as liked, with a rating of {best:g}"

@@ -451,7 +451,7 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         _keep_range(rows, rules)
     if "event" in columns:
         _weigh_events(rows, rules)
-    elif rules.event_weights is not None:
+    elif rules.event_weights is not None or rules.impressions is not None:
         raise DataError(
             "event_weights need a column of events; name it with --event-col (event=)."
         )

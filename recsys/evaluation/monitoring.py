@@ -152,6 +152,8 @@ def monitor(
     train = recommender.ratings
     if not new.n_ratings:
         raise DataError("There are no new ratings to monitor.")
+    if new.implicit and train.rule.graded:
+        new = new.with_dislikes_as_grades()
     if new.implicit and not train.implicit:
         raise DataError("The model was fitted to ratings, and the new data have none.")
     rows: list[_Row] = [

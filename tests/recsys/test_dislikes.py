@@ -3,12 +3,16 @@
 import numpy as np
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys import Ratings, Recommender
+from recsys import Ratings, Recommender, evaluate, random_split
+from recsys.cli.main import cli
 from recsys.data.kinds import IMPRESSION
+from recsys.errors import DataError
 from recsys.models.sequences import sequences_of_events
+from recsys.serve.events import checked_events
 
 WEIGHTS = {"buy": 2.0, "view": 1.0, "dislike": -1.5}
 
@@ -286,3 +290,65 @@ def test_explanations_add_up_with_dislikes(frame):
     score = recommender.recommend(disliker, n=1)["score"][0]
     total = explanation["contribution"].sum()
     assert total == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"exclude_seen": False}, {"fill": "popular"}])
+def test_new_users_do_not_get_what_they_dislike(frame, options):
+    recommender = Recommender("ials", factors=6).fit(read(frame))
+    item = int(recommender.recommend(int(frame["user"][0]), n=1)["item"][0])
+    other = int(frame.filter(pl.col("item") != item)["item"][0])
+    history = pl.DataFrame(
+        {
+            "user": ["x", "x"],
+            "item": [other, item],
+            "event": ["view", "dislike"],
+            "timestamp": [1_700_000_000, 1_700_000_001],
+        }
+    )
+    lists = recommender.recommend(n=12, history=history, **options)
+    assert len(lists)
+    assert item not in lists["item"].to_list()
+
+
+def test_impressions_need_a_column_of_events():
+    plain = pl.DataFrame({"user": [1, 2], "item": [1, 2]})
+    with pytest.raises(DataError, match="need a column of events"):
+        Ratings.from_frame(plain, impressions="shown")
+
+
+def test_metrics_of_a_random_split_keep_dislikes_in_training(frame):
+    split = random_split(read(frame), 0.2, random_state=1)
+    assert len(split.train.zeros.indices) == len(read(frame).zeros.indices)
+    found = evaluate(["ials", "als"], split, 3, metrics=["recall"], resamples=0)
+    assert found.table["recall@3"].is_not_null().all()
+
+
+def test_the_command_names_models_that_do_not_use_dislikes(frame, tmp_path):
+    frame.write_csv(tmp_path / "events.csv")
+    words = ["--event-weight", "buy=2,view=1,dislike=-1", "--impressions", "shown"]
+    command = ["fit", str(tmp_path / "events.csv"), "--out", str(tmp_path / "m")]
+    for name, message in (
+        ("ease", "ease does not use dislikes and impressions"),
+        ("als", "likes are grades of 1 and dislikes of 0 for als"),
+        ("ials", "disliked pairs and"),
+    ):
+        result = CliRunner().invoke(cli, [*command, "--force", "--model", name, *words])
+        assert result.exit_code == 0
+        assert message in result.stderr
+    update = ["update", command[3], command[1], "--out", command[3], "--force"]
+    assert CliRunner().invoke(cli, update).exit_code == 0
+    spark = [*command, "--force", "--engine", "spark", "--model", "ials", *words]
+    result = CliRunner().invoke(cli, spark)
+    assert "does not apply to --engine spark" in result.stderr
+
+
+def test_the_service_takes_dislikes(frame):
+    recommender = Recommender("ials", factors=6).fit(read(frame))
+    user = int(frame["user"][0])
+    item = int(recommender.recommend(user, n=1)["item"][0])
+    events = [
+        {"user": user, "item": item, "event": kind, "value": None}
+        for kind in ("dislike", "shown")
+    ]
+    checked = checked_events(events, recommender)
+    assert [row["event"] for row in checked] == ["dislike", "shown"]

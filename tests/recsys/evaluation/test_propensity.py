@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys import Ratings, Recommender, evaluate, random_split, split_from_pair
+from recsys import Ratings, Recommender, evaluate, k_fold, random_split, split_from_pair
 from recsys.cli.main import cli
 from recsys.errors import DataError
 from recsys.evaluation import Evaluation
@@ -117,6 +117,13 @@ def test_equal_propensities_change_nothing(share):
     row = found.metrics.filter(metric="ndcg_ips@5").row(0, named=True)
     ordinary = found.metrics.filter(metric="ndcg@5").row(0, named=True)
     assert row["low"] == pytest.approx(ordinary["low"])
+
+
+def test_equal_propensities_change_nothing_over_folds():
+    ratings = made_ratings(1, column=[0.5] * 30)
+    values, _ = measured(k_fold(ratings, 3), "p")
+    for name in METRICS:
+        assert values[f"{name}_ips@5"] == pytest.approx(values[f"{name}@5"], rel=1e-6)
 
 
 def test_a_known_exposure_is_corrected():
