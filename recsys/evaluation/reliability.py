@@ -38,6 +38,7 @@ def reliability(scores: Floats, hits: Mask, confidence: float) -> pl.DataFrame:
     chance = chances[is_listed]
     order = np.argsort(chance, kind="stable")
     taken = hits[is_listed].astype(np.float64)
+    quantile = NormalDist().inv_cdf((1 + confidence) / 2)
     rows = []
     # A single list has none that could calibrate it.
     parts = [part for part in np.array_split(order, _BINS) if len(part)]
@@ -47,11 +48,18 @@ def reliability(scores: Floats, hits: Mask, confidence: float) -> pl.DataFrame:
         n_taken = np.bincount(of_user, taken[part])
         n_items = np.bincount(of_user)
         ratio = Ratio(n_taken.astype(np.float64), n_items.astype(np.float64))
-        half = NormalDist().inv_cdf((1 + confidence) / 2) * standard_error(ratio)
-        low, high = np.clip([ratio.value - half, ratio.value + half], 0, 1)
-        error = np.square(chance[part] - taken[part]).mean()
+        # The share of a single user may be any.
+        error = np.nan_to_num(standard_error(ratio), nan=1.0)
+        half = quantile * error
+        squares = np.square(chance[part] - taken[part])
         rows.append(
-            (chance[part].mean(), ratio.value, low, high, len(part), float(error))
+            {
+                "chance": chance[part].mean(),
+                "taken": ratio.value,
+                "low": max(0.0, ratio.value - half),
+                "high": min(1.0, ratio.value + half),
+                "count": len(part),
+                "brier": squares.mean(),
+            }
         )
-    schema = {name: RELIABILITY[name] for name in RELIABILITY if name != "model"}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(rows, schema=RELIABILITY).drop("model")

@@ -44,10 +44,12 @@ class Chances(Struct, frozen=True, kw_only=True):
         # A saved model may be damaged.
         points = np.array(self.points)
         values = np.array(self.values)
-        is_line = len(points) == len(values) > 0 and np.isfinite(points).all()
-        if not is_line or (np.diff(points) < 0).any():
+        has_points = len(points) == len(values) > 0
+        # NaN is not ascending, either.
+        if not has_points or not (np.diff(points) >= 0).all():
             raise ValueError("the points of the chances are not ascending")
-        if not ((values >= 0) & (values <= 1)).all():
+        is_share = (values >= 0) & (values <= 1)
+        if not is_share.all():
             raise ValueError("the chances are not from 0 to 1")
 
     @classmethod
