@@ -8,8 +8,8 @@ on VALIDATION is fitted to both. OUT gets its predictions for TEST, and the proc
 last fit and of the predictions.
 
 "linked" myFM has as features the set of items of each user and of users of each item in the
-training ratings (Rendle et al. 2019), and each day of a user and month of an item. The days and
-months of the test ratings are left out, or "known".
+training ratings (Rendle et al. 2019), and with "times" also each day of a user and each month of an
+item.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ LENSKIT = {
         for reg in (0.1, 0.2, 0.4)
     ]
 }
-RANKS = (8, 16)
 MYFM = {
-    "myFM": [{"rank": rank} for rank in RANKS],
-    "myFM, linked": [{"rank": rank} for rank in RANKS],
+    "myFM": [{"rank": 8}],
+    "myFM, linked": [{"rank": 8}],
+    "myFM, linked, times known": [{"rank": 8}],
 }
 SAMPLES = 200  # of the Gibbs sampler
 KEPT_SAMPLES = 150
@@ -84,7 +84,7 @@ def of_surprise(title, params, train):
         pairs = zip(*pair_indices(test), strict=True)
         return np.array([model.predict(int(u), int(i)).est for u, i in pairs])
 
-    return {"": predict}
+    return predict
 
 
 def of_lenskit(_, params, train):
@@ -116,7 +116,7 @@ def of_lenskit(_, params, train):
             predicted[row] = own.mean() if len(own) else mean
         return predicted
 
-    return {"": predict}
+    return predict
 
 
 def of_myfm(title, params, train):
@@ -136,15 +136,15 @@ def of_myfm(title, params, train):
         related.append((axis, sparse.csr_matrix(sparse.hstack(parts))))
         sizes += [part.shape[1] for part in parts]
     periods = []
-    if "linked" in title:
+    if "times" in title:
         periods = [(axis, np.unique(period(train, axis))) for axis in PERIODS]
         sizes = [len(levels) for _, levels in periods] + sizes
 
-    def inputs(part, are_known=True):
+    def inputs(part):
         X = None
         if periods:
             one_hot = [indicators(period(part, axis), x) for axis, x in periods]
-            X = sparse.csr_matrix(sparse.hstack(one_hot)) * are_known
+            X = sparse.csr_matrix(sparse.hstack(one_hot))
         blocks = [
             RelationBlock(np.minimum(part[axis], block.shape[0] - 1), block)
             for axis, block in related
@@ -161,10 +161,7 @@ def of_myfm(title, params, train):
         n_kept_samples=KEPT_SAMPLES,
         group_shapes=sizes,
     )
-    predictions = {"": lambda test: model.predict(*inputs(test, are_known=False))}
-    if periods:
-        predictions[", times known"] = lambda test: model.predict(*inputs(test))
-    return predictions
+    return lambda test: model.predict(*inputs(test))
 
 
 def period(part, axis):
@@ -196,28 +193,26 @@ def rmse(predicted, part):
 
 
 def run(fit, title, settings, parts):
-    """Yield titles, predictions for the test part, and seconds of the fit and of them."""
+    """Return the predictions for the test part, and seconds of the fit and of them."""
     train, validation, test = parts
+    errors = []
     if len(settings) > 1:
-        errors = [
-            rmse(fit(title, params, train)[""](validation), validation)
-            for params in settings
-        ]
+        for params in settings:
+            predicted = fit(title, params, train)(validation)
+            errors.append(rmse(predicted, validation))
         settings = [settings[int(np.argmin(errors))]]
     both = {key: np.concatenate([train[key], validation[key]]) for key in train}
     start = time.process_time()
-    predictions = fit(title, settings[0], both)
-    fitted = time.process_time() - start
+    predict = fit(title, settings[0], both)
+    fitted = time.process_time()
+    predicted = predict(test)
     print(f"{title}: {settings[0]}", file=sys.stderr)
-    for variant, predict in predictions.items():
-        start = time.process_time()
-        predicted = predict(test)
-        yield title + variant, predicted, (fitted, time.process_time() - start)
+    return predicted, fitted - start, time.process_time() - fitted
 
 
 def main() -> None:
     parts = [dict(np.load(path)) for path in sys.argv[1:4]]
-    results = []
+    results = {}
     for library, fit, models in (
         ("surprise", of_surprise, SURPRISE),
         ("lenskit", of_lenskit, LENSKIT),
@@ -226,9 +221,13 @@ def main() -> None:
         if find_spec(library) is None:
             continue
         for title, settings in models.items():
-            results += run(fit, title, settings, parts)
-    titles, predicted, seconds = zip(*results, strict=True) if results else ([], [], [])
-    np.savez(sys.argv[4], titles=titles, predicted=predicted, seconds=seconds)
+            results[title] = run(fit, title, settings, parts)
+    np.savez(
+        sys.argv[4],
+        titles=np.array(list(results)),
+        predicted=np.array([predicted for predicted, *_ in results.values()]),
+        seconds=np.array([seconds for _, *seconds in results.values()]),
+    )
 
 
 if __name__ == "__main__":

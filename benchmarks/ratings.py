@@ -5,8 +5,10 @@ seconds of fitting and predicting. Our models run with their defaults. "times kn
 of `bayes` given the times of the test ratings. A peer with several settings uses the best on a
 tenth of the training ratings, and is then fitted to all of them; its seconds are those of the last
 fit.
+
 `bayes` also learns from which items a user rated, and from the times of the training ratings. myFM
-can be given both: the sets ("linked"), and the times of training ratings or of all ("times known").
+is given the former ("linked"), or both and the times of the test ratings ("times known"). With the
+times of the training ratings alone, its predictions are worse.
 
 Peers run in their own process: PEERS_PYTHON is the Python that has scikit-surprise, lenskit or myfm
 (several are separated as in PATH, since the peers need different NumPy versions).

@@ -563,8 +563,7 @@ class Next(Model):
         k = min(_DIRECTIONS, *histories.shape)
         rows = kernels.csr_arrays(histories)._replace(data=scaled)
         vectors, values = leading_directions(rows, self.n_items, k)
-        item_vectors: Floats = vectors * values
-        return item_vectors
+        return (vectors * values).astype(np.float32)
 
     def contributions(
         self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
