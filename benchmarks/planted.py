@@ -260,7 +260,7 @@ def real_rows(_trials: int) -> Rows:
             yield [
                 name,
                 model,
-                found.counts["users_evaluated"],
+                f"{found.counts['users_evaluated']:,}",
                 f"{bins['chance'].min():.4f} to {bins['chance'].max():.3f}",
                 f"{(shares * bins['brier']).sum():.4f}",
                 f"{taken * (1 - taken):.4f}",
