@@ -766,8 +766,9 @@ def sort_rows(events: Events, *others: Array) -> None:
     Repeats keep their order.
     """
     arrays = arrays_of(events)
-    items: Ints = arrays.pop("items")
-    _sort_by(items, events.indptr, [*arrays.values(), *others])
+    items = arrays.pop("items")
+    moved = [*arrays.values(), *others]
+    backends.active.sort_rows(events.indptr, items, moved, default_threads.get())
 
 
 def sort_rows_by(events: Events, keys: Array) -> Events:
@@ -776,31 +777,17 @@ def sort_rows_by(events: Events, keys: Array) -> Events:
     Returns copies of the arrays. The compiled sort takes 32-bit keys, and others are
     sorted by NumPy.
     """
-    if keys.dtype.kind == "f" or _span(keys) > _INT32.max:
+    if not len(keys):
+        return events
+    low = keys.min()
+    # Python's integers, because 32-bit ones would overflow.
+    if keys.dtype.kind == "f" or int(keys.max()) - int(low) > _INT32.max:
         return events.reordered(np.lexsort((keys, events.users)))
     copies = Events(events.indptr, **_changed(events, np.copy))
-    shifted = keys
-    if len(keys):
-        shifted = keys - keys.min()
-    arrays = [*arrays_of(copies).values()]
-    _sort_by(shifted.astype(np.int32), events.indptr, arrays)
+    shifted = (keys - low).astype(np.int32)
+    moved = [*arrays_of(copies).values()]
+    backends.active.sort_rows(events.indptr, shifted, moved, default_threads.get())
     return copies
-
-
-def _span(keys: Array) -> int:
-    """Return the difference between the largest and the smallest integer."""
-    if not len(keys):
-        return 0
-    return int(keys.max()) - int(keys.min())
-
-
-def _sort_by(
-    keys: Ints,
-    indptr: Longs,
-    arrays: list[Array],
-) -> None:
-    """Sort keys within each row in place, and arrays with them."""
-    backends.active.sort_rows(indptr, keys, arrays, default_threads.get())
 
 
 def first_repeat(users: Ints, items: Ints) -> tuple[int, int] | None:
@@ -840,8 +827,10 @@ def merged(
     is_first = np.append(True, ~repeats)
     is_last = np.append(~repeats, True)
     arrays = arrays_of(events)
-    if "seconds" in arrays and _fall(arrays["seconds"], repeats):
-        _sort_pairs_by_time(arrays, is_first, is_last)
+    if "seconds" in arrays:
+        is_older = arrays["seconds"][1:] < arrays["seconds"][:-1]
+        if (repeats & is_older).any():
+            _sort_pairs_by_time(arrays, is_first, is_last)
     totals = None
     if policy in ("mean", "sum"):
         totals = _totals(events, np.flatnonzero(is_first), policy)
@@ -917,12 +906,6 @@ def _sums(
         is_rounding = np.abs(sums) <= _ROUNDING * sizes
         sums[is_rounding] = 0
     return sums
-
-
-def _fall(seconds: Array, repeats: Mask) -> bool:
-    """Return whether an entry is older than the previous one of its pair."""
-    is_older = seconds[1:] < seconds[:-1]
-    return bool((repeats & is_older).any())
 
 
 def compact_times(seconds: Array) -> Times:

@@ -813,7 +813,10 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
         As `Ratings.from_frame`.
     """
     # Decided before the columns are removed.
-    policy = duplicates or _usual_policy(rows)
+    is_weighted = "rating" in rows.columns or rows.weighs_kinds
+    is_weighted |= rows.half_life is not None
+    usual: Policy = "sum" if rows.implicit and is_weighted else "last"
+    policy = duplicates or usual
     kinds = tuple(rows.kind_weights)
     weights = tuple(rows.kind_weights.values())
     rule = EventRule(policy, rows.half_life, kinds, weights)
@@ -857,13 +860,6 @@ def with_options(
     if ratings.seconds is not None:
         stored[AS_OF] = iso_time(rules.now)
     return replace(ratings, source=replace(ratings.source, options=stored))
-
-
-def _usual_policy(rows: Rows) -> Policy:
-    """Return how repeated pairs are treated unless the caller decides."""
-    has_weights = "rating" in rows.columns or rows.weighs_kinds
-    has_weights = has_weights or rows.half_life is not None
-    return "sum" if rows.implicit and has_weights else "last"
 
 
 def _repeated_rows(collected: Collected) -> str:

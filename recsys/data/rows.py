@@ -444,7 +444,9 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     rows.implicit = "rating" not in columns
     if rules.feedback in ("counts", "likes") and not rows.implicit:
         ratings = rows.decode().columns["rating"]
-        columns["rating"] = ratings.fill_null(_once(ratings))
+        # An interaction without a value counts once.
+        ones: dict[Any, Any] = {pl.String: "1", pl.Boolean: True}
+        columns["rating"] = ratings.fill_null(ones.get(ratings.dtype, 1))
     _convert(rows, rules)
     check_as_of(rules, columns)
     if rules.since is not None or rules.until is not None:
@@ -474,13 +476,6 @@ def check_as_of(rules: RowRules, roles: Collection[str]) -> None:
             "--as-of (as_of=) needs a column of times, which --timestamp-col (timestamp=) names; "
             "leave it out if there is none."
         )
-
-
-def _once(series: pl.Series) -> Any:
-    """Return the value that interactions without one have."""
-    if series.dtype == pl.String:
-        return "1"
-    return True if series.dtype == pl.Boolean else 1
 
 
 def _convert(rows: Rows, rules: RowRules) -> None:
@@ -517,7 +512,9 @@ def _convert(rows: Rows, rules: RowRules) -> None:
             ids = as_id_series(ids, role)
         columns[role] = ids
     if rules.missing is not None:
-        _leave_out_missing(rows, rules.missing, rules.noun)
+        left_out = counted(rows.keep(columns["rating"] != rules.missing), "row")
+        mark = f"{rules.noun} is {rules.missing:g} (missing)"
+        rows.remarks.append(f"{left_out} left out whose {mark}")
     elif "rating" in columns and columns["rating"].dtype == pl.Boolean:
         liked = columns.pop("rating")
         rows.implicit = True
@@ -662,17 +659,6 @@ def _take_likes(rows: Rows) -> None:
         rows.remarks.append(f"{row} left out whose rating is 0 or less")
 
 
-def _off_scale(value: float, scale: tuple[float, float]) -> str:
-    low, high = scale
-    return f"rating {value:g} is outside of the scale, {low:g} to {high:g}."
-
-
-def _leave_out_missing(rows: Rows, missing: float, noun: str) -> None:
-    """Leave out marks of missing ratings (or weights)."""
-    left_out = counted(rows.keep(rows.columns["rating"] != missing), "row")
-    rows.remarks.append(f"{left_out} left out whose {noun} is {missing:g} (missing)")
-
-
 def marks_unrated(levels: Floats) -> bool:
     """Return whether ratings of -1 among others mark pairs that are not rated."""
     return _are_whole(levels) and bool(levels[0] == -1 and levels[1] >= 0)
@@ -755,7 +741,9 @@ def _problem(role: str, value: Any, rules: RowRules, column: pl.Series) -> str:
             return f"rating {value!r} is neither true nor false."
         problem = rating_problem(value, rules.noun)
         if problem is None and rules.scale is not None:
-            return _off_scale(float(value), rules.scale)
+            low, high = rules.scale
+            scale = f"{low:g} to {high:g}"
+            return f"rating {float(value):g} is outside of the scale, {scale}."
         return str(problem)
     return str(id_problem(value, role, column.dtype))
 
