@@ -166,7 +166,10 @@ def directions_about(
     matrix, svd, exponent = _squarable(samples, svd)
     means = means * 2.0**-exponent
     row = row * 2.0**-exponent
-    svd, distortion = _refined(matrix, row, svd, solver)
+    squares = matrix.column_squares(np.zeros_like(means))
+    about_means = matrix.column_squares(means)
+    about_row = about_means if centred else squares
+    svd, distortion = _refined(matrix, row, svd, solver, about_row, squares)
     values = svd.s.astype(np.float64)
     count = samples.shape[0]
     divisor = count - solver.ddof
@@ -175,8 +178,9 @@ def directions_about(
     if not centred:
         variances = _variances_of_scores(svd, divisor)
         lengths = np.sqrt(variances * divisor)
-        unexplained = squares_outside(matrix, means, svd.Vt, lengths)
-    squares = matrix.column_squares(np.zeros(samples.shape[1]))
+        unexplained = squares_outside(
+            matrix, means, svd.Vt, lengths, about_means, squares
+        )
     return PrincipalDirections(
         components=svd.Vt,
         singular_values=values,
@@ -185,7 +189,7 @@ def directions_about(
         alignment=None,
         centering="exact" if centred else "none",
         negligible=rounding_limits(squares, matrix.shape, matrix.dtype, svd.s, svd.Vt),
-        total=float(matrix.column_squares(means).sum()),
+        total=float(about_means.sum()),
         distortion=distortion,
         unexplained=unexplained,
         means=means,
@@ -214,9 +218,11 @@ def _refined(
     row: Float64Array,
     svd: SVD,
     solver: Solver,
+    about_row: Float64Array,
+    squares: Float64Array,
 ) -> tuple[SVD, float]:
     """Return triplets whose errors are small next to what they leave, and the squares of that."""
-    distortion = squares_outside(samples, row, svd.Vt, svd.s)
+    distortion = squares_outside(samples, row, svd.Vt, svd.s, about_row, squares)
     for _ in range(_MOST_REFINEMENTS):
         errors = float((svd.residuals**2).sum())
         if errors <= _ERROR_OF_REST * distortion or distortion == 0:
@@ -229,7 +235,7 @@ def _refined(
         if finer < _FINEST:
             break
         svd = replace(solver, tol=finer).svd(samples, svd.s.size, row)
-        distortion = squares_outside(samples, row, svd.Vt, svd.s)
+        distortion = squares_outside(samples, row, svd.Vt, svd.s, about_row, squares)
     return svd, distortion
 
 
@@ -246,9 +252,10 @@ def weighted_directions(
     means = samples.means * unit
     row = samples.row * unit
     squares = samples.squares * unit * unit
-    svd, distortion = _refined(matrix, zeros, svd, solver)
+    weighted = matrix.column_squares(zeros)
+    svd, distortion = _refined(matrix, zeros, svd, solver, weighted, weighted)
     values = svd.s.astype(np.float64)
-    total = float(matrix.column_squares(zeros).sum())
+    total = float(weighted.sum())
     sums, unexplained = values**2, distortion
     if not samples.centred:  # about the means, by the rank-one difference
         along = svd.Vt.astype(np.float64) @ means
@@ -320,10 +327,16 @@ def directions_after_the_first(
         values[:1] = (variances[:1] * divisor) ** 0.5
     components = svd.Vt[order]
     squares = matrix.column_squares(zeros)
+    about_means = matrix.column_squares(means)
+    about_row = matrix.column_squares(row)
     limits = rounding_limits(squares, matrix.shape, matrix.dtype, svd.s, svd.Vt)
     values = values[order]
     variances = variances[order]
     lengths = np.sqrt(variances * divisor)
+    distortion = squares_outside(matrix, row, components, values, about_row, squares)
+    unexplained = squares_outside(
+        matrix, means, components, lengths, about_means, squares
+    )
     directions = PrincipalDirections(
         components=components,
         singular_values=values,
@@ -332,9 +345,9 @@ def directions_after_the_first(
         alignment=min(1.0, abs(along) / length) if length > 0 else 0.0,
         centering="drop",
         negligible=limits[order],
-        total=float(matrix.column_squares(means).sum()),
-        distortion=squares_outside(matrix, row, components, values),
-        unexplained=squares_outside(matrix, means, components, lengths),
+        total=float(about_means.sum()),
+        distortion=distortion,
+        unexplained=unexplained,
         means=means,
         squares=squares,
         n_samples=count,
@@ -389,17 +402,19 @@ def squares_outside(
     row: Float64Array,
     components: FloatArray,
     lengths: FloatArray,
+    about_row: Float64Array,
+    squares: Float64Array,
 ) -> float:
     """Return ||(Y - 1 row') (I - V V')||_F^2, or 0 if it is only rounding error.
 
-    `components` are the orthonormal V', and `lengths` are ||(Y - 1 row') v||. The result is the
+    `components` are the orthonormal V', and `lengths` are ||(Y - 1 row') v||. `about_row` and
+    `squares` are the sums of squares of the columns of Y - 1 row' and of Y. The result is the
     difference of two sums of squares. If that loses digits, the columns with most squares are
     computed as the product with (I - V V') e_j.
     """
     if len(components) == min(samples.shape):
         return 0.0
-    columns = samples.column_squares(row)
-    whole = float(columns.sum())
+    whole = float(about_row.sum())
     squares_along = lengths.astype(np.float64) ** 2
     outside_total = whole - float(squares_along.sum())
     cancelled = whole
@@ -413,8 +428,8 @@ def squares_outside(
             product = wide.matmat(np.ascontiguousarray(V))
             squares_along = np.einsum("ij,ij->j", product, product)
             outside_total = whole - float(squares_along.sum())
-        order = np.argsort(-columns, kind="stable")[:_MOST_COLUMNS]
-        shares = columns - (V**2) @ squares_along
+        order = np.argsort(-about_row, kind="stable")[:_MOST_COLUMNS]
+        shares = about_row - (V**2) @ squares_along
         for part in pieces(len(order), _COLUMNS):
             if outside_total >= _CANCELS["float64"] * cancelled:
                 break
@@ -423,11 +438,11 @@ def squares_outside(
             outside[chosen, np.arange(len(chosen))] += 1.0
             product = wide.matmat(outside)
             shares[chosen] = np.einsum("ij,ij->j", product, product)
-            cancelled -= float(columns[chosen].sum())
+            cancelled -= float(about_row[chosen].sum())
             outside_total = float(shares.sum())
-    squares = samples.column_squares(np.zeros(samples.shape[1]))
-    squares[columns == 0] = 0.0  # constant columns are centred without rounding
-    rounding = _rounding_of_entries(squares, samples.shape, samples.dtype, components)
+    # Constant columns are centred without rounding.
+    varied = np.where(about_row == 0, 0.0, squares)
+    rounding = _rounding_of_entries(varied, samples.shape, samples.dtype, components)
     # The difference of the sums of the other columns is rounded, too.
     eps = float(np.finfo(np.float64).eps)
     rounding += 4 * eps * max(cancelled, 0.0) * max(1.0, len(components) ** 0.5)
