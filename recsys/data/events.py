@@ -157,14 +157,14 @@ def aggregate(
 
 def _totals(events: Events, shape: tuple[int, int], rule: EventRule) -> CSR:
     """Return one value per pair, without the pairs that were only shown."""
-    if events.kinds is not None and 0.0 in rule.weights:
-        is_shown = np.asarray(rule.weights)[events.kinds] == 0
-        events = events.take(~is_shown)
     entries = events.entries()
+    if rule.half_life is not None or events.kinds is not None:
+        # Ages count from the newest of all events, impressions included.
+        entries.values = Values.of(event_weights(events, rule))
+    if events.kinds is not None and 0.0 in rule.weights:
+        entries = entries.take(np.asarray(rule.weights)[events.kinds] != 0)
     # A rating has neither; its weight has the weight of the kind.
     entries.kinds = entries.keys = None
-    if rule.half_life is not None or events.kinds is not None:
-        entries.values = Values.of(event_weights(events, rule))
     return to_csr(entries, shape, rule.policy)
 
 

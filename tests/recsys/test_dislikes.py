@@ -352,3 +352,18 @@ def test_the_service_takes_dislikes(frame):
     ]
     checked = checked_events(events, recommender)
     assert [row["event"] for row in checked] == ["dislike", "shown"]
+
+
+def test_a_dislike_may_be_the_newest_event(frame):
+    user = int(frame["user"][0])
+    dislike = frame.head(1).with_columns(
+        event=pl.lit("dislike"), timestamp=pl.lit(1_701_000_000, pl.Int64)
+    )
+    aged = pl.concat([frame, dislike])
+    ratings = read(aged, half_life="2d")
+    recommender = Recommender("ials", factors=6).fit(ratings)
+    history = aged.filter(pl.col("user") == user).with_columns(user=pl.lit("x"))
+    folded = recommender.fold_in(history)
+    at = ratings.users.index([user])[0]
+    expected = recommender.model.user_factors[at]
+    assert folded.model.user_factors[0] == pytest.approx(expected, rel=1e-4, abs=1e-7)
