@@ -90,12 +90,15 @@ class Schedule:
         share = min(1.0, size.most / max(1, ratings.n_ratings))
         first, again, final = [], [], []
         for model in models:
-            # The fit to all data goes on from the trial.
-            needed = effort(type(model)(**model._trial_params), ratings)
-            final.append(needed.fit / second)
+            trial = type(model)(**model._trial_params(ratings))
+            needed = effort(trial, ratings)
             lists = lists_effort(ratings, size) if ratings.implicit else 0.0
             again.append((share * needed.fit + lists) / second)
             first.append(again[-1] + share * needed.search / second)
+            # Penalties are known then, and sweeps go on from the trial.
+            if model.name != "ials":
+                needed = effort(model, ratings)
+            final.append(needed.fit / second)
         deadline = time.perf_counter() + (math.inf if budget is None else budget)
         return cls(first, again, final, size.n_folds, deadline)
 

@@ -300,9 +300,8 @@ class Model:
         """Return the parameters that the fit has chosen on held-out interactions."""
         return {}
 
-    @property
-    def _trial_params(self) -> dict[str, Any]:
-        """Parameters of fits that are only compared with others, or weighted."""
+    def _trial_params(self, ratings: Ratings) -> dict[str, Any]:
+        """Return the parameters of fits that are only compared with others, or weighted."""
         return self.get_params()
 
     def set_params(self, **params: Any) -> Self:

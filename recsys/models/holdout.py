@@ -139,7 +139,7 @@ class HeldOut:
                 if progress is None and fold_number:
                     return
                 if progress is not None:
-                    trial = type(model)(**model._trial_params)
+                    trial = type(model)(**model._trial_params(fold.train))
                     interactions = fold.train.as_interactions()
                     fitted[number] = trial._fit_checked(interactions, progress)
             yield fold, [*fitted.values()]

@@ -331,8 +331,7 @@ class IALS(FoldingModel, FactorModel):
         texts = ", ".join(f"{name}={value:.4g}" for name, value in penalties)
         return (f"penalties: {texts}",)
 
-    @property
-    def _trial_params(self) -> dict[str, Any]:
+    def _trial_params(self, ratings: Ratings) -> dict[str, Any]:
         # The fit to all interactions goes on from the factors of the trial.
         return {**self.get_params(), "iterations": min(self.iterations, _TRIAL_SWEEPS)}
 
