@@ -16,7 +16,7 @@ import numpy as np
 
 from lowrank import kernels
 from recsys.models import ials, linear_filter
-from recsys.models.holdout import LISTED, Size
+from recsys.models.holdout import FEW_ITEMS, LISTED, Size
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -60,6 +60,8 @@ class Schedule:
         Estimates for each model: its trial on the first split with the lists, the same on another
         split, and its fit to all data.
     n_splits : int
+    n_winners : int
+        Number of models that are usually fitted to all data, 2 for a blend.
     deadline : float
         Time, by `time.perf_counter`, at which all is to be finished.
     compared : list of int
@@ -70,6 +72,7 @@ class Schedule:
     again: list[float]
     final: list[float]
     n_splits: int
+    n_winners: int
     deadline: float
     compared: list[int] = field(default_factory=list)
     _start: float = field(default_factory=time.perf_counter)
@@ -100,11 +103,12 @@ class Schedule:
                 needed = effort(model, ratings)
             final.append(needed.fit / second)
         deadline = time.perf_counter() + (math.inf if budget is None else budget)
-        return cls(first, again, final, size.n_folds, deadline)
+        n_winners = 2 if ratings.implicit else 1
+        return cls(first, again, final, size.n_folds, n_winners, deadline)
 
     def seconds(self, models: Sequence[int]) -> float:
-        """Return the seconds of a comparison of some models, and of the slowest fit after it."""
-        longest = max(self.final[model] for model in models)
+        """Return the seconds of a comparison of some models, and of the slowest fits after it."""
+        longest = sum(sorted(self.final[model] for model in models)[-self.n_winners :])
         if len(models) == 1:
             return longest
         trials = [self.first[m] + (self.n_splits - 1) * self.again[m] for m in models]
@@ -187,9 +191,11 @@ def effort(model: Model, ratings: Ratings) -> Effort:
 
 def lists_effort(ratings: Ratings, size: Size) -> float:
     """Return the effort of the lists of a trial."""
-    n_users = min(1.0, LISTED * size.n_parts / ratings.n_ratings) * ratings.n_users
+    n_users = ratings.n_users // -(-ratings.n_ratings // (LISTED * size.n_parts))
     factors = linear_filter.default_factors(*ratings.shape, ratings.n_ratings)
-    return n_users * (_LIST + float(ratings.n_items) * (_SCORE + factors))
+    # The search for many items computes few of the scores.
+    of_score = _SCORE + factors if ratings.n_items <= FEW_ITEMS else factors
+    return n_users * (_LIST + float(ratings.n_items) * of_score)
 
 
 def _ratings_effort(model: Model, counts: list[Longs]) -> float:

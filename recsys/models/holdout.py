@@ -26,6 +26,9 @@ TOP = 20
 LISTED = 60_000
 """Maximum number of held-out interactions whose lists are compared, those of some users."""
 
+FEW_ITEMS = 8_192
+"""Maximum number of items whose scores are all computed for the lists."""
+
 _USERS = 20_000  # maximum number of these users
 
 _MOST = 1_000_000  # maximum number of ratings in a comparison; larger data are sampled by user
@@ -33,7 +36,6 @@ _MOST_INTERACTIONS = 3_000_000  # the same for interactions, where small samples
 _PARTS = 10  # one tenth is held out
 _FEW = 100_000  # maximum number of interactions of which several folds are held out
 _PARTS_OF_FEW, _FOLDS = 5, 3  # of these, three of five folds in turn
-_FEW_ITEMS = 8_192  # maximum number of items whose scores are all computed
 _DEPTH = 50  # items of each model that are candidates for the lists of a blend
 _BLOCK = 2**22  # scores computed at a time: 16 MB
 _SAMPLE = 256  # sampled users for the scale of a model's scores
@@ -163,7 +165,7 @@ class HeldOut:
         step = max(1, -(-self.test.n_ratings // LISTED), -(-len(users) // _USERS))
         users = users[::step].copy()  # contiguous, for the kernels
         n_items = self.train.n_items
-        if n_items <= _FEW_ITEMS:
+        if n_items <= FEW_ITEMS:
             rows, items, scores_of_pairs = self._best_of_few(models, users)
         else:
             rows, items, scores_of_pairs = self._best_of_many(models, users)

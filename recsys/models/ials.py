@@ -66,7 +66,7 @@ FOLDS, REPEATED = 5, 30_000
 _TOP = 20  # length of the ranked lists
 _FACTORS = 32  # of these fits
 # Size of the last fits: enough to see the penalty that still more factors would need.
-_MORE_FACTORS, _FEWER_SWEEPS = 128, 4
+_MORE_FACTORS, _FEWER_SWEEPS = 128, 3
 _TRIAL_SWEEPS = 6  # maximum number of sweeps of a fit that is only compared
 _JUDGES = 5_000  # maximum number of users whose lists are judged
 _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
