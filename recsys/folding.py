@@ -160,13 +160,13 @@ def _weighted_like(
         return ratings
     if not len(known.seconds) or not len(ratings.seconds):
         return ratings
-    # The weights count from the ends event of the model, as those in the model do.
+    # The weights count from the newest event of the model, as those in the model do.
     ends = []
     for part in (known, ratings):
         seconds = part.seconds if part.events is None else part.events.seconds
         assert seconds is not None
         ends.append(float(seconds.max()))
-    later = max(0.0, ends[0] - newest[1])
+    later = max(0.0, ends[0] - ends[1])
     weights = ratings.values * np.exp2(-later / half_life)
     weighted = ratings.with_values(weights.astype(np.float32))
     return replace(weighted, events=ratings.events, rule=ratings.rule)
