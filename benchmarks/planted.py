@@ -1,4 +1,4 @@
-"""What is planted is found: biases by group, staleness, online differences, chances.
+"""Planted answers, and how often they are found: biases, staleness, online tests, chances.
 
 Simulations with known answers, and the chances of items on real data (needs `RECSYS_DATASETS`).
 
