@@ -414,7 +414,7 @@ class Recommender:
             self.model, ratings, histories, user_table, user_features, reading
         )
         counts_from = self._counts_from.get("item", ratings)
-        return type(self)(model)._restored(new, self.training, item=counts_from)
+        return self._folded(model, new, item=counts_from)
 
     def fold_in_items(
         self, histories: FrameLike, *, item_table: TableLike | None = None
@@ -436,7 +436,13 @@ class Recommender:
         ratings = self.ratings
         model, new = folding.folded_items(self.model, ratings, histories, item_table)
         counts_from = self._counts_from.get("user", ratings)
-        return type(self)(model)._restored(new, self.training, user=counts_from)
+        return self._folded(model, new, user=counts_from)
+
+    def _folded(self, model: Model, ratings: Ratings, **counts_from: Ratings) -> Self:
+        """Return a recommender with folded-in users or items, and the same chances."""
+        folded = type(self)(model)._restored(ratings, self.training, **counts_from)
+        folded.provenance = replace(_UNSAVED, chances=self.provenance.chances)
+        return folded
 
     def update(
         self,

@@ -797,7 +797,9 @@ def only(found: Evaluation, ns: Sequence[int]) -> Evaluation:
         )
 
     has_length = pl.col("n").is_null() | pl.col("n").is_in(ns)
-    is_other = pl.col("metric").str.extract(r"(@\d+)$").is_in(other_lengths)
+    # Errors have no length.
+    length = pl.col("metric").str.extract(r"(@\d+)$").fill_null("")
+    is_other = length.is_in(other_lengths)
     return replace(
         found,
         table=without(found.table),

@@ -107,6 +107,11 @@ def test_chances_are_saved_and_kept_by_updates(calibrated, interactions, tmp_pat
     assert updated.recommend(1, chance=True)["chance"].null_count() == 0
 
 
+def test_new_users_have_chances(calibrated):
+    lists = calibrated.recommend(history=[0, 5], n=3, chance=True)
+    assert lists["chance"].null_count() == 0
+
+
 def test_a_model_without_chances_says_how_to_get_them(interactions):
     recommender = Recommender("popular").fit(interactions)
     for options in ({"chance": True}, {"at_least": 0.1}):

@@ -7,7 +7,14 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from recsys import Ratings, Recommender, evaluate, html_report, random_split
+from recsys import (
+    Ratings,
+    Recommender,
+    evaluate,
+    html_report,
+    random_split,
+    sample_path,
+)
 from recsys.cli.main import cli
 from recsys.errors import DataError
 from recsys.evaluation import Evaluation, monitor, shared_test
@@ -318,6 +325,14 @@ def test_groups_have_the_errors_of_their_ratings(ratings):
     condition = f"rmse[age={by_age['group'][0]}] < 0.1"
     (verdict,) = verdicts([gate(condition, found)], found, ["bias"])
     assert not verdict.failed
+
+
+def test_command_lists_the_errors_of_groups():
+    words = ["evaluate", str(sample_path()), "--model", "popular", "-n", "5"]
+    options = ["--by-user", "activity", "--method", "random", "--json"]
+    output = CliRunner().invoke(cli, [*words, *options]).stdout
+    (model,) = json.loads(output)["models"]
+    assert {"rmse", "mae", "ndcg@5"} <= model["slices"][0]["metrics"].keys()
 
 
 def test_gate_of_the_error_of_a_group(ratings):
