@@ -39,6 +39,7 @@ FIRST = 5e9
 
 _SWEEPS, _BAYES_SWEEPS = 12, 8  # of als and ials, and of bayes, when they stop
 _BLOCK = 64  # factors that ials solves for at once
+_FEATURES = 2.0  # a fit with features, next to one without
 _SCORE = 1500  # a score of a list, next to its multiplications
 _LIST = 2_500_000  # a list in the search of weights of blends
 
@@ -90,18 +91,20 @@ class Schedule:
     ) -> Schedule:
         """Estimate fits of models to `ratings`, and trials on a part of these."""
         second = rate(threads)
+        has_features = any(axis.encoder is not None for axis in ratings.axes)
         share = min(1.0, size.most / max(1, ratings.n_ratings))
         first, again, final = [], [], []
         for model in models:
             trial = type(model)(**model._trial_params(ratings))
+            factor = _FEATURES if model.uses_features and has_features else 1.0
             needed = effort(trial, ratings)
             lists = lists_effort(ratings, size) if ratings.implicit else 0.0
-            again.append((share * needed.fit + lists) / second)
+            again.append((factor * share * needed.fit + lists) / second)
             first.append(again[-1] + share * needed.search / second)
             # Penalties are known then, and sweeps go on from the trial.
             if model.name != "ials":
                 needed = effort(model, ratings)
-            final.append(needed.fit / second)
+            final.append(factor * needed.fit / second)
         deadline = time.perf_counter() + (math.inf if budget is None else budget)
         n_winners = 2 if ratings.implicit else 1
         return cls(first, again, final, size.n_folds, n_winners, deadline)
