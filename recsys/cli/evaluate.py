@@ -634,6 +634,9 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
                 "cuts": _by_fold(cuts, row["model"], [*_OF_CUTS, "since"]),
                 "staleness": _staleness_of(found, row["model"]),
                 "slices": _slices_of(found, row["model"]),
+                "largest_gaps": found.largest_gaps.filter(model=row["model"])
+                .drop("model")
+                .to_dicts(),
                 "calibration": _calibration_of(found, row["model"]),
                 "fit_seconds": row["fit_seconds"],
                 "recommend_seconds": row["recommend_seconds"],
@@ -976,6 +979,12 @@ def _write(result: Evaluation, output: Output, command: str) -> None:
     shown, legend = tables(result)
     shown += _fold_table(result)
     shown += _slice_tables(result)
+    for row in result.largest_gaps.to_dicts():
+        if row["metric"] == _main_metric(result.slices):
+            note(
+                f"largest gap of {row['metric']} by {row['by']}, {row['model']}: "
+                f"{row['group']}, {row['gap']:+.4f} (p = {row['adjusted']:.4f})"
+            )
     output.write_document(document, _without_empty(result.table), shown, legend)
 
 

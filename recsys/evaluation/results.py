@@ -419,6 +419,17 @@ class Evaluation:
         return self.folds.join(frame, on="fold", maintain_order="left")
 
     @property
+    def largest_gaps(self) -> pl.DataFrame:
+        """Rows of `slices` with the largest gap of each model, column of groups and metric.
+
+        `adjusted` is the p value of the gap, adjusted by Holm's method over the groups.
+        """
+        keys = ["model", "side", "by", "metric"]
+        by_gap = self.slices.drop_nulls("gap").filter(pl.col("gap").is_not_nan())
+        by_gap = by_gap.sort(pl.col("gap").abs(), descending=True, maintain_order=True)
+        return by_gap.unique(keys, keep="first", maintain_order=True).sort(keys)
+
+    @property
     def refit_periods(self) -> pl.DataFrame:
         """How fast models go stale: a row per model and metric of `staleness`.
 
