@@ -61,7 +61,7 @@ def fit(
     ),
     chance: bool = cli.declared(
         "",
-        "Fit to nine tenths, too, for `recsys recommend --chance`.",
+        "Learn the chances of `recsys recommend --chance`, by a second fit.",
         is_flag=True,
     ),
     test_fraction: float | None = cli.declared(

@@ -155,7 +155,7 @@ def common_options(function: F) -> F:
         is_eager=True,
         section=EVERYWHERE,
         metavar="FILE.py::CLASS",
-        help="Class of your own that a saved model has.",
+        help="Class of your own model, to load a saved one.",
     )
     add = functools.partial(option, section=EVERYWHERE, **shared)
     debug = add("--debug", help="Show tracebacks.")

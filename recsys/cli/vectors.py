@@ -47,7 +47,7 @@ def vectors(
     ),
     metric: Metric = cli.declared(
         "",
-        "Product of vectors that is a score, or that is the similarity of items.",
+        "Product of vectors: inner-product for scores, cosine for similarities.",
         type=click.Choice(["inner-product", "cosine"]),
         default="inner-product",
     ),

@@ -111,7 +111,7 @@ def list_(directory: str, output: Output) -> None:
 )
 @click.argument("version", type=cli.PLACE)
 def promote(version: str) -> None:
-    """Let the link `latest` next to a saved model point to it.
+    """Point the link `latest` to a saved model next to it.
 
     The model is verified first. The link is replaced atomically, so that readers of DIR/latest see
     either the old or the new model. To go back, promote the previous version. Where symbolic links

@@ -162,7 +162,7 @@ def _latest(directory: Path) -> str | None:
 
 
 def promote(version: str | Path) -> tuple[str | None, str]:
-    """Let the link `latest` next to a saved model point to it.
+    """Point the link `latest` to a saved model next to it.
 
     The model is verified first. The link is changed atomically, so a reader sees either the old or
     the new model.
