@@ -92,6 +92,14 @@ $(VENV)/.installed-fuzz: $(VENV)/.installed-test
 fuzz: $(VENV)/.installed-fuzz  ## Fuzz each reader of bytes from outside for SECONDS (60)
 	@$(BIN)/python tests/fuzz/run.py $(or $(SECONDS),60)
 
+$(VENV)/.installed-service: $(VENV)/.installed-test
+	@$(PIP) --quiet install schemathesis
+	@touch $@
+
+service: $(VENV)/.installed-service  ## Send 10,000 hostile requests to the service, and those of schemathesis (minutes)
+	@RECSYS_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest -o faulthandler_timeout=0 -s -q tests/fuzz/test_service.py
+	@RECSYS_FUZZ_EXAMPLES=300 $(BIN)/python -m pytest -o faulthandler_timeout=0 -s -q tests/fuzz/test_openapi.py
+
 bench: $(VENV)/.installed-test  ## Run the benchmarks (minutes); see benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py
 

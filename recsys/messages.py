@@ -117,6 +117,16 @@ def is_full(error: BaseException) -> bool:
     return system_error(error) in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error is due to memory, also if a library does not say so."""
+    text = str(error)
+    if isinstance(error, SystemError):
+        # CPython and NumPy then return an error without an exception.
+        return "without exception set" in text or "without setting an exc" in text
+    # polars panics with the representation of the exception.
+    return isinstance(error, MemoryError) or "<class 'MemoryError'>" in text
+
+
 def shortened(text: str, length: int = 40) -> str:
     """Return a text, cut to a length that fits a message.
 

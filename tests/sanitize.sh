@@ -38,10 +38,11 @@ sanitized() {  # SANITIZER COMMAND...: the runtime must be the first library of 
     thread) runtime=$("$compiler" -print-file-name=libtsan.so) ;;
   esac
   shift
-  # Python keeps memory to its end, which is no leak of the kernels. Threads need the same addresses each time.
-  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-    UBSAN_OPTIONS=print_stacktrace=1 \
-    TSAN_OPTIONS="suppressions=$repository/tests/thread_suppressions.txt:exitcode=66" \
+  # Python keeps memory to its end, which is no leak of the kernels. Threads need the same addresses each time. Reports
+  # go to files, since pytest takes what tests say.
+  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:log_path=$PWD/report \
+    UBSAN_OPTIONS=print_stacktrace=1:log_path=$PWD/report \
+    TSAN_OPTIONS="suppressions=$repository/tests/thread_suppressions.txt:exitcode=66:log_path=$PWD/report" \
     PYTHONPATH=$PWD:$PWD/tests LD_PRELOAD=$runtime setarch --addr-no-randomize "$@"
 }
 
@@ -58,7 +59,8 @@ for kind in "$@"; do
   mkdir -p "$folder"
   build "$folder" "$sanitizers" > "$folder/build.log" 2>&1 || { tail -n 30 "$folder/build.log"; exit 1; }
   cd "$folder"
-  run=("$python" -m pytest -q -p no:cacheprovider -p no:doctest)
+  rm -f report.*
+  run=("$python" -m pytest -q -p no:cacheprovider)
   echo "== Kernels"
   sanitized "$kind" "${run[@]}" tests/lowrank/test_{kernels,top_k,sparse_scores}.py tests/lowrank/completion || failed=1
   echo "== Random lives of a model, $LIFE_STEPS steps"
@@ -67,6 +69,12 @@ for kind in "$@"; do
     echo "== Mutated saved models"
     sanitized "$kind" "$python" tests/fuzz/mutants.py "${MUTANTS:-4320}" || failed=1
   fi
+  for report in report.*; do
+    [ -e "$report" ] || continue
+    failed=1
+    echo "== $report"
+    cat "$report"
+  done
   cd "$repository"
 done
 exit $failed

@@ -14,7 +14,7 @@ import click
 
 from lowrank.errors import LowRankError
 from recsys.errors import RecsysError
-from recsys.messages import system_reason
+from recsys.messages import is_out_of_memory, system_reason
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141
@@ -135,8 +135,10 @@ def _sentence(error: BaseException) -> str:
         return f"{f'{name}: ' if name else ''}{reason[0].lower()}{reason[1:]}."
     if isinstance(error, ValueError) and str(error).startswith("embedded null"):
         return "file names cannot contain NUL characters."
-    if isinstance(error, MemoryError):
-        return f"not enough memory. {error}".strip()
+    if isinstance(error, MemoryError) and str(error):
+        return f"not enough memory. {error}."
+    if is_out_of_memory(error):
+        return "not enough memory."
     text = " ".join(str(error).split())
     return f"unexpected {type(error).__name__}: {text} (run with --debug for the traceback)"
 

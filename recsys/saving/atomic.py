@@ -409,6 +409,9 @@ def flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
     finally:
         os.close(descriptor)
 

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from recsys.data.feedback import Feedback, Kind
 from recsys.data.kinds import EventRule, FeatureKind, FeatureRequest, ReadAs
 from recsys.errors import ModelFileError, RecsysError
+from recsys.messages import is_out_of_memory
 from recsys.models.registry import MODELS, class_to_load
 from recsys.provenance import FitRequest
 from recsys.ranking.chance import Chances
@@ -381,11 +382,11 @@ def read_directory(
         raise ModelFileError(
             f"The {form.noun} {path} cannot be read: {reason}."
         ) from error
-    except MemoryError as error:
-        raise ModelFileError(
-            f"The {form.noun} {path} needs more memory than there is."
-        ) from error
-    except _errors_of_damage() as error:
+    except (MemoryError, *_errors_of_damage()) as error:
+        if is_out_of_memory(error):
+            raise ModelFileError(
+                f"The {form.noun} {path} needs more memory than there is."
+            ) from error
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ModelFileError(f"The {form.noun} {path} is damaged: {reason}.") from None
 

@@ -1,7 +1,8 @@
 """Each write, rename, fsync and allocation fails once, and the power fails after each of them.
 
 What is at the destination afterwards is as before or as it should be, and nothing else is left.
-``RECSYS_FAULTS=all`` (`make faults`) tries all of them instead of some.
+``RECSYS_FAULTS=all`` (`make faults`) tries all of them instead of a few, for each operation,
+and ``RECSYS_FAULTS=50`` as many.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from recsys import (
 from recsys.lsi import LSI
 
 HERE = Path(__file__).parent
-ALL = os.environ.get("RECSYS_FAULTS") == "all"
+FAULTS = os.environ.get("RECSYS_FAULTS", "")
 ONCE, FROM_THEN_ON, EXIT = 1, 2, 3  # of shim.c
 GROWING = ("create", "empty", "write", "close", "mkdir", "symlink", "link")
 LARGE = 1024  # bytes of the smallest allocation that fails
@@ -221,6 +222,8 @@ def contents(path: Path) -> str:
         return "".join(line for line in lines if line.endswith("\n"))
     if path.suffix == ".parquet":
         return str(pl.read_parquet(path).rows())
+    if path.name == "measured.csv":  # which has times of the fit
+        return str(pl.read_csv(path).select("model", "rmse").rows())
     if path.name == "out.json":
         return str(json.loads(path.read_text())["models"][0]["model"])
     return path.read_text()
@@ -249,7 +252,7 @@ def trial(
 
 
 every_operation = pytest.mark.parametrize(
-    "trial", OPERATIONS if ALL else FEW, indirect=True
+    "trial", OPERATIONS if FAULTS else FEW, indirect=True
 )
 
 
@@ -291,14 +294,18 @@ class Trial:
     def clean(self, folder: Path) -> None:
         """Run the operation again, or another one if it cannot be repeated."""
         if self.run(folder).code:
-            (folder / "more.csv").write_text("user,item,rating\nu3,i1,3\n")
+            (folder / "more.csv").write_text(
+                "user,item,rating,timestamp\nu3,i1,3,1600000000\n"
+            )
             assert self._forks.run("update", folder).code == 0
             (folder / "more.csv").unlink()
 
 
 def chosen(numbers: Sequence[int], count: int, seed: str) -> list[int]:
     """Return all numbers, or some of them."""
-    if ALL or len(numbers) <= count:
+    if FAULTS.isdigit():
+        count = int(FAULTS)
+    if FAULTS == "all" or len(numbers) <= count:
         return list(numbers)
     return sorted(random.Random(seed).sample(numbers, count))
 
@@ -332,7 +339,8 @@ def test_a_failed_call(trial: Trial) -> None:
             outcome = trial.run(folder, call=number, fault=fault)
             what = (call.name, call.path, number, fault, outcome)
             came = check_states(trial, folder, what)
-            check_outcome(outcome, came, what)
+            if trial.name != "measure":  # a folder that cannot be written is no error
+                check_outcome(outcome, came, what)
             left = extra(trial.name, folder)
             if left:  # only a removal that failed leaves something, until the next run
                 assert (call.name, fault) == ("remove", ONCE), (left, what)
@@ -355,10 +363,10 @@ def test_a_failed_allocation(trial: Trial) -> None:
             # The C library and msgspec end a process that has no memory.
             count[f"{came}, ended by {outcome.code}"] += 1
             trial.clean(folder)
-        elif "SystemError: error return without exception" in outcome.said:
-            count[f"{came}, error in Python's compiler"] += 1
         else:
-            check_outcome(outcome, came, what)
+            # polars says first that it panics.
+            said = "".join(outcome.said.partition("Error: ")[1:])
+            check_outcome(outcome._replace(said=said), came, what)
             count[f"{came}, exit code {outcome.code}"] += 1
         assert extra(trial.name, folder) == [], what
         shutil.rmtree(folder)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 import polars as pl
+import psutil
 import pytest
 from fastapi.routing import APIRoute
 from hypothesis import given
@@ -23,6 +24,7 @@ from recsys.serve import create_app
 from recsys.serve.schemas import ProblemBody
 from recsys.serve.settings import Limits
 
+MOST_MEMORY = 100  # MB
 IDS = st.sampled_from(
     [100, 101, "105", 1, 2, "3", 41, 7_000, -1, 2**63, 10**30, "a/b", "", "Ω"]
 )
@@ -188,6 +190,8 @@ def requests(draw: Any, document: dict[str, Any]) -> tuple[str, str, str, bytes]
 
 def test_hostile_requests(service, budget, fuzz_count):
     document = service.get("/openapi.json").json
+    memory = psutil.Process()
+    sizes: list[int] = []
     routes = [each for each in _routes(service.app) if isinstance(each, APIRoute)]
     models = {
         (method, route.path): TypeAdapter(route.response_model)
@@ -202,6 +206,7 @@ def test_hostile_requests(service, budget, fuzz_count):
         method, path, target, body = request
         reply = service.call(method, target, body, {"content-type": "application/json"})
         fuzz_count[str(reply.status)] += 1
+        sizes.append(memory.memory_info().rss)
         operation = document["paths"][path][method.lower()]
         assert reply.status in {404, *map(int, operation["responses"])}, reply.body
         if reply.status >= 400:
@@ -211,6 +216,10 @@ def test_hostile_requests(service, budget, fuzz_count):
             models[method, path].validate_json(reply.body)
 
     answered()
+    # After the first tenth, everything has been imported and kept once.
+    growth = (sizes[-1] - sizes[len(sizes) // 10]) / 2**20
+    print(f"\n{len(sizes):,} requests took {growth:.0f} MB")
+    assert growth < MOST_MEMORY
     assert service.get("/v1/recommend/105").status in (200, 404)
 
 

@@ -197,7 +197,7 @@ void project(const Panels<T>& V, std::size_t first, bool again, Out2<T> W, Out2<
         for (const T coefficient : H) *into++ += coefficient;
         std::vector<std::unique_ptr<T[]>> packed;
         for (const Panel<T>& panel : used)
-            packed.push_back(packed_columns<T>(&H[(panel.before - used.front().before) * width], panel.size, width, -1));
+            packed.push_back(packed_columns<T>(H.data() + (panel.before - used.front().before) * width, panel.size, width, -1));
         const Panel<T> block{W.data(), width, width, 0};
         const Part following = last ? Part(&block, 1) : all;
         sums = sums_over_rows<T>(n, (last ? width : size) * width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {

@@ -53,6 +53,16 @@ def outcome(error, capsys, **state):
             "Error: d: is a directory.\n",
         ),
         (MemoryError(), 1, "Error: not enough memory.\n"),
+        (
+            MemoryError("Unable to allocate 9 GiB"),
+            1,
+            "Error: not enough memory. Unable to allocate 9 GiB.\n",
+        ),
+        (
+            SystemError("error return without exception set"),
+            1,
+            "Error: not enough memory.\n",
+        ),
         (click.ClickException("So."), 1, "Error: So.\n"),
     ],
 )
