@@ -171,20 +171,20 @@ def leading_eigenvectors(
     checked_at = 0
     history: list[float] = []
     while True:
-        space.extend(blocks, at_least=k)
+        space.extend(blocks)
         space.rotate()
-        excess = space.excess(k, target)
+        excess = space.excess()
         converged = excess <= 1
         if converged or space.is_complete or space.steps >= max_steps:
             return space.ritz_vectors(k), converged or space.is_complete
-        if space.is_full and is_single and loses(space.values(k), tol, dtype):
+        if space.is_full and is_single and loses(space.values, tol, dtype):
             return space.ritz_vectors(k), False
         history.append(excess)
         earlier = history[-1 - _PATIENCE] if len(history) > _PATIENCE else math.inf
-        if 2 * excess > earlier and space.is_at_rounding(k, target):
+        if 2 * excess > earlier and space.is_at_rounding:
             return space.ritz_vectors(k), False
         if space.is_full:
-            space.restart(k)
+            space.restart()
         if len(history) > 1 and excess < history[-2]:
             rate = math.log(history[-2] / excess)
             expected = (space.steps - checked_at) * math.log(excess) / rate
@@ -304,10 +304,10 @@ class _LanczosSpace:
         """Return whether there is no space for another block."""
         return bool(self._size + self._block.shape[1] > self._limit)
 
-    def extend(self, steps: int, at_least: int) -> None:
-        """Extend the basis by a number of blocks and to a minimum size, as far as space allows."""
+    def extend(self, steps: int) -> None:
+        """Extend the basis by a number of blocks, and to k vectors, as far as space allows."""
         while not self.is_full and not self.is_complete:
-            if steps <= 0 and self._size >= at_least:
+            if steps <= 0 and self._size >= self._k:
                 return
             steps -= 1
             old = self._size
@@ -375,40 +375,42 @@ class _LanczosSpace:
         self._vectors = vectors[:, ::-1]
         self._scale = max(self._scale, float(self._values[0]))
 
-    def values(self, k: int) -> FloatArray:
+    @property
+    def values(self) -> FloatArray:
         """Return the k largest Ritz values, as singular values."""
-        return np.sqrt(self._values[:k])
+        return np.sqrt(self._values[: self._k])
 
-    def excess(self, k: int, target: float) -> float:
+    def excess(self) -> float:
         """Return the largest residual of the first k Ritz triplets, in units of its tolerance.
 
         The tolerance is `target` times the singular value, but not below the rounding errors of the
         vectors, 10 eps s[0], or of the products with A'A.
         """
-        s = self.values(k)
+        s = self.values
         if s[0] == 0:
             return 0.0
-        last = self._vectors[self._size - self._tail.shape[1] :, :k]
+        last = self._vectors[self._size - self._tail.shape[1] :, : self._k]
         residuals = np.linalg.norm(self._tail @ last, axis=0)
-        allowed = np.maximum(target * s**2, self._rounding(s))
+        allowed = np.maximum(self._target * s**2, self._rounding(s))
         return float((residuals / allowed).max())
 
-    def is_at_rounding(self, k: int, target: float) -> bool:
+    @property
+    def is_at_rounding(self) -> bool:
         """Return whether rounding errors set the tolerance of the k-th triplet, not `target`."""
-        s = self.values(k)
+        s = self.values
         rounding = self._rounding(s)
-        return bool(target * s[-1] ** 2 < rounding[-1])
+        return bool(self._target * s[-1] ** 2 < rounding[-1])
 
     def _rounding(self, s: FloatArray) -> FloatArray:
         """Return the residuals of A'A that rounding leaves for some singular values."""
         residuals: FloatArray = self._eps * s[0] * np.maximum(10 * s, 0.1 * s[0])
         return residuals
 
-    def restart(self, k: int) -> None:
+    def restart(self) -> None:
         """Reduce the basis to the best Ritz vectors, and keep the next block."""
         # Vectors beyond k speed up the convergence of the k-th.
-        spare = max((self._limit - k) // 5, 1)
-        keep = min(k + spare, self._size)
+        spare = max((self._limit - self._k) // 5, 1)
+        keep = min(self._k + spare, self._size)
         ritz_vectors = self.ritz_vectors(keep)
         self._panels = []
         self._used = 0
