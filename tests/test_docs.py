@@ -238,6 +238,19 @@ def local_links(page: Path) -> Iterator[tuple[str, str]]:
             yield target, anchor
 
 
+def test_broken_links_of_the_site_are_found(tmp_path):
+    (tmp_path / "other.html").write_text('<h1 id="top">Other</h1>')
+    (tmp_path / "index.html").write_text(
+        '<a href="other.html#top">1</a> <a href="other.html#none">2</a> <img src="no.png">'
+        '<a href="https://example.org/none">3</a> <a href="#here">4</a> <p id="here">'
+    )
+    links = tool("links")
+    assert list(links.broken(tmp_path)) == [
+        "index.html: other.html#none",
+        "index.html: no.png",
+    ]
+
+
 def test_the_comparison_takes_its_figures_from_the_results():
     page = text_of(DOCS / "compared.md")
     taken = re.findall(
