@@ -23,7 +23,7 @@ endef
 show = echo; echo "\$$ $(subst ",\",$(1))"; RECSYS_FORMAT=table PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
 , := ,
 
-.PHONY: help demo test coverage sanitize faults fuzz service bench bench-gate bench-full docs dist wheel smoke clean
+.PHONY: help demo test coverage sanitize faults debian fuzz service bench bench-gate bench-full docs dist wheel smoke clean
 
 help:  ## List the targets
 	@grep -E '^[a-z -]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,6 +84,10 @@ sanitize: $(VENV)/.installed-test  ## Run kernels, random lives and mutated mode
 
 faults: $(VENV)/.installed-test  ## Let each write, rename, fsync and allocation fail, and the power after each (minutes)
 	@RECSYS_FAULTS=all $(BIN)/python -m pytest -o faulthandler_timeout=0 -s -q tests/faults
+
+debian: $(VENV)/.installed-test  ## Run the steps of compose.yaml as services of a user, in a Debian folder (root, minutes)
+	@sh tests/debian.sh build/debian
+	@$(BIN)/python -m pytest -o faulthandler_timeout=0 -q -s tests/test_debian.py
 
 $(VENV)/.installed-fuzz: $(VENV)/.installed-test
 	@$(PIP) --quiet install atheris || echo "There is no atheris for this Python: seeds are changed at random."

@@ -294,8 +294,10 @@ def user_contributions(
     DataError
         If the scores of the model are not such sums.
     """
-    if not isinstance(model, abilities.Explains):
+    # A check of the protocol would take longer than the contributions of many models.
+    if not hasattr(model, "contributions"):
         raise abilities.unsupported(model, abilities.Explains, "explain its scores")
+    explains = cast(abilities.Explains, model)
     positions = slice(ratings.indptr[user], ratings.indptr[user + 1])
     rated, values = ratings.indices[positions], ratings.values_at(positions)
     starts = np.array([0, len(rated)], dtype=np.int64)
@@ -308,9 +310,9 @@ def user_contributions(
     history = Histories(starts, rated, values, times, None, events, rule, zeros)
     of_user, of_items = ratings.user_features, ratings.item_features
     if not model.uses_features or (of_user is None and of_items is None):
-        return history, model.contributions(history, items, None)
+        return history, explains.contributions(history, items, None)
     history = replace(history, features=csr_rows(of_user, np.array([user])))
-    return history, model.contributions(history, items, fitted)
+    return history, explains.contributions(history, items, fitted)
 
 
 def ranked(

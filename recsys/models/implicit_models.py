@@ -203,12 +203,18 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         columns, rated = self._checked_history(history, items)
         values = (history.values / np.float32(self.unit)).astype(np.float64)
         confidence = self.interaction_weight * values
-        Y = self.item_factors.astype(np.float64)
+        cached = vars(self._source).get("_gram")
+        if cached is None or cached[0] is not self.item_factors:
+            all_items = self.item_factors.astype(np.float64)
+            cached = self.item_factors, all_items.T @ all_items
+            vars(self._source)["_gram"] = cached
         # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0), with target 0 for negative confidence.
-        normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
-        normal += (Y[rated].T * (np.abs(confidence) - 1)) @ Y[rated]
-        sides = Y[rated].T * np.maximum(confidence, 0)
-        terms = np.linalg.solve(normal, Y[columns].T).T @ sides
+        Y = self.item_factors[rated].astype(np.float64)
+        normal = cached[1] + self.penalty * np.eye(Y.shape[1])
+        normal += (Y.T * (np.abs(confidence) - 1)) @ Y
+        sides = Y.T * np.maximum(confidence, 0)
+        listed = self.item_factors[columns].astype(np.float64)
+        terms = np.linalg.solve(normal, listed.T).T @ sides
         return Explanation(np.zeros(len(columns), np.float32), terms.astype(np.float32))
 
     def _take(self, users: Floats, items: Floats) -> None:
@@ -403,10 +409,11 @@ class ImplicitKNN(ItemItemModel):
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         from scipy.sparse import csr_array
 
-        starts, items, weights = self._neighbors
-        shape = (self.n_items, self.n_items)
+        # A matrix of all neighbours would check them all.
+        starts, items, weights = Histories(*self._neighbors).take(rows).csr
+        shape = (len(rows), self.n_items)
         similarities = csr_array((weights, items, starts), shape=shape)
-        return np.asarray(similarities[rows][:, columns].toarray(), np.float32)
+        return np.asarray(similarities[:, columns].toarray(), np.float32)
 
 
 class Neighbors:

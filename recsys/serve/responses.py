@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
-from itertools import pairwise
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
@@ -702,14 +701,14 @@ class _Terms:
     def told(self, n: int, language: Told) -> list[Json]:
         """Return the n largest terms of each item, also in words if a language is requested."""
         answers: list[Json] = []
-        largest, contributions = _largest(self.values, n)
-        of_items = zip(self.values, largest, contributions, strict=True)
-        for values, terms, numbers_of_terms in of_items:
+        names: dict[int, Json] = {}
+        for values, largest in zip(self.values, _largest(self.values, n), strict=True):
             because = []
-            for term, number in zip(terms, numbers_of_terms, strict=True):
-                reason = self.name(term)
-                reason["contribution"] = short(number)
-                because.append(reason)
+            for term, contribution in largest:
+                # The items of a list often have the same reasons.
+                if term not in names:
+                    names[term] = self.name(term)
+                because.append({**names[term], "contribution": short(contribution)})
             answer: Json = {"because": because}
             if language:
                 reasons = shared_reasons(self._with_kind, values)
@@ -736,19 +735,17 @@ class _Terms:
         return name
 
 
-def _largest(terms: Floats32, n: int) -> tuple[list[list[int]], list[list[float]]]:
+def _largest(terms: Floats32, n: int) -> list[list[tuple[int, float]]]:
     """Return the n largest terms of each score; terms against an item count, too."""
-    sizes = np.abs(terms)
     n_terms = terms.shape[1]
-    least = np.zeros((len(terms), 1), np.float32)
+    columns = np.broadcast_to(np.arange(n_terms), terms.shape)
     if n < n_terms:
         # Sorting all terms would take longer than the search for the items.
-        least = np.partition(sizes, n_terms - n, axis=1)[:, n_terms - n, None]
-    rows, columns = np.nonzero((sizes >= least) & (sizes > 0))
-    order = np.lexsort((columns, -sizes[rows, columns], rows))
-    columns = columns[order]
-    values = terms[rows, columns].tolist()
-    ends = np.searchsorted(rows, np.arange(len(terms) + 1)).tolist()
-    indices = columns.tolist()
-    parts = [slice(a, min(a + n, b)) for a, b in pairwise(ends)]
-    return [indices[part] for part in parts], [values[part] for part in parts]
+        sizes = np.abs(terms)
+        columns = np.argpartition(sizes, n_terms - n, axis=1)[:, n_terms - n :]
+    values = terms[np.arange(len(terms))[:, None], columns]
+    largest = []
+    for of_item in zip(columns.tolist(), values.tolist(), strict=True):
+        pairs = [pair for pair in zip(*of_item, strict=True) if pair[1]]
+        largest.append(sorted(pairs, key=lambda pair: (-abs(pair[1]), pair[0])))
+    return largest
