@@ -116,6 +116,10 @@ def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | N
     # A model without ratings counts weights that are not positive as nothing.
     if isinstance(lowest, int | float) and lowest <= 0 and not model.predicts_ratings:
         return None
+    # Users without any data get the popular items.
+    has_nothing = indptr[indices] == indptr[indices + 1]
+    if has_nothing.any() and not model.predicts_ratings:
+        return None
     new = allowed = None
     is_unrated = np.bincount(rated, minlength=n_items) == 0
     if is_unrated.any():

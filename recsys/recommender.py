@@ -33,7 +33,12 @@ from recsys.provenance import Provenance
 from recsys.ranking.chance import Chances, take_ranked
 from recsys.ranking.filters import left_out
 from recsys.ranking.lists import BlockLike, ColdUser, Fill, ListOptions
-from recsys.ranking.rerank import column_of_items, prepare_lists, similar_lists
+from recsys.ranking.rerank import (
+    column_of_items,
+    prepare_lists,
+    similar_lists,
+    users_without_data,
+)
 from recsys.ranking.topn import CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.readers import TableSource, as_ratings
 from recsys.reasons import (
@@ -603,10 +608,15 @@ class Recommender:
         is_new = history is not None or user_features is not None
         if type(users) in (int, str) and not is_new and options.are_defaults():
             index = self.ratings.users.place(cast(IdLike, users))
-            if index >= 0:
+            if index >= 0 and self._has_data_of(index):
                 return self._best_of_user(index, n)
         folded = self._for_new_users(history, user_features)
         return pl.concat(folded.list_batches(users, n, options))
+
+    def _has_data_of(self, index: int) -> bool:
+        """Return whether a user gets a list of his own, not the popular items."""
+        indices = np.array([index])
+        return not len(users_without_data(self.model, self.ratings, indices))
 
     def _best_of_user(self, index: int, n: int) -> pl.DataFrame:
         (top,) = self._known_users.best(np.array([index]), n)

@@ -73,7 +73,7 @@ def prepare_lists(
         exclude = with_blocked(exclude, pairs, ratings, unknown)
     allowed = candidate_mask(ratings, block, options, new, listed_items)
     ties = Ties(ratings.items.hashes)
-    without_data = _users_without_data(model, ratings, indices)
+    without_data = users_without_data(model, ratings, indices)
     everyone = None
     if len(without_data) or (options.fill == "popular" and len(indices)):
         everyone = popular()._with(n_users=int(indices.max()) + 1)
@@ -214,7 +214,7 @@ def _labels_of(ids: Ids, queries: IdsLike, indices: Indices) -> pl.Series:
     return labels.scatter(unknown, typed)
 
 
-def _users_without_data(model: Model, ratings: Ratings, users: Indices) -> Indices:
+def users_without_data(model: Model, ratings: Ratings, users: Indices) -> Indices:
     """Return the users who are unknown, or whose scores would all be zero.
 
     A model that predicts ratings has the quality of the items for users without any.

@@ -119,6 +119,8 @@ class Lists:
         # The routes name similar ids, and the conditions.
         if index < 0 or not responses.has_search(condition):
             return None
+        if not responses.recommender._has_data_of(index):
+            return None
         # By the name, since a replaced model has other times.
         name = f"best {responses.name}"
         search: Search = responses.best
@@ -171,6 +173,8 @@ class Lists:
         responses = self._service.answers()
         index = responses.ratings.items.place(item)
         if index < 0 or not responses.has_search(condition):
+            return None
+        if not responses.recommender._has_data_of(index):
             return None
         name = f"similar {responses.name}"
         text = self._batches.ask(responses.neighbours, name, index, n, condition)

@@ -378,7 +378,8 @@ class Responses:
             for index, label, rows in lists_of_part:
                 if explain is not None and index >= 0:
                     self._add_reasons(recommender, index, rows, explain)
-                kind = policy if index >= 0 else "popular"
+                is_known = index >= 0 and recommender._has_data_of(index)
+                kind = policy if is_known or policy != "personal" else "popular"
                 lists.append(self._list(str(label), rows, kind))
         return lists
 
