@@ -238,6 +238,8 @@ class Model:
     )
     # Whether `fit` keeps the sweep with the best validation RMSE.
     _keeps_best_sweep: ClassVar[bool] = False
+    # Of the axes of the arrays of a loaded model.
+    _sizes: ClassVar[Mapping[str, int]] = {}
 
     if TYPE_CHECKING:
 
@@ -524,7 +526,16 @@ class Model:
         for name, value in reader.fields(result, prefix):
             setattr(result, name, value)
         result._check_arrays()
+        vars(result)["_sizes"] = reader.sizes
         return result
+
+    def _check_features(self, side: str, n_features: int) -> None:
+        """Check that the arrays of a saved model have a row for each feature of `side`."""
+        n_rows = self._sizes.get(f"n_{side}_features", n_features)
+        if n_rows != n_features:
+            raise ValueError(
+                f"the model has {n_rows} features of {side}s instead of {n_features}"
+            )
 
     def _check_arrays(self) -> None:
         """Check the arrays of a saved model beyond their shapes and types."""

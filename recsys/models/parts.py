@@ -94,7 +94,7 @@ class ArrayReader:
     def __init__(self, model: str, arrays: Mapping[str, Array]) -> None:
         self._model = model
         self._arrays = arrays
-        self._sizes: dict[str, int] = {}  # of the axes, by name
+        self.sizes: dict[str, int] = {}  # of the axes, by name
 
     def fields(
         self, owner: Declares | type[Declares], prefix: str = "", side: str = ""
@@ -138,7 +138,7 @@ class ArrayReader:
         for axis, size in zip(axes, values.shape, strict=False):
             # An axis such as "n_users + 1" is longer than another one.
             base, _, surplus = axis.partition(" + ")
-            length = self._sizes.setdefault(base, size - int(surplus or 0))
+            length = self.sizes.setdefault(base, size - int(surplus or 0))
             expected += (length + int(surplus or 0),)
         if len(axes) != values.ndim or expected != values.shape:
             raise DataError(

@@ -366,6 +366,9 @@ def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
             f"the model is of shape {shape}, not {(len(users), len(items))}"
         )
     ratings = _saved_ratings(arrays, manifest, users, items)
+    for axis in ratings.axes:
+        if axis.features is not None:
+            model._check_features(axis.ids.kind, axis.features.matrix.shape[1])
     origin = {entry.name: getattr(manifest, entry.name) for entry in fields(Provenance)}
     return Saved(model, ratings, manifest.training, Provenance(**origin))
 

@@ -26,6 +26,16 @@ def test_mutated_saved_folders(tmp_path: Path, fuzz_count) -> None:
         fuzz_count[outcome] += 1
 
 
+# What was found once, by number.
+FOUND = (3030,)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("number", FOUND)
+def test_mutants_that_failed_once(number: int, tmp_path: Path) -> None:
+    assert mutant(number, tmp_path) != "rejected in lines"
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_from_outside(name: str, fuzz_count) -> None:
