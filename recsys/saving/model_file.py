@@ -382,7 +382,7 @@ def read_directory(
         raise ModelFileError(
             f"The {form.noun} {path} cannot be read: {reason}."
         ) from error
-    except (MemoryError, *_errors_of_damage()) as error:
+    except _errors_of_damage() as error:
         if is_out_of_memory(error):
             raise ModelFileError(
                 f"The {form.noun} {path} needs more memory than there is."
@@ -410,7 +410,14 @@ def _errors_of_damage() -> tuple[type[BaseException], ...]:
     """Return the errors that unexpected contents cause; called only after an error."""
     from polars.exceptions import PanicException, PolarsError
 
-    return RecsysError, TypeError, ValueError, PolarsError, PanicException
+    return (
+        RecsysError,
+        TypeError,
+        ValueError,
+        MemoryError,
+        PolarsError,
+        PanicException,
+    )
 
 
 def _opened(path: str | Path, form: Form) -> SavedDirectory:
