@@ -16,6 +16,7 @@ from recsys.addresses import shown
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
+from recsys.cli.online import PlanOptions
 from recsys.cli.output import (
     Activity,
     Output,
@@ -159,27 +160,6 @@ class _Request:
     def by_position(self) -> bool:
         """True if each position of the test histories is predicted."""
         return self.positions or self.splitting.method == "sessions"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """Options of the sizes of an online test."""
-
-    rate: float | None = cli.declared(
-        "X", "Share of users who click now; --online LOG measures it.", type=float
-    )
-    difference: str | None = cli.declared(
-        "X", "Smallest difference to detect, such as 0.01, or 5% of the rate."
-    )
-    power: float = cli.declared(
-        "X", "Probability of detecting it.", default=0.8, type=cli.SHARE
-    )
-    level: float = cli.declared(
-        "X", "Probability of a false alarm.", default=0.05, type=cli.SHARE
-    )
-    traffic: float | None = cli.declared(
-        "N", "New users per day, of both models together.", type=float
-    )
 
 
 def _evaluation_options(details: str = "", named: Sequence[str] = ()) -> cli.Decorator:
@@ -1034,7 +1014,7 @@ def compare(
     for flag in cli.given_in(sizes):
         require(plan, f"{flag} needs --plan.")
     if online is not None or plan:
-        from recsys.cli.versions import compare_online, plan_online
+        from recsys.cli.online import compare_online, plan_online
 
         for flag in cli.given_in(request):
             require(flag not in _NOT_ONLINE, f"{flag} does not apply to --online.")

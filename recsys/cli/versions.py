@@ -1,9 +1,8 @@
-"""`recsys versions`, `monitor` and `compare --online`: saved models in use."""
+"""`recsys versions` and `monitor`: saved models in use."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +23,10 @@ from recsys.cli.output import (
     parsed_gates,
     report_verdicts,
 )
-from recsys.messages import counted
 
 if TYPE_CHECKING:
-    import polars as pl
-
-    from recsys.cli.evaluate import PlanOptions
     from recsys.evaluation import Evaluation
-    from recsys.evaluation.monitoring import Monitoring, OnlineTest
+    from recsys.evaluation.monitoring import Monitoring
 
 _SHOWN = ("version", "model", "created")
 _METRICS = ("rmse", "ndcg")  # metrics in the table on a terminal
@@ -50,7 +45,6 @@ _NAMES = (
     "mae",
 )
 _OF_LISTS = ("recall", "ndcg", "coverage")
-_TESTS = "randomization test: random groups of users of the same sizes"
 
 
 @click.group(
@@ -296,245 +290,3 @@ def _shown(result: Monitoring) -> Any:
             }
         )
     return pl.DataFrame(rows)
-
-
-def plan_online(
-    sizes: PlanOptions,
-    log: str | None,
-    clicks: Sequence[str],
-    reader: cli.ReaderOptions,
-    output: Output,
-) -> None:
-    """Print how many users and days an online test needs.
-
-    Raises
-    ------
-    UsageError
-        If the difference, or both the rate and a log, are missing.
-    """
-    from recsys.evaluation.planning import (
-        Baseline,
-        baselines,
-        plan_online_test,
-        users_per_day,
-    )
-
-    text = sizes.difference or ""
-    number = text.strip().removesuffix("%")
-    try:
-        difference = float(number)
-    except ValueError:
-        raise click.UsageError(
-            f"--plan needs --difference, such as 0.01 or 5%; got {text!r}."
-        ) from None
-    if (sizes.rate is None) == (log is None):
-        raise click.UsageError("--plan needs either --rate X, or --online LOG CLICKS.")
-    traffic = sizes.traffic
-    if sizes.rate is not None:
-        measured = [Baseline.of_rate(sizes.rate)]
-    else:
-        lists, columns = _log_and_clicks(str(log), clicks, reader)
-        measured = baselines(lists, columns)
-        traffic = traffic or users_per_day(lists)
-    rows = []
-    for baseline in measured:
-        smallest = difference
-        if number != text.strip():
-            smallest = difference / 100 * baseline.rate
-        row = plan_online_test(
-            baseline,
-            smallest,
-            power=sizes.power,
-            confidence=1 - sizes.level,
-            traffic=traffic,
-        )
-        rows.append(row)
-    import polars as pl
-
-    table = pl.DataFrame(rows)
-    document = {
-        "command": "compare",
-        "power": sizes.power,
-        "level": sizes.level,
-        "traffic": traffic,
-        "plans": rows,
-    }
-    legend = (
-        f"users of each model, for a power of {sizes.power:g} at level {sizes.level:g}: with one "
-        "look at the end, and with intervals at any time"
-    )
-    rounded = table.with_columns(pl.col("rate", "difference").round(5))
-    output.write_document(document, table, rounded, legend)
-
-
-def _log_and_clicks(
-    log: str, clicks: Sequence[str], reader: cli.ReaderOptions
-) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
-    """Read the log of a service, and the clicks on its lists."""
-    from recsys.evaluation.monitoring import read_lists
-
-    if len(clicks) != 1:
-        raise click.UsageError(
-            "--online FILE takes one file of clicks: user, item, timestamp."
-        )
-    with Activity("Reading the log"):
-        lists = read_lists(log)
-        columns = inputs.load_pairs(clicks[0], reader)
-    if "timestamp" not in columns:
-        note("the clicks have no times: each counts for the last list with its item")
-    return lists, columns
-
-
-def compare_online(
-    log: str,
-    clicks: Sequence[str],
-    reader: cli.ReaderOptions,
-    output: Output,
-    seed: int,
-) -> None:
-    """Print how users click on the lists of two models in the log of a service.
-
-    With saved models among the sources, print what their lists would have been clicked instead.
-
-    Raises
-    ------
-    UsageError
-        If there is not exactly one source of clicks.
-    """
-    from recsys import __version__
-    from recsys.evaluation.monitoring import CLICKS, online_test
-
-    models = [source for source in clicks if inputs.is_model(source)]
-    clicks = [source for source in clicks if source not in models]
-    lists, columns = _log_and_clicks(log, clicks, reader)
-    if models:
-        _write_off_policy(lists, columns, models, output, seed)
-        return
-    with Activity("Testing"):
-        result = online_test(lists, columns, random_state=seed)
-    for variant in ("a", "b"):
-        of = result.counts[variant]
-        counts = f"{counted(of['lists'], 'list')} to {counted(of['users'], 'user')}"
-        note(f"{variant}: {counts}, of {', '.join(of['models'])}")
-    used, total = result.counts["clicks_on_lists"], result.counts["clicks"]
-    note(f"{used:,} of {counted(total, 'click')} are on an item of a list before them")
-    if n := result.counts["users_of_both"]:
-        note(f"{counted(n, 'user')} with lists of both models left out")
-    if n := result.counts["lists_of_strangers"]:
-        note(
-            f"{counted(n, 'list')} of users without a name, or without a variant, left out"
-        )
-    document: dict[str, Any] = {
-        "command": "compare",
-        "version": __version__,
-        "seed": seed,
-        "counts": result.counts,
-        "confidence": result.confidence,
-        "intervals": "BCa bootstrap over users, for one look at a fixed end; always_low and "
-        "always_high: asymptotic confidence sequence, for any number of looks",
-        "tests": _TESTS,
-        "definitions": CLICKS,
-        "comparisons": result.metrics.to_dicts(),
-    }
-    output.write_document(document, result.metrics, *_table(result))
-
-
-def _write_off_policy(
-    lists: pl.DataFrame,
-    clicks: dict[str, pl.Series],
-    models: Sequence[str],
-    output: Output,
-    seed: int,
-) -> None:
-    """Print the value that the lists of other models would have had."""
-    import polars as pl
-
-    from recsys import __version__
-    from recsys.evaluation.offpolicy import ESTIMATORS, off_policy_value
-
-    frames = []
-    documents = []
-    tables = []
-    for path in models:
-        with Activity("Recommending"):
-            target = _lists_of(path, lists)
-            result = off_policy_value(lists, clicks, target, random_state=seed)
-        counts = result.counts
-        note(
-            f"{path}: {counted(counts['lists'], 'list')} to "
-            f"{counted(counts['users'], 'user')} with {counts['clicks_on_lists']:,} clicks; "
-            f"effective sample size {result.effective_sample_size:,.0f}; the log may have shown "
-            f"{min(result.support, 1):.0%} of its items"
-        )
-        for name, reason in (
-            ("lists_without_probabilities", "without probabilities"),
-            ("lists_of_other_users", "of users whom the model does not know"),
-        ):
-            if counts[name]:
-                note(f"{counted(counts[name], 'list')} {reason} left out")
-        values = result.values.select(pl.lit(path).alias("model"), pl.all())
-        frames.append(values)
-        bounds = pl.format("[{}, {}]", pl.col("low").round(4), pl.col("high").round(4))
-        value = pl.col("value").round(4)
-        interval = bounds.alias("95% interval")
-        tables.append(values.select("model", "estimator", value, interval))
-        documents.append(
-            {
-                "model": path,
-                "values": result.values.to_dicts(),
-                "effective_sample_size": result.effective_sample_size,
-                "support": result.support,
-                "counts": counts,
-            }
-        )
-    document = {
-        "command": "compare",
-        "version": __version__,
-        "seed": seed,
-        "confidence": 0.95,
-        "intervals": "percentile bootstrap over users",
-        "definitions": ESTIMATORS,
-        "models": documents,
-    }
-    legend = (
-        "clicks per list; logged: of the log; ips, snips, dr: of the model (estimated)"
-    )
-    output.write_document(document, pl.concat(frames), pl.concat(tables), legend)
-
-
-def _lists_of(path: str, lists: pl.DataFrame) -> pl.DataFrame:
-    """Return the lists of a saved model for the users of a log whom it knows."""
-    recommender = inputs.load_model(path)
-    users = recommender.ratings.users
-    logged = users.like(lists["user"].drop_nulls().unique().sort()).drop_nulls()
-    known = logged.filter(users.find(logged) >= 0)
-    longest = int(lists["rank"].to_numpy().max())
-    return recommender.recommend(known, longest)
-
-
-def _table(result: OnlineTest) -> tuple[Any, str]:
-    """Return the table for a terminal, and its legend."""
-    import polars as pl
-
-    level = 1 - result.confidence
-    rows = []
-    for row in result.metrics.to_dicts():
-        mark = " *" if row["p_value"] < level else ""
-        always = "-"
-        if row["always_low"] is not None:
-            always = f"[{row['always_low']:+.4f}, {row['always_high']:+.4f}]"
-        rows.append(
-            {
-                "metric": row["metric"],
-                "a": f"{row['a']:.4f}",
-                "b": f"{row['b']:.4f}",
-                "b - a": f"{row['difference']:+.4f} {row['verdict'] or ''}".rstrip(),
-                f"{result.confidence:.0%} interval": (
-                    f"[{row['low']:+.4f}, {row['high']:+.4f}]"
-                ),
-                "p": f"{row['p_value']:.4f}{mark}",
-                "at any time": always,
-            }
-        )
-    legend = f"p: {_TESTS}; * below {level:.2g}; at any time: however often one looks"
-    return pl.DataFrame(rows), legend
