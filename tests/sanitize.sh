@@ -43,7 +43,7 @@ sanitized() {  # SANITIZER COMMAND...: the runtime must be the first library of 
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:log_path=$PWD/report \
     UBSAN_OPTIONS=print_stacktrace=1:log_path=$PWD/report \
     TSAN_OPTIONS="suppressions=$repository/tests/thread_suppressions.txt:exitcode=66:log_path=$PWD/report" \
-    PYTHONPATH=$PWD:$PWD/tests LD_PRELOAD=$runtime setarch --addr-no-randomize "$@"
+    PYTHONPATH=$PWD:$PWD/tests setarch --addr-no-randomize env LD_PRELOAD="$runtime" "$@"
 }
 
 failed=0
