@@ -64,7 +64,7 @@ for kind in "$@"; do
   echo "== Kernels"
   sanitized "$kind" "${run[@]}" tests/lowrank/test_{kernels,top_k,sparse_scores}.py tests/lowrank/completion \
     -k "not large_matrix" || failed=1
-  # polars ends the process under the sanitizer of threads, which needs the addresses that its allocator takes.
+  # Under the sanitizer of threads, `import polars` ends the process by a signal.
   if [ "$kind" = address ]; then
     echo "== Random lives of a model, $LIFE_STEPS steps"
     sanitized "$kind" "${run[@]}" tests/model || failed=1
