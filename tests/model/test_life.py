@@ -244,7 +244,9 @@ class Life(RuleBasedStateMachine):
             process.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
         left = pairs_of(Recommender.load(place).ratings)
         assert left in (self.shop.ratings, shop.ratings)
-        subprocess.run([str(word) for word in words], check=True)
+        # Without times, a repetition cannot be told.
+        if self.setting.timed or left != shop.ratings:
+            subprocess.run([str(word) for word in words], check=True)
         self.shop, self.latest = shop, rows
         self._take(Recommender.load(place))
 
