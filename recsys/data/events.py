@@ -173,8 +173,8 @@ def zeros_of(
 ) -> CSR | None:
     """Return the pairs that are disliked or were only shown, with confidences as values.
 
-    A disliked pair has a confidence above that of a pair that was only shown, `IMPRESSION`,
-    which is the lowest one. None without such kinds.
+    A disliked pair has a confidence above `IMPRESSION`, the confidence of a pair that was only
+    shown, which is the lowest one. None without such kinds.
     """
     if events is None or events.kinds is None or not rule.has_zeros:
         return None

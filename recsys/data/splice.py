@@ -66,7 +66,7 @@ class _Rows:
         self._stays = np.repeat(~users, old_counts)
 
     def mixed(self, old: Array, new: Array) -> Array:
-        """Return an array of the entries of both; `new` has those of marked users only."""
+        """Return an array of the entries of both; `new` has entries of marked users only."""
         dtype = np.result_type(old, new)
         array = np.empty(len(self._is_new), dtype)
         # Both sets are in the order of the users, and so is each part of the result.

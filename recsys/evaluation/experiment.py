@@ -1015,7 +1015,7 @@ def _sliced(
 
     For a group of items, only its items are relevant. Its share of the lists is the exposure, and
     its share of the relevant items the relevance, of each user. The `errors` of test ratings are
-    summed over the ratings of the users, or those of the items.
+    summed over the ratings of the users, or of the items.
     """
     test = task.split.test
     of_ratings = {"user": test.user_index_of_nonzeros(), "item": test.indices}

@@ -46,7 +46,7 @@ class Baseline:
 def baselines(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> list[Baseline]:
     """Return the baseline of each metric of clicks in the log of a service.
 
-    `lists` and `clicks` are those of `online_test`; all named users count, of any model.
+    `lists` and `clicks` are as in `online_test`; all named users count, of any model.
 
     Raises
     ------

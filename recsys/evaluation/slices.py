@@ -115,7 +115,7 @@ def groupings(
 ) -> list[Grouping]:
     """Return the groups of items and users by the training part and its tables.
 
-    Ranges are those of `like`, the groups of an earlier fold, if there are any.
+    Ranges are as in `like`, the groups of an earlier fold, if there are any.
 
     Raises
     ------

@@ -65,7 +65,7 @@ class Search:
     r"""Search by exact words and meaning together.
 
     The score of a document is the weighted sum of two standard scores, (score - mean) / deviation
-    over all documents: that of BM25 with the weight w, that of the cosine with 1 - w, where
+    over all documents: BM25 with the weight w, and the cosine with 1 - w, where
 
     .. math:: 1 - w = 0.8 \, \frac{l}{l + 30 \sqrt{q / 8}}
 

@@ -242,7 +242,7 @@ class Next(Model):
             self.features = Profiles(users=None, items=axis)
 
     def _add_habits(self) -> None:
-        """Give habits their share of scores whose mean maximum is 1, as that of habits."""
+        """Give habits their share of scores whose mean maximum is 1, as for habits."""
         self.habit_share = 0.0
         has_items = np.diff(self.history_indptr) > 0
         judges = self._judges(has_items)
