@@ -181,7 +181,8 @@ class Terms(NamedTuple):
     def solved(self, vectors: Float64s) -> tuple[Float64s, Float64s]:
         """Return the solutions for `vectors`, shape (m, d), and the posterior mean, shape (d,).
 
-        The products of a solution with the terms add up to the product of its vector and the mean.
+        The products of a solution with the terms add up to the product of its vector
+        and the mean.
         """
         total = self.base + self.entries.sum(axis=0) + self.features.sum(axis=0)
         right = np.vstack([vectors, total])

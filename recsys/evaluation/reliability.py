@@ -29,8 +29,8 @@ def reliability(scores: Floats, hits: Mask, confidence: float) -> pl.DataFrame:
     """Return how often items are taken, by their chances: a row for each of ten equal bins.
 
     The chances of half of the lists are calibrated on the other half. The columns are as in
-    `RELIABILITY`, without the model: the mean chance, the share of items that are taken, its interval
-    (by the standard error over users), the number of items, and the mean squared error.
+    `RELIABILITY`, without the model: the mean chance, the share of items that are taken, its
+    interval (by the standard error over users), the number of items, and the mean squared error.
     """
     _, chances = crossed(scores, hits)
     is_listed = ~np.isnan(chances)
