@@ -154,7 +154,11 @@ def csr_rows(
     # Some rows are taken before types are changed, which would copy all.
     arrays = CsrArrays(matrix.indptr, matrix.indices, matrix.data)
     taken = _rows_taken(arrays, rows)
-    return taken._replace(data=taken.data.astype(np.float32, copy=False))
+    return CsrArrays(
+        taken.indptr,
+        taken.indices.astype(np.int32, copy=False),
+        taken.data.astype(np.float32, copy=False),
+    )
 
 
 def _rows_taken(arrays: CsrArrays, rows: Longs) -> CsrArrays:
