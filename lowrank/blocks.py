@@ -372,7 +372,11 @@ def _blocks_of_csr(folder: Path, n_columns: int) -> Iterator[Block]:
         start = end
 
 
-def _blocks_of_parquet(path: str, length: int, rows: int) -> Iterator[Block]:
+def _blocks_of_parquet(
+    path: str,
+    length: int,
+    rows: int,
+) -> Iterator[Block]:
     """Yield blocks of `rows` rows of Parquet files."""
     import polars as pl
 

@@ -18,7 +18,11 @@ class ArgumentTypeError(LowRankError, TypeError):
     """An argument has the wrong type."""
 
 
-def check_choice(value: object, allowed: Collection[str], name: str = "method") -> None:
+def check_choice(
+    value: object,
+    allowed: Collection[str],
+    name: str = "method",
+) -> None:
     """Check that an argument is one of some names.
 
     Raises
@@ -30,7 +34,12 @@ def check_choice(value: object, allowed: Collection[str], name: str = "method") 
         raise ArgumentError(f"{name} must be one of {names}; got {value!r}.")
 
 
-def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:
+def check_positive(
+    value: float,
+    name: str,
+    *,
+    or_zero: bool = False,
+) -> None:
     """Check that an argument is a finite, positive number, or zero with `or_zero`.
 
     Raises
@@ -44,7 +53,11 @@ def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:
         raise ArgumentError(f"{name} must be {expected}; got {value}.")
 
 
-def real_matrix(dtype: Any, shape: tuple[int, ...], name: str) -> str:
+def real_matrix(
+    dtype: Any,
+    shape: tuple[int, ...],
+    name: str,
+) -> str:
     """Check that a matrix is real and two-dimensional; return the dtype to work in.
 
     Raises

@@ -652,7 +652,12 @@ class CentredDenseOperator(CentredOperator):
             self._centre(block, axis, part)
             yield part, block if axis == 0 else block.T
 
-    def _centre(self, block: FloatArray, axis: int, part: slice) -> None:
+    def _centre(
+        self,
+        block: FloatArray,
+        axis: int,
+        part: slice,
+    ) -> None:
         """Write centred rows, or the transpose of centred columns, into a block."""
         if axis == 0:
             entries = self._array[part]

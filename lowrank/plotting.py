@@ -233,7 +233,12 @@ def _scatter_by_label(
     )
 
 
-def _scatter(axes: Axes, points: NDArray[Any], n_all: int, **style: Any) -> Any:
+def _scatter(
+    axes: Axes,
+    points: NDArray[Any],
+    n_all: int,
+    **style: Any,
+) -> Any:
     """Draw a scatter plot, with smaller markers the more points there are in all."""
     return axes.scatter(
         points[:, 0],

@@ -332,7 +332,13 @@ class ProbabilisticPCA(
     def _posterior_means(self, X: FloatArray) -> Float64Array:
         return np.vstack([posterior.mean for posterior in self._posteriors(X)])
 
-    def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
+    def _checked(
+        self,
+        X: Any,
+        *,
+        reset: bool = False,
+        **options: Any,
+    ) -> Any:
         """Check samples; NaN is allowed in dense ones."""
         options.setdefault("accept_sparse", "csr")
         options["ensure_min_samples"] = 2 if reset else 1

@@ -205,7 +205,10 @@ class Baskets:
         return int(np.count_nonzero(np.diff(self.matrix.indptr)))
 
     def together(
-        self, item: IdsLike | None, n: int, options: ListOptions
+        self,
+        item: IdsLike | None,
+        n: int,
+        options: ListOptions,
     ) -> pl.DataFrame:
         """Return the frame of the function `together`."""
         ids = self.ratings.items
@@ -234,7 +237,10 @@ class Baskets:
         return pl.DataFrame(columns)
 
     def _best(
-        self, queries: Indices, n: int, options: ListOptions
+        self,
+        queries: Indices,
+        n: int,
+        options: ListOptions,
     ) -> tuple[TopN, NDArray[np.int64]]:
         """Return the items with the highest lower limits, and the baskets with both."""
         block, pairs = blocked_pairs(options.block)
@@ -279,7 +285,12 @@ class _Block:
     ties: Ties
 
     @classmethod
-    def of(cls, baskets: Baskets, queries: Indices, allowed: Mask | None) -> Self:
+    def of(
+        cls,
+        baskets: Baskets,
+        queries: Indices,
+        allowed: Mask | None,
+    ) -> Self:
         """Count the baskets that have both items of each pair."""
         product = (baskets.by_item[queries] @ baskets.matrix).tocsr()
         product.sort_indices()
@@ -313,7 +324,11 @@ def _lower_limits(both: NDArray[np.int64], expected: Doubles) -> Doubles:
     return _quantiles(both, _PRIOR, _TAIL) / (expected + _PRIOR)
 
 
-def _quantiles(both: NDArray[np.int64], prior: float, probability: float) -> Doubles:
+def _quantiles(
+    both: NDArray[np.int64],
+    prior: float,
+    probability: float,
+) -> Doubles:
     """Return quantiles of Gamma distributions of shape both + prior and scale 1."""
     from scipy.special import gammaincinv
 

@@ -87,7 +87,9 @@ class Change:
 
 
 def like_old(
-    new: Ratings, old: Ratings, reading: Mapping[str, Any]
+    new: Ratings,
+    old: Ratings,
+    reading: Mapping[str, Any],
 ) -> tuple[Ratings, Ratings]:
     """Return old and new ratings of the same kind: both with grades, or both without.
 
@@ -133,7 +135,11 @@ def like_old(
     )
 
 
-def wider_range(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> str | None:
+def wider_range(
+    new: Ratings,
+    old: Ratings,
+    training: Mapping[str, Any],
+) -> str | None:
     """Return how new grades exceed the range of the old ones, or None if they do not.
 
     `training` is the summary of the fit, which has the range of the grades.
@@ -410,7 +416,10 @@ def _log(ratings: Ratings) -> Events:
 
 
 def _touched_users(
-    parts: Sequence[Ratings], rule: EventRule, forgotten: Mask, reach: _Reach
+    parts: Sequence[Ratings],
+    rule: EventRule,
+    forgotten: Mask,
+    reach: _Reach,
 ) -> Mask:
     """Mark the users whose ratings may change, so that only their events are read again."""
     old = parts[0]
@@ -509,7 +518,11 @@ def described(ratings: Ratings, side: str) -> Mask:
     return axis.in_table
 
 
-def _compared(old: Ratings, after: Ratings, touched: pl.Series) -> Change:
+def _compared(
+    old: Ratings,
+    after: Ratings,
+    touched: pl.Series,
+) -> Change:
     """Return the change from old ratings to new ones, which differ for `touched` users only.
 
     New ids include the remaining old ones.
@@ -661,7 +674,10 @@ def _united(known: Ids, others: Ids) -> Ids:
 
 
 def encoded_rows(
-    axis: Axis, table: Features | None, new: Features | None, ids: Ids
+    axis: Axis,
+    table: Features | None,
+    new: Features | None,
+    ids: Ids,
 ) -> GroupedFeatures | None:
     """Return features for all `ids`, encoding those that are new or have a new row."""
     features = axis.features

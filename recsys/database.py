@@ -104,7 +104,9 @@ class Address:
 
 
 def parse_address(
-    text: str, table: str | None = None, query: str | None = None
+    text: str,
+    table: str | None = None,
+    query: str | None = None,
 ) -> Address | None:
     """Parse the address of a table in a database; return None if the text is not one.
 
@@ -317,7 +319,12 @@ _REFUSALS = {
 _UNSHOWN = "the driver's message may have parts of an address, and is not shown"
 
 
-def _sentence(text: str, address: Address, *, write: bool) -> str:
+def _sentence(
+    text: str,
+    address: Address,
+    *,
+    write: bool,
+) -> str:
     where = str(replace(address, table=None, query=None))
     if "Failed to connect" in text:
         reasons = (reason for part, reason in _REFUSALS.items() if part in text)
@@ -485,7 +492,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _expression(field: pa.Field, role: str, address: Address) -> str:
+def _expression(
+    field: pa.Field,
+    role: str,
+    address: Address,
+) -> str:
     """Return the SQL for a column, with a type that Arrow, Parquet and polars support."""
     import pyarrow as pa
 

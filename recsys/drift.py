@@ -71,7 +71,9 @@ class Stability:
 
 
 def stability(
-    before: npt.ArrayLike, now: npt.ArrayLike, groups: tuple[str, ...] | None = None
+    before: npt.ArrayLike,
+    now: npt.ArrayLike,
+    groups: tuple[str, ...] | None = None,
 ) -> Stability:
     """Compute the stability index of two samples from their counts in the same groups.
 

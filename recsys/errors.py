@@ -42,7 +42,11 @@ class EngineError(RecsysError, RuntimeError):
     """A cluster engine that is not installed, cannot be reached, or failed."""
 
 
-def check_whole(name: str, value: object, least: int) -> None:
+def check_whole(
+    name: str,
+    value: object,
+    least: int,
+) -> None:
     """Check an option that takes a whole number of at least `least`.
 
     Raises
@@ -67,7 +71,11 @@ def check_share(name: str, value: object) -> None:
         raise DataError(f"{name} must be a number from 0 to 1; got {value!r}.")
 
 
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+def check_choice(
+    name: str,
+    value: object,
+    choices: Iterable[str],
+) -> None:
     """Check that the value of an option is one of some choices.
 
     Raises

@@ -114,7 +114,10 @@ def folded_items(
 
 
 def _weighted_like(
-    source: Any, known: Ratings, reading: Mapping[str, Any], model: Model
+    source: Any,
+    known: Ratings,
+    reading: Mapping[str, Any],
+    model: Model,
 ) -> Ratings | None:
     """Return a frame of interactions with weights like the known ratings.
 
@@ -172,7 +175,11 @@ def _weighted_like(
     return replace(weighted, events=ratings.events, rule=ratings.rule)
 
 
-def _with_kinds(new: Ratings, weighted: Ratings, known: EventRule) -> Ratings:
+def _with_kinds(
+    new: Ratings,
+    weighted: Ratings,
+    known: EventRule,
+) -> Ratings:
     """Return ratings of new users with the events behind them, which have kinds.
 
     The kinds that other users have are known, too.
@@ -273,7 +280,10 @@ def _new_ratings(
 
 
 def _with_new(
-    known: Ratings, ids: Ids, entries: Entries, table: TableLike | None
+    known: Ratings,
+    ids: Ids,
+    entries: Entries,
+    table: TableLike | None,
 ) -> Ratings:
     """Return ratings of new users or of new items, with `table` as their table."""
     fitted = known.axis(ids.kind)
@@ -330,7 +340,11 @@ def with_tables(
     return model, ratings
 
 
-def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ratings]:
+def extended(
+    model: Model,
+    ratings: Ratings,
+    table: Features,
+) -> tuple[Model, Ratings]:
     """Return a model extended by the new items (or users) of a table, using their features.
 
     Existing rows do not change. A model without features is returned unchanged.

@@ -82,7 +82,9 @@ def _cell(value: Any, separator: str) -> str:
 
 
 def lists_of_known_users(
-    path: str | Path, users: Sequence[str], n: int
+    path: str | Path,
+    users: Sequence[str],
+    n: int,
 ) -> ListColumns | None:
     """Return the n best items that each user has not rated, as `Recommender.recommend`.
 
@@ -96,7 +98,11 @@ def lists_of_known_users(
         return None
 
 
-def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | None:
+def _lists(
+    opened: OpenedModel,
+    users: Sequence[str],
+    n: int,
+) -> ListColumns | None:
     manifest, arrays, model = opened
     if manifest.is_catalogue or manifest.rule.has_zeros:
         return None
@@ -153,7 +159,9 @@ def _lists(opened: OpenedModel, users: Sequence[str], n: int) -> ListColumns | N
 
 
 def _table_rows(
-    table_ids: _Column, ids: list[Any], items: list[int]
+    table_ids: _Column,
+    ids: list[Any],
+    items: list[int],
 ) -> list[int | None]:
     """Return the row of each item in a table; fast if it has the order of the items."""
     row_of: dict[Any, int] = {}

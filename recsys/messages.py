@@ -43,7 +43,9 @@ def worded(sentence: str, *, implicit: bool) -> str:
 
 
 def enumerated(
-    names: Sequence[Any], most: int, shown: Callable[[Any], str] = str
+    names: Sequence[Any],
+    most: int,
+    shown: Callable[[Any], str] = str,
 ) -> str:
     """Return the first `most` names, formatted by `shown` and separated by commas.
 
@@ -138,7 +140,11 @@ def shortened(text: str, length: int = 40) -> str:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
-def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
+def close_matches(
+    text: str,
+    others: Iterable[str],
+    n: int,
+) -> list[str]:
     """Return up to n of the others that are similar to a text, the most similar first.
 
     This is `difflib.get_close_matches` in bounded time: others that would take more than a few

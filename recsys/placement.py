@@ -78,7 +78,9 @@ def placement(
 
 
 def _lacks(
-    item: int | str, first: pl.Series, explained: Callable[[int | str], pl.DataFrame]
+    item: int | str,
+    first: pl.Series,
+    explained: Callable[[int | str], pl.DataFrame],
 ) -> pl.DataFrame:
     """Return what contributes more to the scores of the first items than to an item's."""
     try:

@@ -118,7 +118,10 @@ def _pairs_frame(pairs: PairsLike, *, with_times: bool) -> pl.DataFrame:
 
 
 def _cold_predictions(
-    model: Model, popular: Popular | None, users: Indices, items: Indices
+    model: Model,
+    popular: Popular | None,
+    users: Indices,
+    items: Indices,
 ) -> Floats:
     """Predict ratings of pairs in which -1 marks an unknown user or item.
 
@@ -143,7 +146,11 @@ def _cold_predictions(
 
 
 def imputed(
-    fitted: Saved, users: IdsLike | None, items: IdsLike | None, *, missing_only: bool
+    fitted: Saved,
+    users: IdsLike | None,
+    items: IdsLike | None,
+    *,
+    missing_only: bool,
 ) -> Iterator[pl.DataFrame]:
     """Return the frames of `Recommender.impute`; arguments are checked immediately.
 
@@ -283,7 +290,11 @@ def _feature_shares(explanation: Explanation, fitted: Ratings) -> pl.DataFrame:
 
 
 def user_contributions(
-    model: Model, ratings: Ratings, user: int, items: Indices, fitted: Ratings
+    model: Model,
+    ratings: Ratings,
+    user: int,
+    items: Indices,
+    fitted: Ratings,
 ) -> tuple[Histories, Explanation]:
     """Return a user's history, and the scores of items as sums of contributions from it.
 
@@ -352,7 +363,11 @@ def ranked(
     return pl.DataFrame(columns)
 
 
-def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
+def similarity(
+    model: Model,
+    side: str,
+    counts: NDArray[np.int64],
+) -> Scorer:
     """Return a scorer of similarities of items (or users), given the number of ratings of each.
 
     Cosines are multiplied by the share of a vector that is determined by ratings and features.

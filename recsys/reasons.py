@@ -45,7 +45,11 @@ _AMONG_OTHERS = {"en": "{}, among other reasons", "de": "unter anderem {}"}
 _POPULAR = {"en": "because many others like it", "de": "weil es vielen anderen gefällt"}
 
 
-def kinds_of_history(ratings: Ratings, user: int, items: Ints | Longs) -> list[str]:
+def kinds_of_history(
+    ratings: Ratings,
+    user: int,
+    items: Ints | Longs,
+) -> list[str]:
     """Return what a user has done with each item: "rating", a kind of event, or "interaction".
 
     Of several kinds of events, the one with the largest weight counts.

@@ -226,7 +226,11 @@ class Recommender:
         return self._restored(fitted.ratings, fitted.training)
 
     def _with_features(
-        self, ratings: Ratings, features: bool | Sequence[str], *, unrated: bool
+        self,
+        ratings: Ratings,
+        features: bool | Sequence[str],
+        *,
+        unrated: bool,
     ) -> Ratings:
         """Return ratings as they are fitted, with the features of their tables if these are used.
 
@@ -259,7 +263,10 @@ class Recommender:
         return recommender._restored(fitted.ratings, fitted.training)
 
     def _restored(
-        self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings
+        self,
+        ratings: Ratings,
+        training: dict[str, Any],
+        **counts_from: Ratings,
     ) -> Self:
         """Set the fitted state; `counts_from` has the training ratings if some were folded in."""
         # Threads of polars do not survive a fork.
@@ -443,7 +450,12 @@ class Recommender:
         counts_from = self._counts_from.get("user", ratings)
         return self._folded(model, new, user=counts_from)
 
-    def _folded(self, model: Model, ratings: Ratings, **counts_from: Ratings) -> Self:
+    def _folded(
+        self,
+        model: Model,
+        ratings: Ratings,
+        **counts_from: Ratings,
+    ) -> Self:
         """Return a recommender with folded-in users or items, and the same chances."""
         folded = type(self)(model)._restored(ratings, self.training, **counts_from)
         folded.provenance = replace(_UNSAVED, chances=self.provenance.chances)
@@ -652,7 +664,10 @@ class Recommender:
         return self.fold_in(history, user_features=user_features)
 
     def list_batches(
-        self, users: IdsLike | None, n: int, options: ListOptions
+        self,
+        users: IdsLike | None,
+        n: int,
+        options: ListOptions,
     ) -> Iterator[pl.DataFrame]:
         """Recommend as `recommend_batches`, with all options in one record."""
         labels, blocks, new = self._lists(users, n, options)
@@ -668,7 +683,10 @@ class Recommender:
         return map(frame, blocks)
 
     def _lists(
-        self, users: IdsLike | None, n: int, options: ListOptions
+        self,
+        users: IdsLike | None,
+        n: int,
+        options: ListOptions,
     ) -> tuple[pl.Series, Iterator[TopN], Mask | None]:
         """Return the ids of users, blocks of their lists, and which items are new."""
         check_choice("cold_start", options.cold_start, ("error", "popular"))
@@ -777,7 +795,10 @@ class Recommender:
         return pl.concat(self.similar_to_texts(texts, n, list_options))
 
     def similar_to_texts(
-        self, texts: Sequence[str], n: int, options: ListOptions
+        self,
+        texts: Sequence[str],
+        n: int,
+        options: ListOptions,
     ) -> Iterator[pl.DataFrame]:
         """Find items similar to texts as `similar_items`, with all options in one record."""
         scorer = predictions.text_similarity(self.ratings, texts)
@@ -848,7 +869,10 @@ class Recommender:
         return pl.concat(self._joined(blocks, ids.take(indices), ids))
 
     def _joined(
-        self, blocks: Iterator[TopN], labels: pl.Series, ids: Ids
+        self,
+        blocks: Iterator[TopN],
+        labels: pl.Series,
+        ids: Ids,
     ) -> Iterator[pl.DataFrame]:
         titles, new = (self._titles, self._new) if ids.kind == "item" else (None, None)
         return (
@@ -1145,7 +1169,10 @@ class Recommender:
         )
 
     def reasons(
-        self, user: IdLike, item: IdLike, language: Language = "en"
+        self,
+        user: IdLike,
+        item: IdLike,
+        language: Language = "en",
     ) -> tuple[list[dict[str, Any]], str]:
         """Return the reasons that speak for an item, with their shares, and a text of them.
 
@@ -1172,7 +1199,11 @@ class Recommender:
         return reasons, in_words(reasons, language)
 
     def placement(
-        self, user: IdLike, item: IdLike, n: int = 10, **options: Any
+        self,
+        user: IdLike,
+        item: IdLike,
+        n: int = 10,
+        **options: Any,
     ) -> Placement:
         """Tell why an item is not among the first n in the list of a user.
 

@@ -36,7 +36,10 @@ from recsys.saving.storage import Saved
 
 
 def fit_model(
-    model: Model, ratings: Ratings, on_step: OnStep, **settings: Any
+    model: Model,
+    ratings: Ratings,
+    on_step: OnStep,
+    **settings: Any,
 ) -> Saved:
     """Fit a model to ratings, and record how it was requested and how they were read."""
     ratings = model._graded(ratings)
@@ -56,7 +59,11 @@ def fit_model(
     return Saved(model, ratings, training, provenance)
 
 
-def refitted(fitted: Saved, ratings: Ratings, on_step: OnStep) -> Saved:
+def refitted(
+    fitted: Saved,
+    ratings: Ratings,
+    on_step: OnStep,
+) -> Saved:
     """Fit the model that was requested for `fitted` to other ratings."""
     request = fitted.provenance.request
     if request is not None:

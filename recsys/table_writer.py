@@ -499,7 +499,10 @@ class _SQLite(_Embedded):
             raise
 
     def _patiently(
-        self, connection: sqlite3.Connection, statement: str, *values: str
+        self,
+        connection: sqlite3.Connection,
+        statement: str,
+        *values: str,
     ) -> None:
         """Execute a statement; say so before waiting for others that have locked the database."""
         for seconds in (_AT_ONCE, _PATIENCE):

@@ -84,7 +84,12 @@ class Topics:
             frames.append(pl.DataFrame(columns))
         return pl.concat(frames)
 
-    def explained(self, user: int, item: int, n: int | None) -> pl.DataFrame:
+    def explained(
+        self,
+        user: int,
+        item: int,
+        n: int | None,
+    ) -> pl.DataFrame:
         """Return the contributions of topics to a score, as `Recommender.explain` does."""
         if n is not None:
             check_n(n)

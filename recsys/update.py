@@ -153,7 +153,11 @@ def planned(
     return Plan(change, reading, aged, reason, source, forgets, wider, untimed)
 
 
-def _lost_times(old: Ratings, new: Ratings | None, as_of: Moment | None) -> str | None:
+def _lost_times(
+    old: Ratings,
+    new: Ratings | None,
+    as_of: Moment | None,
+) -> str | None:
     """Return a remark if only the new events have times, which are dropped.
 
     Raises

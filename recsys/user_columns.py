@@ -55,7 +55,9 @@ def saved_columns(ratings: Ratings, named: Iterable[str] = ()) -> SavedColumns |
 
 
 def useful_columns(
-    ratings: Ratings, requested: Sequence[str] | None = None, named: Iterable[str] = ()
+    ratings: Ratings,
+    requested: Sequence[str] | None = None,
+    named: Iterable[str] = (),
 ) -> SavedColumns | None:
     """Return which columns of the table of users to save for models that are fitted later.
 

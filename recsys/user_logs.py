@@ -133,7 +133,11 @@ class WantedUsers:
         return self._mention.search(line) is not None
 
 
-def _leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _leaves(
+    value: Any,
+    path: str,
+    depth: int = 0,
+) -> Iterator[tuple[str, Any]]:
     """Yield the values in nested objects, with paths such as "context.user.id".
 
     Objects in lists are rows, with columns of their own, as for the reader.

@@ -157,7 +157,10 @@ class _Similarities:
 
 
 def score_table(
-    model: Model, ids: Ids, rows: Indices, details: Sequence[pl.Series]
+    model: Model,
+    ids: Ids,
+    rows: Indices,
+    details: Sequence[pl.Series],
 ) -> VectorTable:
     """Return vectors whose inner products are scores.
 
@@ -171,7 +174,11 @@ def score_table(
 
 
 def similarity_table(
-    scorer: Scorer, model: Model, ids: Ids, rows: Indices, details: Sequence[pl.Series]
+    scorer: Scorer,
+    model: Model,
+    ids: Ids,
+    rows: Indices,
+    details: Sequence[pl.Series],
 ) -> VectorTable:
     """Return vectors whose cosines are similarities, without the vectors of zeros.
 

@@ -450,7 +450,11 @@ def _with_values(entries: Stored, function: Callable[[Floats], Floats]) -> Store
 
 
 def check_problem(
-    X: Observed, k: int, *, link_penalty: float = 0.0, **penalties: float
+    X: Observed,
+    k: int,
+    *,
+    link_penalty: float = 0.0,
+    **penalties: float,
 ) -> None:
     """Check the arguments that all fits share.
 

@@ -298,7 +298,9 @@ class _Side:
 
 
 def _with_zeros(
-    right: Floats | None, zeros: kernels.CsrArrays | None, columns: Floats
+    right: Floats | None,
+    zeros: kernels.CsrArrays | None,
+    columns: Floats,
 ) -> Floats | None:
     """Return the right-hand sides less the shares of entries whose target is 0.
 

@@ -494,7 +494,10 @@ class _Problem:
 
 
 def _solve(
-    problem: _Problem, start: SoftImputation | None, tol: float, max_iter: int
+    problem: _Problem,
+    start: SoftImputation | None,
+    tol: float,
+    max_iter: int,
 ) -> SoftImputation:
     """Iterate from zero or a start until the gap is at most `tol` or nothing improves."""
     check_positive(tol, "tol")

@@ -489,7 +489,11 @@ def pair_rows(
 
 
 def _write_largest(
-    sums: Floats, row: int, columns: Ints, values: Floats, counts: Ints
+    sums: Floats,
+    row: int,
+    columns: Ints,
+    values: Floats,
+    counts: Ints,
 ) -> None:
     """Write the largest entries of a row, sorted by column."""
     best = np.argsort(-np.abs(sums), kind="stable")

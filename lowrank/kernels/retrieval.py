@@ -257,14 +257,22 @@ def pair_rows(
     return _filled(*largest)
 
 
-def _empty_rows(n: int, most: int, n_columns: int) -> tuple[Int32s, Floats32, Int64s]:
+def _empty_rows(
+    n: int,
+    most: int,
+    n_columns: int,
+) -> tuple[Int32s, Floats32, Int64s]:
     """Return arrays for the columns, values and counts of the largest entries of n rows."""
     width = max(1, min(most, n_columns))
     columns = np.empty((n, width), np.int32)
     return columns, np.empty((n, width), np.float32), np.empty(n, np.int64)
 
 
-def _filled(columns: Int32s, values: Floats32, counts: Int64s) -> CsrArrays:
+def _filled(
+    columns: Int32s,
+    values: Floats32,
+    counts: Int64s,
+) -> CsrArrays:
     """Return the first entries of each row; rows with fewer than others are not filled up."""
     is_entry = np.arange(columns.shape[1]) < counts[:, None]
     indptr = np.append(0, np.cumsum(counts))

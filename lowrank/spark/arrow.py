@@ -27,7 +27,9 @@ def quiet_pandas() -> Iterator[None]:
 
 
 def map_in_arrow(
-    frame: DataFrame, function: Callable[[Batches], Batches], schema: str
+    frame: DataFrame,
+    function: Callable[[Batches], Batches],
+    schema: str,
 ) -> DataFrame:
     """Apply a function to the Arrow record batches of each partition."""
     with quiet_pandas():

@@ -172,7 +172,11 @@ def truncated_svd(
 
 
 def _left_vectors(
-    A: Rows, V: Doubles, s: Doubles, rng: np.random.Generator, left: str | None
+    A: Rows,
+    V: Doubles,
+    s: Doubles,
+    rng: np.random.Generator,
+    left: str | None,
 ) -> Doubles:
     """Return U = A V / s, or write it; columns of zero singular values are zero."""
     negligible = s <= 1e-14 * max(A.shape) * s.max(initial=0.0)

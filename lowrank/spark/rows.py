@@ -167,7 +167,10 @@ def _check_column(name: str, types: dict[str, str]) -> None:
 
 
 def _checked_shape(
-    table: DataFrame, n_columns: int | None, *, is_sparse: bool
+    table: DataFrame,
+    n_columns: int | None,
+    *,
+    is_sparse: bool,
 ) -> tuple[int, int]:
     """Check the rows in one pass and return the shape of their matrix."""
     from pyspark.sql import functions as sql

@@ -58,7 +58,9 @@ def data() -> None:
 @cli.output_options
 @cli.reader_options("all")
 def inspect(
-    ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions
+    ratings: tuple[str, ...],
+    output: Output,
+    reader: cli.ReaderOptions,
 ) -> None:
     """Show the contents of a ratings file, how it is read, and what would be fitted to it.
 

@@ -39,7 +39,9 @@ class CommandError(RecsysError):
 
 
 def require(
-    condition: object, sentence: str, error: type[Exception] = click.UsageError
+    condition: object,
+    sentence: str,
+    error: type[Exception] = click.UsageError,
 ) -> None:
     """Check a condition; `sentence` is the error message.
 

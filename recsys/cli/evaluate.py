@@ -239,7 +239,11 @@ def _loaded(request: _Request) -> Evaluation | None:
     return combined(loaded)
 
 
-def _measured(request: _Request, at_least: int, gates: Sequence[Gate]) -> Evaluation:
+def _measured(
+    request: _Request,
+    at_least: int,
+    gates: Sequence[Gate],
+) -> Evaluation:
     """Read, split, fit and measure, also by unusual metrics that conditions name."""
     from recsys.evaluation.gates import with_groups
     from recsys.evaluation.metrics import CORRECTED, resolve_metrics
@@ -361,7 +365,9 @@ def _prepared(
 
 
 def _unfitted(
-    labels: Sequence[str], splits: Sequence[Split], request: _Request
+    labels: Sequence[str],
+    splits: Sequence[Split],
+    request: _Request,
 ) -> tuple[dict[str, Any], list[Split]]:
     """Return models by label, and the splits with the features that they use.
 
@@ -453,7 +459,9 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
 
 
 def _labels(
-    places: Sequence[str], loaded: Sequence[Recommender], names: Sequence[str]
+    places: Sequence[str],
+    loaded: Sequence[Recommender],
+    names: Sequence[str],
 ) -> list[str]:
     """Return labels of saved models: names of models or directories, or paths."""
     kinds = [recommender.model.name for recommender in loaded]
@@ -465,7 +473,9 @@ def _labels(
 
 
 def _chosen_models(
-    names: Sequence[str], splits: list[Split], purpose: Purpose | None
+    names: Sequence[str],
+    splits: list[Split],
+    purpose: Purpose | None,
 ) -> list[str]:
     """Return the models to evaluate; without names, convert splits as `recsys fit` does."""
     from recsys.auto import as_implicit, choose_model
@@ -628,7 +638,9 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
 
 
 def _by_fold(
-    values: pl.DataFrame, model: str, columns: Sequence[str]
+    values: pl.DataFrame,
+    model: str,
+    columns: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Return some columns of each fold, and the metrics of a model in it, as JSON values."""
     folds: dict[int, dict[str, Any]] = {}
@@ -792,7 +804,11 @@ def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], 
     worse = significantly_worse(found)
     rows = {(row["model"], row["metric"]): row for row in found.metrics.to_dicts()}
 
-    def cell(label: str, name: str, decimals: int) -> str:
+    def cell(
+        label: str,
+        name: str,
+        decimals: int,
+    ) -> str:
         row = rows.get((label, name))
         if row is None:
             return "-"
@@ -896,7 +912,11 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
 @_evaluation_options("As in docs/howto/evaluate.md", ("candidates", "propensity"))
 @cli.engine_options(_DETAILS)
 @cli.paper_output_options
-def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> None:
+def evaluate(
+    request: _Request,
+    output: Output,
+    engine: cli.EngineOptions,
+) -> None:
     """Evaluate models on held-out ratings.
 
     The input is RATINGS, of which some are held out (the newest, if there are timestamps); or a
@@ -947,7 +967,11 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     report_verdicts(verdicts(gates, result, labels[: len(saved)] or labels))
 
 
-def _write(result: Evaluation, output: Output, command: str) -> None:
+def _write(
+    result: Evaluation,
+    output: Output,
+    command: str,
+) -> None:
     """Write the results of `evaluate` or `compare`."""
     if output.resolved_format == "latex":
         output.write_text(result.to_latex())

@@ -151,7 +151,9 @@ def fit(
 
 
 def _columns_to_keep(
-    ratings: Ratings, named: Sequence[str], reader: cli.ReaderOptions
+    ratings: Ratings,
+    named: Sequence[str],
+    reader: cli.ReaderOptions,
 ) -> list[str]:
     """Return the columns of users that are named: as such, as features, or in a condition.
 
@@ -174,7 +176,9 @@ def _columns_to_keep(
 
 
 def _note_columns(
-    ratings: Ratings, keep: Sequence[str], announced: SavedColumns | None = None
+    ratings: Ratings,
+    keep: Sequence[str],
+    announced: SavedColumns | None = None,
 ) -> SavedColumns | None:
     """Say which columns of users are saved, unless that was announced already."""
     from recsys.user_columns import saved_columns
@@ -295,7 +299,10 @@ def update(
 
 
 def _say_plan(
-    model: str, ratings: tuple[str, ...], changes: _Changes, reader: cli.ReaderOptions
+    model: str,
+    ratings: tuple[str, ...],
+    changes: _Changes,
+    reader: cli.ReaderOptions,
 ) -> None:
     """Say what an update would change."""
     from recsys.update import planned
@@ -321,7 +328,9 @@ def _say_plan(
 
 
 def _new_ratings(
-    old: Recommender, ratings: tuple[str, ...], reader: cli.ReaderOptions
+    old: Recommender,
+    ratings: tuple[str, ...],
+    reader: cli.ReaderOptions,
 ) -> Ratings | None:
     """Read new ratings as the ratings of a model were read."""
     from recsys.update import reading_of
@@ -334,7 +343,9 @@ def _new_ratings(
 
 
 def _with_tables(
-    model: str, ratings: tuple[str, ...], reader: cli.ReaderOptions
+    model: str,
+    ratings: tuple[str, ...],
+    reader: cli.ReaderOptions,
 ) -> Recommender:
     """Load a model; without ratings, with the tables that are named in place of its own."""
     from recsys.provenance import remembered
@@ -377,7 +388,12 @@ def _update_tables(
     note(f"updated the tables of {what} in {seconds:.1f} s, saved in {target}")
 
 
-def _target(model: str, out: str | None, *, force: bool) -> str:
+def _target(
+    model: str,
+    out: str | None,
+    *,
+    force: bool,
+) -> str:
     """Return the directory for an updated model, after a check that it may be written."""
     from recsys.saving.arrays import as_path
     from recsys.saving.model_file import MODEL
@@ -447,7 +463,9 @@ class _Forgotten:
 
 
 def _users_to_forget(
-    old: Recommender, new: Ratings | None, changes: _Changes
+    old: Recommender,
+    new: Ratings | None,
+    changes: _Changes,
 ) -> _Forgotten:
     """Return the users to forget; say which of them only a log has, or nothing at all.
 
@@ -511,7 +529,10 @@ def _erase(forgotten: _Forgotten, changes: _Changes) -> None:
 
 
 def _note_other_models(
-    forgotten: _Forgotten, model: str, target: str, changes: _Changes
+    forgotten: _Forgotten,
+    model: str,
+    target: str,
+    changes: _Changes,
 ) -> None:
     """Name the models next to this one that still know users, and the command for them."""
     from recsys.saving.versions import models_knowing

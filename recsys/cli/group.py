@@ -48,7 +48,10 @@ class Place(click.ParamType[str]):
     name = "place"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
     ) -> str:
         """Return the text to show, with all of it to open."""
         return located(str(value))
@@ -104,7 +107,10 @@ class Option(click.Option):
         return super().value_from_envvar(ctx)
 
     def handle_parse_result(
-        self, ctx: click.Context, opts: Any, args: list[str]
+        self,
+        ctx: click.Context,
+        opts: Any,
+        args: list[str],
     ) -> Any:
         """Parse the value; an error names its source, if that is not the command line."""
         try:
@@ -123,7 +129,12 @@ class Option(click.Option):
 class _WithExamples(click.Command):
     """Command whose help has options by section, and examples at the end."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
 
@@ -459,7 +470,11 @@ def _normalised(value: Any) -> Any:
     return table
 
 
-def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
+def _check(
+    table: Mapping[str, Any],
+    ctx: click.Context,
+    where: str,
+) -> None:
     """Raise for unknown keys, with a suggestion."""
     group = ctx.command
     names = group.list_commands(ctx) if isinstance(group, click.Group) else []

@@ -34,7 +34,11 @@ EXTRAS = ("matplotlib", "jinja2", "fastapi", "uvicorn", "pyspark", "pyarrow")
 @click.argument("model", required=False, type=PLACE)
 @output_options
 @click.pass_context
-def info(ctx: click.Context, model: str | None, output: Output) -> None:
+def info(
+    ctx: click.Context,
+    model: str | None,
+    output: Output,
+) -> None:
     """Show versions and settings, or a saved model.
 
     Without MODEL, the output has versions, hardware, the kernels in use, and every option that is
@@ -55,7 +59,9 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
 
 
 def manifest_facts(
-    path: str, manifest: Manifest | SparkModel, kind: str = "model"
+    path: str,
+    manifest: Manifest | SparkModel,
+    kind: str = "model",
 ) -> dict[str, dict[str, Any]]:
     """Return the contents of the manifest of a saved model or index, by section."""
     # Indexes and results of Spark lack some of these fields.

@@ -86,7 +86,9 @@ def load_ratings(
 
 
 def load_pairs(
-    path: str, reader: ReaderOptions, defaults: Mapping[str, Any] | None = None
+    path: str,
+    reader: ReaderOptions,
+    defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, pl.Series]:
     """Read user, item and, if there is one, timestamp of a file, its rows in their order.
 
@@ -138,7 +140,11 @@ def _request(
     return Request.from_options({**remembered, **given}, given)
 
 
-def require_columns(reader: ReaderOptions, used: Collection[str], reason: str) -> None:
+def require_columns(
+    reader: ReaderOptions,
+    used: Collection[str],
+    reason: str,
+) -> None:
     """Check that the command line names columns of these roles only.
 
     Raises
@@ -165,7 +171,10 @@ def load_model(path: str) -> Recommender:
 
 
 def open_recommender(
-    path: str, reader: ReaderOptions, fitting: FitOptions, roles: Collection[str] = ()
+    path: str,
+    reader: ReaderOptions,
+    fitting: FitOptions,
+    roles: Collection[str] = (),
 ) -> Recommender:
     """Load the saved model at `path`, or fit one to the ratings there.
 
@@ -215,7 +224,10 @@ def calibrate(recommender: Recommender) -> None:
 
 
 def with_named_tables(
-    recommender: Recommender, reader: ReaderOptions, *, is_catalogue: bool = False
+    recommender: Recommender,
+    reader: ReaderOptions,
+    *,
+    is_catalogue: bool = False,
 ) -> Recommender:
     """Return the model with the tables that are named in place of its own.
 
@@ -249,7 +261,9 @@ def with_named_tables(
 
 
 def _note_unknown_levels(
-    table: Features, ids: Ids, features: FeatureBlocks | None
+    table: Features,
+    ids: Ids,
+    features: FeatureBlocks | None,
 ) -> None:
     """Report the categories of new items or users that a model does not know."""
     encoder: FeatureEncoder | None = getattr(features, "encoder", None)
@@ -382,7 +396,10 @@ def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
 
 
 def parameters_for(
-    models: Iterable[str], fitting: FitOptions, *, shared: bool = True
+    models: Iterable[str],
+    fitting: FitOptions,
+    *,
+    shared: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Return the parameters of each model that were given on the command line.
 
@@ -523,7 +540,11 @@ def check_groups(options: ListOptions) -> None:
     require(both, "--at-most and --per go together: --at-most 2 --per genres.")
 
 
-def known_ids(path: str, ids: Ids, reading: Mapping[str, Any]) -> Sequence[Any]:
+def known_ids(
+    path: str,
+    ids: Ids,
+    reading: Mapping[str, Any],
+) -> Sequence[Any]:
     """Read a list of users or items, and report how many of them the data do not have.
 
     The column may have the name of an earlier `reading`.
@@ -554,7 +575,10 @@ def with_ids(
 
 
 def known_block(
-    path: str, reader: ReaderOptions, ratings: Ratings, reading: Mapping[str, Any]
+    path: str,
+    reader: ReaderOptions,
+    ratings: Ratings,
+    reading: Mapping[str, Any],
 ) -> pl.DataFrame:
     """Read items to block, for all users or each, and report how many the data do not have."""
     from recsys.readers.id_lists import read_block
@@ -575,7 +599,10 @@ def known_block(
 
 
 def _known(
-    path: str, listed: Sequence[Any] | pl.Series, ids: Ids, finding: str
+    path: str,
+    listed: Sequence[Any] | pl.Series,
+    ids: Ids,
+    finding: str,
 ) -> list[bool]:
     """Return which ids are known, report how many are not, and raise if none is."""
     is_known = ids.find(listed) >= 0
@@ -586,14 +613,22 @@ def _known(
     return mask
 
 
-def _note_ignored(path: str, is_known: NDArray[np.bool_], finding: str) -> None:
+def _note_ignored(
+    path: str,
+    is_known: NDArray[np.bool_],
+    finding: str,
+) -> None:
     """Report how many rows of a file are ignored."""
     n_unknown = len(is_known) - int(is_known.sum())
     if n_unknown:
         note(f"{path}: {n_unknown:,} of {len(is_known):,} {finding}, ignored")
 
 
-def note_unknown(listed: Sequence[Any], ids: Ids, answer: str) -> None:
+def note_unknown(
+    listed: Sequence[Any],
+    ids: Ids,
+    answer: str,
+) -> None:
     """Report which of the listed ids are unknown, and how they are treated."""
     pairs = zip(listed, ids.find(listed), strict=True)
     unknown = list(
@@ -653,7 +688,11 @@ def find_title(ratings: Ratings, text: str) -> Any:
     raise CommandError(f"No title is or contains {text!r}.{did_you_mean(suggestions)}")
 
 
-def _only(text: str, ratings: Ratings, indices: list[int]) -> Any:
+def _only(
+    text: str,
+    ratings: Ratings,
+    indices: list[int],
+) -> Any:
     """Return the id of the only item, or raise with a list of several."""
     import numpy as np
 
@@ -671,7 +710,9 @@ def _only(text: str, ratings: Ratings, indices: list[int]) -> Any:
 
 
 def described_history(
-    like: Sequence[str], rate: Sequence[str], recommender: Recommender
+    like: Sequence[str],
+    rate: Sequence[str],
+    recommender: Recommender,
 ) -> dict[Any, float]:
     """Return the ratings of a new user: items by id or title, liked or rated.
 
@@ -734,7 +775,9 @@ def _best_rating(recommender: Recommender) -> float:
 
 
 def load_history(
-    path: str, reader: ReaderOptions, recommender: Recommender
+    path: str,
+    reader: ReaderOptions,
+    recommender: Recommender,
 ) -> pl.DataFrame:
     """Read users (by default one new user), known items and, if present, ratings."""
     import polars as pl

@@ -95,7 +95,10 @@ class _Root(Group):
     """Root group, which reports every error in one line, with an exit code."""
 
     def main(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, prog_name: str = "recsys", **extra: Any
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str = "recsys",
+        **extra: Any,
     ) -> NoReturn:
         """Run the command line `args` and exit; unlike Click, also on a closed pipe or Ctrl-C."""
         words = sys.argv[1:] if args is None else list(args)

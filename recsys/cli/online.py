@@ -112,7 +112,9 @@ def plan_online(
 
 
 def _log_and_clicks(
-    log: str, clicks: Sequence[str], reader: cli.ReaderOptions
+    log: str,
+    clicks: Sequence[str],
+    reader: cli.ReaderOptions,
 ) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
     """Read the log of a service, and the clicks on its lists."""
     from recsys.evaluation.monitoring import read_lists

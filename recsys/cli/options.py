@@ -58,7 +58,10 @@ class _ModelClass(click.ParamType["type[Model]"]):
     name = "FILE.py::CLASS"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
     ) -> type[Model]:
         """Return the class, which may be loaded from now on."""
         return own_class(str(value))
@@ -72,7 +75,10 @@ class _ModelType(click.Choice[str]):
         self._suffix = suffix
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
     ) -> str:
         """Return the valid name, with the suffix if it was given."""
         if "::" in str(value):
@@ -114,7 +120,10 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 def command(
-    name: str, *, examples: Sequence[str], **settings: Any
+    name: str,
+    *,
+    examples: Sequence[str],
+    **settings: Any,
 ) -> Callable[[Verb], Command]:
     """Return a decorator for a verb, whose help ends with `examples`.
 
@@ -138,7 +147,11 @@ def command(
 def common_options(function: F) -> F:
     """Add `--quiet`, `--debug` and `--model-class`, which may precede or follow the verb."""
 
-    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    def remember(
+        ctx: click.Context,
+        param: click.Parameter,
+        value: bool,
+    ) -> None:
         if value and param.name:
             setattr(ctx.ensure_object(State), param.name, True)
 
@@ -190,7 +203,12 @@ def bundle(
     return decorate
 
 
-def declared(metavar: str, text: str, *names: str, **settings: Any) -> Any:
+def declared(
+    metavar: str,
+    text: str,
+    *names: str,
+    **settings: Any,
+) -> Any:
     """Return an option as the default of a field of a bundle, or of a parameter of a verb.
 
     Without `names`, the option has the name of the field or parameter.
@@ -207,7 +225,10 @@ def declared(metavar: str, text: str, *names: str, **settings: Any) -> Any:
 
 
 def declared_in(
-    bundled: type, section: str, details: str = "", named: Any = ()
+    bundled: type,
+    section: str,
+    details: str = "",
+    named: Any = (),
 ) -> list[Decorator]:
     """Return the options that a bundle declares; the help lists `named` ones by name only."""
     return [
@@ -222,7 +243,11 @@ def declared_in(
     ]
 
 
-def _option_of(name: str, declaration: Any, **shared: Any) -> Decorator:
+def _option_of(
+    name: str,
+    declaration: Any,
+    **shared: Any,
+) -> Decorator:
     """Return the option that a field or parameter declares."""
     names = declaration.metadata["names"] or [f"--{name.replace('_', '-')}"]
     return option(*names, name, **shared | declaration.metadata["settings"])
@@ -244,7 +269,10 @@ class _Weights(click.ParamType[dict[str, float]]):
     name = "weights"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
     ) -> Any:
         if isinstance(value, dict):
             return value
@@ -269,7 +297,10 @@ class _Scale(click.ParamType[tuple[float, float]]):
     name = "scale"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
     ) -> Any:
         from recsys.data.rows import check_scale
         from recsys.errors import DataError
@@ -283,7 +314,9 @@ class _Scale(click.ParamType[tuple[float, float]]):
 
 
 def _merged_weights(
-    context: click.Context, parameter: click.Parameter, values: Any
+    context: click.Context,
+    parameter: click.Parameter,
+    values: Any,
 ) -> dict[str, float] | None:
     """Return the weights of an option that is repeated, as one mapping."""
     return {kind: weight for pairs in values for kind, weight in pairs.items()} or None
@@ -300,7 +333,10 @@ _TYPES: dict[str, Any] = {
 
 
 def _click_option(
-    name: str, declaration: Declaration, default: Any = None, **settings: Any
+    name: str,
+    declaration: Declaration,
+    default: Any = None,
+    **settings: Any,
 ) -> Decorator:
     """Return the option of the command that a declaration describes."""
     settings |= {"help": declaration.help, "default": default}
@@ -479,7 +515,10 @@ class _ParameterType(click.ParamType[Any]):
     name = "parameter"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
     ) -> Any:
         if isinstance(value, tuple):
             return value
@@ -493,7 +532,10 @@ class _ParameterType(click.ParamType[Any]):
         return model, name.replace("-", "_"), text.strip()
 
     def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
+        self,
+        ctx: click.Context,
+        param: click.Parameter,
+        incomplete: str,
     ) -> list[CompletionItem]:
         from recsys.models.registry import parameters
 
@@ -705,7 +747,10 @@ def paper_output_options(function: Verb) -> Verb:
 
 
 def _output_options(
-    function: Verb, *, of_lists: bool, forms: Sequence[str] = FORMATS
+    function: Verb,
+    *,
+    of_lists: bool,
+    forms: Sequence[str] = FORMATS,
 ) -> Verb:
     add = functools.partial(option, section="Output")
     latex = ""
@@ -713,7 +758,11 @@ def _output_options(
         latex = "latex, "
 
     @functools.wraps(function)
-    def verb(*args: Any, output: Output, **rest: Any) -> Any:
+    def verb(
+        *args: Any,
+        output: Output,
+        **rest: Any,
+    ) -> Any:
         if output.address is not None and not output.address.table:
             # --table names the output table; input databases then need ::TABLE.
             address = replace(output.address, table=rest.get("table"))

@@ -55,7 +55,9 @@ SUFFIXES = {f".{form}": form for form in FORMATS[1:]} | {".ndjson": "jsonl"}
 
 
 def check_file(
-    path: str | Path | None, option: str, suffixes: Iterable[str] = ()
+    path: str | Path | None,
+    option: str,
+    suffixes: Iterable[str] = (),
 ) -> None:
     """Check that a file with one of `suffixes` can be written at `path`.
 
@@ -143,7 +145,11 @@ class Output:
 
     @contextmanager
     def open(
-        self, *, comment: str = "", identity: str | None = None, **head: Any
+        self,
+        *,
+        comment: str = "",
+        identity: str | None = None,
+        **head: Any,
     ) -> Iterator[Sink | TableWriter | ChosenColumns]:
         """Yield a sink for frames.
 
@@ -508,7 +514,10 @@ def _fact(value: Any, *, for_people: bool) -> str | None:
 
 
 def parsed_gates(
-    conditions: Sequence[str], names: Sequence[str], *, comparing: bool = False
+    conditions: Sequence[str],
+    names: Sequence[str],
+    *,
+    comparing: bool = False,
 ) -> list[Gate]:
     """Parse the conditions of --fail-if on values with the given names.
 

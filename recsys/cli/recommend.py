@@ -259,7 +259,11 @@ def _recommend_on_spark(
     recommend_on_spark(source.path, folder, n, engine, options)
 
 
-def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -> None:
+def _check_known(
+    users: Sequence[int | str],
+    known: Ids,
+    cold_start: ColdUser,
+) -> None:
     """Report unknown users: raise, or note that they get the most popular items."""
     if not users:
         return

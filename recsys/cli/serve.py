@@ -271,7 +271,9 @@ def _named(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def _keys(
-    name: str, values: Sequence[str], variables: Sequence[str] = ()
+    name: str,
+    values: Sequence[str],
+    variables: Sequence[str] = (),
 ) -> tuple[str, ...] | None:
     """Return the keys of an option, of files (@FILE) and of environment variables; None if unset.
 

@@ -95,7 +95,11 @@ def fit_on_spark(
 
 
 def recommend_on_spark(
-    model: str, out: str, n: int, engine: EngineOptions, options: ListOptions
+    model: str,
+    out: str,
+    n: int,
+    engine: EngineOptions,
+    options: ListOptions,
 ) -> None:
     """Recommend to all users, for `recsys recommend`; items of `options` are files of ids.
 

@@ -43,7 +43,10 @@ class _NumberOrFolder(click.ParamType[int | str]):
     name = "folds"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
     ) -> int | str:
         """Return a number from 2, or the path of a folder."""
         text = str(value)
@@ -141,7 +144,9 @@ def split_options(details: str = "") -> cli.Decorator:
 
 
 def make_splits(
-    ratings: Ratings, splitting: SplitOptions, seed: int
+    ratings: Ratings,
+    splitting: SplitOptions,
+    seed: int,
 ) -> Split | Sequence[Split]:
     """Split ratings by the method, by default by time if they have timestamps."""
     from recsys.evaluation.splits import OF_CUTS, default_split

@@ -165,7 +165,9 @@ def tune(
 
 
 def _chosen(
-    data: Ratings, fitting: cli.FitOptions, reader: cli.ReaderOptions
+    data: Ratings,
+    fitting: cli.FitOptions,
+    reader: cli.ReaderOptions,
 ) -> tuple[str, dict[str, Any], Ratings]:
     """Choose a model; return its name, its parameters, and the ratings in its form."""
     from recsys.auto import Auto, choose_model
@@ -298,7 +300,10 @@ def _summary(found: Tuning) -> str:
 
 
 def _document(
-    found: Tuning, sampler: str, fitting: cli.FitOptions, commands: dict[str, str]
+    found: Tuning,
+    sampler: str,
+    fitting: cli.FitOptions,
+    commands: dict[str, str],
 ) -> dict[str, Any]:
     from recsys import __version__
 

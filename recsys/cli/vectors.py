@@ -97,7 +97,11 @@ def vectors(
         _write(recommender.vector_table("user", metric), of_users, recommender)
 
 
-def _write(table: VectorTable, output: Output, recommender: Recommender) -> None:
+def _write(
+    table: VectorTable,
+    output: Output,
+    recommender: Recommender,
+) -> None:
     """Write the rows of a table with their manifest."""
     manifest = table.manifest(recommender.provenance, recommender.model.name)
     form = output.resolved_format

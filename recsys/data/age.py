@@ -39,7 +39,11 @@ ZONES = 14 * 3600
 QUARTER = 900  # offsets of time zones are multiples of a quarter of an hour
 
 
-def _midnight(year: int, month: int, day: int) -> int:
+def _midnight(
+    year: int,
+    month: int,
+    day: int,
+) -> int:
     """Return the seconds at which a date begins in UTC."""
     return int(datetime(year, month, day, tzinfo=UTC).timestamp())
 
@@ -145,7 +149,11 @@ def are_recent(seconds: Seconds, now: int) -> bool:
     )
 
 
-def dated(seconds: Seconds, now: int, place: Place) -> Dated:
+def dated(
+    seconds: Seconds,
+    now: int,
+    place: Place,
+) -> Dated:
     """Leave out times after the present, and dates that mean "never".
 
     Times before 1990 are kept, with a remark. `place` returns the place of a row.
@@ -190,7 +198,12 @@ def dated(seconds: Seconds, now: int, place: Place) -> Dated:
     return Dated(~left_out if n_left_out else None, remarks)
 
 
-def check_left_out(n_left_out: int, n: int, remarks: Sequence[str], now: int) -> None:
+def check_left_out(
+    n_left_out: int,
+    n: int,
+    remarks: Sequence[str],
+    now: int,
+) -> None:
     """Check that not nearly all rows are left out because of their times.
 
     Raises
@@ -213,7 +226,11 @@ def all_early(first: int, last: int) -> str:
     return f"all times are before 1990, {period}; --time-format gives another unit"
 
 
-def _places(rows: NDArray[np.integer], seconds: Seconds, place: Place) -> str:
+def _places(
+    rows: NDArray[np.integer],
+    seconds: Seconds,
+    place: Place,
+) -> str:
     """Return the places and times of the first rows."""
     first = [f"{place(int(row))}: {short_time(seconds[row])}" for row in rows[:_NAMED]]
     remainder = [f"and {len(rows) - _NAMED:,} more"] if len(rows) > _NAMED else []
@@ -238,7 +255,12 @@ def reference_time(seconds: Seconds, now: int) -> float:
     return float(past.max())
 
 
-def check_reach(seconds: Seconds, start: float, what: str, place: Place) -> None:
+def check_reach(
+    seconds: Seconds,
+    start: float,
+    what: str,
+    place: Place,
+) -> None:
     """Check that a few events far from the others do not drop nearly all.
 
     Events before `start`, which is relative to the newest one, are dropped or have hardly any
@@ -263,7 +285,12 @@ def check_reach(seconds: Seconds, start: float, what: str, place: Place) -> None
     )
 
 
-def check_since(seconds: Seconds, start: float, what: str, place: Place) -> None:
+def check_since(
+    seconds: Seconds,
+    start: float,
+    what: str,
+    place: Place,
+) -> None:
     """Check that more than a few events are left since a time, which `what` has set.
 
     Raises

@@ -284,7 +284,10 @@ def _requested_column(
 
 
 def _missing_columns(
-    missing: list[str], no_rating: bool, names: Sequence[str], where: str
+    missing: list[str],
+    no_rating: bool,
+    names: Sequence[str],
+    where: str,
 ) -> str:
     if not names:
         return f"{where} has no columns."
@@ -309,7 +312,11 @@ def _option(role: str, where: str) -> str:
     return declarations()[role].flag_of(role) if role in ROLES else ""
 
 
-def _option_for(name: str, where: str, column: str | None = None) -> str:
+def _option_for(
+    name: str,
+    where: str,
+    column: str | None = None,
+) -> str:
     """Return an option (for a frame, an argument), perhaps with its column."""
     if where == FRAME:
         return name if column is None else f"{name}={column!r}"
@@ -353,7 +360,9 @@ def _positions_of(names: Sequence[str], forms: Iterable[str]) -> list[int]:
 
 
 def of_roles(
-    frame: FrameLike, required: Sequence[str], others: Sequence[str] = ()
+    frame: FrameLike,
+    required: Sequence[str],
+    others: Sequence[str] = (),
 ) -> pl.DataFrame:
     """Select columns of a frame by their usual names, and rename them to roles."""
     frame = as_frame(frame)
@@ -371,7 +380,10 @@ def of_roles(
 
 
 def id_column(
-    names: Sequence[str], kind: str, wanted: str | None, where: str
+    names: Sequence[str],
+    kind: str,
+    wanted: str | None,
+    where: str,
 ) -> str | None:
     """Return the name of the column of ids in a table of items or users, or None.
 
@@ -394,7 +406,10 @@ def id_column(
 
 
 def usual_column(
-    names: Sequence[str], role: str, where: str = "", taken: Collection[int] = ()
+    names: Sequence[str],
+    role: str,
+    where: str = "",
+    taken: Collection[int] = (),
 ) -> int | None:
     """Return the position of the column whose name matches a role best, or None.
 

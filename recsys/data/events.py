@@ -155,7 +155,11 @@ def aggregate(
     return _without_returned(csr, implicit=implicit)
 
 
-def _totals(events: Events, shape: tuple[int, int], rule: EventRule) -> CSR:
+def _totals(
+    events: Events,
+    shape: tuple[int, int],
+    rule: EventRule,
+) -> CSR:
     """Return one value per pair, without the pairs that were only shown."""
     entries = events.entries()
     if rule.half_life is not None or events.kinds is not None:
@@ -169,7 +173,9 @@ def _totals(events: Events, shape: tuple[int, int], rule: EventRule) -> CSR:
 
 
 def zeros_of(
-    events: Events | None, shape: tuple[int, int], rule: EventRule
+    events: Events | None,
+    shape: tuple[int, int],
+    rule: EventRule,
 ) -> CSR | None:
     """Return the pairs that are disliked or were only shown, with confidences as values.
 

@@ -405,7 +405,10 @@ def _has_addresses(values: pl.Series) -> bool:
 
 
 def _of_type(
-    values: pl.Series, dtype: pl.DataType, *, is_text: bool
+    values: pl.Series,
+    dtype: pl.DataType,
+    *,
+    is_text: bool,
 ) -> pl.Series | None:
     """Return values in the type of an earlier column; None if they are of another one.
 
@@ -441,7 +444,10 @@ def _noun(dtype: pl.DataType) -> str:
 
 
 def _typed(
-    values: pl.Series, *, untyped: bool, is_title: bool
+    values: pl.Series,
+    *,
+    untyped: bool,
+    is_title: bool,
 ) -> tuple[pl.Series, FeatureKind] | None:
     """Return a column converted to the type of its kind, and the kind; None if it has no kind."""
     dtype = values.dtype
@@ -474,7 +480,9 @@ def _typed(
 
 
 def _typed_strings(
-    values: pl.Series, untyped: bool, is_title: bool
+    values: pl.Series,
+    untyped: bool,
+    is_title: bool,
 ) -> tuple[pl.Series, FeatureKind]:
     texts = values.str.strip_chars()
     texts = texts.set(texts == "", None)

@@ -110,7 +110,11 @@ class Feedback:
         return "unsure, the name is one of grades"
 
 
-def judge(levels: AnyFloats, counts: Longs, name: str = "") -> Feedback:
+def judge(
+    levels: AnyFloats,
+    counts: Longs,
+    name: str = "",
+) -> Feedback:
     """Decide whether values are grades, counts, or all the same.
 
     Parameters

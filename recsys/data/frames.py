@@ -62,7 +62,10 @@ def as_frame(frame: FrameLike) -> pl.DataFrame | pd.DataFrame:
 
 
 def to_polars(
-    frame: FrameLike, names: Sequence[str] | None = None, *, mixed: Collection[str] = ()
+    frame: FrameLike,
+    names: Sequence[str] | None = None,
+    *,
+    mixed: Collection[str] = (),
 ) -> pl.DataFrame:
     """Convert a frame to polars, with all its columns or only the named ones.
 

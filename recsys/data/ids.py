@@ -104,7 +104,13 @@ class Ids:
 
     __slots__ = ("_hashes", "_numbers", "_order", "_sorted", "kind", "values")
 
-    def __init__(self, values: IdsLike, kind: str, *, sort: bool = True) -> None:
+    def __init__(
+        self,
+        values: IdsLike,
+        kind: str,
+        *,
+        sort: bool = True,
+    ) -> None:
         if isinstance(values, int | str):
             values = [values]
         series = as_id_series(
@@ -439,7 +445,9 @@ def is_bad_id(series: pl.Series) -> pl.Series:
 
 
 def id_problem(
-    value: object, kind: str, dtype: pl.DataType | None = None
+    value: object,
+    kind: str,
+    dtype: pl.DataType | None = None,
 ) -> str | None:
     """Return a sentence on why a value of a column cannot be an id, or None if it can.
 

@@ -802,7 +802,11 @@ def ratings_of_frame(
     return with_options(build_ratings(rows, policy, "frame"), options, request.rules)
 
 
-def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
+def build_ratings(
+    rows: Rows,
+    duplicates: Policy | None,
+    name: str,
+) -> Ratings:
     """Build ratings from prepared rows, whose columns are removed to free memory.
 
     `name` is the name of the source. Users without ratings are kept.
@@ -850,7 +854,9 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
 
 
 def with_options(
-    ratings: Ratings, options: Mapping[str, Any], rules: RowRules
+    ratings: Ratings,
+    options: Mapping[str, Any],
+    rules: RowRules,
 ) -> Ratings:
     """Return ratings whose source has the options of the reading, and what it has decided."""
     assert ratings.source is not None
@@ -873,7 +879,12 @@ def _repeated_rows(collected: Collected) -> str:
     return f"{count} left out (the same {alike}; --event-id-col tells them apart)"
 
 
-def _check_unrepeated(users: Ids, items: Ids, entries: Entries, place: Place) -> None:
+def _check_unrepeated(
+    users: Ids,
+    items: Ids,
+    entries: Entries,
+    place: Place,
+) -> None:
     """Check that no pair of user and item is repeated."""
     repeat = first_repeat(entries.rows, entries.items)
     if repeat is None:
@@ -910,7 +921,11 @@ def _of_collected(
     return with_collected(ratings, collected)
 
 
-def with_collected(ratings: Ratings, collected: Collected, *axes: Axis) -> Ratings:
+def with_collected(
+    ratings: Ratings,
+    collected: Collected,
+    *axes: Axis,
+) -> Ratings:
     """Return ratings with the arrays that were made of events, and perhaps other axes."""
     csr = collected.csr
     return ratings.with_axes(
@@ -973,7 +988,11 @@ def has_items(ratings: Ratings) -> Mask:
     return ratings.counts("item") > 0
 
 
-def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
+def restricted(
+    ratings: Ratings,
+    users: Mask,
+    items: Mask,
+) -> Ratings:
     """Return the ratings of the selected users and items, which get new indices."""
     if users.all() and items.all():
         return ratings
@@ -990,7 +1009,9 @@ def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
 
 
 def table_of(
-    table: TableLike | None, ids: Ids, column: str | None = None
+    table: TableLike | None,
+    ids: Ids,
+    column: str | None = None,
 ) -> Features | None:
     """Return a table of items or users, with its ids converted to the type of `ids` if possible."""
     return (
@@ -1000,7 +1021,11 @@ def table_of(
     )
 
 
-def _axis(given: IdsLike | None, length: int, kind: str) -> tuple[Ids, Ints]:
+def _axis(
+    given: IdsLike | None,
+    length: int,
+    kind: str,
+) -> tuple[Ids, Ints]:
     """Return the sorted ids of an axis and the new index of each of its rows (or columns)."""
     if given is None:
         ids = Ids(pl.Series(kind, np.arange(length)), kind)

@@ -37,7 +37,11 @@ class Table(Protocol):
         """The rows."""
 
 
-def _column(content: str, flag: str, details: str = "") -> Declaration:
+def _column(
+    content: str,
+    flag: str,
+    details: str = "",
+) -> Declaration:
     return Declaration(
         "text",
         f"Column of the {content}.",

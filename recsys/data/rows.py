@@ -198,7 +198,12 @@ def check_scale(scale: Any) -> tuple[float, float]:
 class BadRowsError(DataError):
     """Error for several bad rows of `total`."""
 
-    def __init__(self, message: str, count: int, total: int) -> None:
+    def __init__(
+        self,
+        message: str,
+        count: int,
+        total: int,
+    ) -> None:
         super().__init__(message)
         self.count = count
         self.total = total
@@ -230,7 +235,12 @@ class BadRows:
     count: int = 0
     causes: dict[str, Cause] = field(default_factory=dict)
 
-    def add(self, spot: Spot, problem: str, rows: int = 1) -> None:
+    def add(
+        self,
+        spot: Spot,
+        problem: str,
+        rows: int = 1,
+    ) -> None:
         """Record a problem of `rows` rows that begin at a place, in any order.
 
         Raises
@@ -406,7 +416,13 @@ class Source:
         return f"{self.name}: {'; '.join(remarks)}"
 
     @classmethod
-    def of(cls, name: str, rows: Rows, n_duplicates: int, policy: Policy) -> Self:
+    def of(
+        cls,
+        name: str,
+        rows: Rows,
+        n_duplicates: int,
+        policy: Policy,
+    ) -> Self:
         """Describe rows of which `n_duplicates` repeated a pair."""
         words = {
             "last": "last kept",
@@ -576,7 +592,9 @@ def _readable_ratings(column: pl.Series, rules: RowRules) -> pl.Series:
 
 
 def _readable_times(
-    rows: Rows, rules: RowRules, remarks: list[str]
+    rows: Rows,
+    rules: RowRules,
+    remarks: list[str],
 ) -> pl.Series | None:
     """Return times in seconds, null where they are bad; None if they are not used."""
     times = rows.columns["timestamp"]
@@ -707,7 +725,9 @@ def _leave_out_bad(rows: Rows, bad: pl.Series) -> None:
 
 
 def _bad_rows(
-    rows: Rows, converted: Mapping[str, pl.Series], rules: RowRules
+    rows: Rows,
+    converted: Mapping[str, pl.Series],
+    rules: RowRules,
 ) -> pl.Series:
     """Return which rows have a value that was not converted, and record the causes."""
     bad = pl.Series([False]).new_from_index(0, len(converted["user"]))
@@ -732,7 +752,12 @@ def _bad_rows(
     return bad
 
 
-def _problem(role: str, value: Any, rules: RowRules, column: pl.Series) -> str:
+def _problem(
+    role: str,
+    value: Any,
+    rules: RowRules,
+    column: pl.Series,
+) -> str:
     """Return a sentence on why a value of a column cannot be read."""
     if role == "timestamp":
         return time_problem(value, rules.time_format, column)
@@ -824,7 +849,9 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
 
 
 def _set_kinds(
-    rows: Rows, kinds: pl.Series, weights: Mapping[str, float]
+    rows: Rows,
+    kinds: pl.Series,
+    weights: Mapping[str, float],
 ) -> dict[str, int]:
     """Set the codes of the kinds of rows and the weight of each, and return all codes."""
     # Kinds are stored as bytes.
@@ -905,7 +932,9 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
 
 
 def rating_values(
-    series: pl.Series, place: Place = row_place, noun: str = "rating"
+    series: pl.Series,
+    place: Place = row_place,
+    noun: str = "rating",
 ) -> pl.Series:
     """Convert ratings, or other numbers with this noun, to a column of Float32.
 

@@ -133,7 +133,9 @@ def epoch_seconds(times: pl.Series) -> pl.Series:
 
 
 def timed(
-    series: pl.Series, place: Place = row_place, form: str | None = None
+    series: pl.Series,
+    place: Place = row_place,
+    form: str | None = None,
 ) -> Timed:
     """Return times in exact seconds, null if missing or unreadable, and their unit.
 

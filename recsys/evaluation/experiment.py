@@ -649,7 +649,12 @@ def sample_candidates(
     return CsrPairs(indptr, np.concatenate(rows))
 
 
-def draw_items(draws: Ties, user: int, eligible: Indices, n: int) -> NDArray[np.int32]:
+def draw_items(
+    draws: Ties,
+    user: int,
+    eligible: Indices,
+    n: int,
+) -> NDArray[np.int32]:
     """Draw n of the eligible items, or all if they are fewer: the first in the user's order."""
     ranks = draws.places(np.full(len(eligible), user), eligible)
     if n < len(eligible):
@@ -678,7 +683,11 @@ class _Among:
 
 
 def _prepare(
-    split: Split, settings: Settings, metrics: Sequence[Metric], *, as_is: bool = False
+    split: Split,
+    settings: Settings,
+    metrics: Sequence[Metric],
+    *,
+    as_is: bool = False,
 ) -> tuple[RankingTask, SplitInfo]:
     """Check the split, apply the policy on new users and items, and count ratings and users."""
     split.check()
@@ -797,7 +806,9 @@ def _info(split: Split, counts: dict[str, int]) -> SplitInfo:
 
 
 def _with_features(
-    split: Split, models: Iterable[ModelLike], features: bool | Sequence[str]
+    split: Split,
+    models: Iterable[ModelLike],
+    features: bool | Sequence[str],
 ) -> Split:
     """Return the split with features of the training part, if a model to fit uses them."""
     train = split.train
@@ -842,7 +853,9 @@ def with_history(model: Model, history: Ratings | None) -> Model:
 
 
 def _fitted(
-    model: ModelLike, split: Split, on_step: Callable[[Step], None] | None
+    model: ModelLike,
+    split: Split,
+    on_step: Callable[[Step], None] | None,
 ) -> tuple[Recommender, tuple[Step, ...]]:
     """Return the model, fitted to the training part unless it is fitted, and its iterations."""
     train = split.train
@@ -972,7 +985,10 @@ def _measure(
 
 
 def _stale(
-    model: Model, first: RankingTask, task: RankingTask, ns: Sequence[int]
+    model: Model,
+    first: RankingTask,
+    task: RankingTask,
+    ns: Sequence[int],
 ) -> pl.DataFrame:
     """Return the NDCG in a later window of a model of the first cut, for users it knows.
 
@@ -1065,7 +1081,10 @@ def _sliced(
 
 
 def measure_lists(
-    lists: Lists, task: RankingTask, ns: Sequence[int], metrics: Sequence[Metric]
+    lists: Lists,
+    task: RankingTask,
+    ns: Sequence[int],
+    metrics: Sequence[Metric],
 ) -> tuple[dict[str, Doubles], dict[str, float]]:
     """Return the metrics of each of the task's lists, and of all lists together.
 

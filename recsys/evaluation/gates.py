@@ -125,7 +125,12 @@ class Gate:
         is_beyond = bool(_SIGNS[str(self.sign)](value, self.bound))
         return Verdict(str(self), is_beyond, f"{self.name} of {model} is {value:.4g}")
 
-    def _tested(self, found: Evaluation, before: str, model: str) -> dict[str, Any]:
+    def _tested(
+        self,
+        found: Evaluation,
+        before: str,
+        model: str,
+    ) -> dict[str, Any]:
         """Return the difference to the first model, with its interval and p value."""
         if not found.measured[self.metric.partition("@")[0]].direction:
             raise DataError(f"{self.metric} has no direction; give a bound for it.")
@@ -140,7 +145,10 @@ class Gate:
         return rows.row(0, named=True)
 
     def _tested_in_group(
-        self, found: Evaluation, before: str, model: str
+        self,
+        found: Evaluation,
+        before: str,
+        model: str,
     ) -> dict[str, Any]:
         """Return the difference of the users' values for a group, paired by user."""
         for label in (before, model):
@@ -176,7 +184,9 @@ class Gate:
 
 
 def values_of(
-    found: Evaluation, model: str, gates: Iterable[Gate] = ()
+    found: Evaluation,
+    model: str,
+    gates: Iterable[Gate] = (),
 ) -> dict[str, float]:
     """Return the values of a model by name, also for groups, which all `gates` must have.
 
@@ -215,7 +225,10 @@ def _groups_among(names: Iterable[str], by: str | None) -> str:
 
 
 def with_groups(
-    gates: Iterable[Gate], train: Ratings, by: Sequence[str], by_user: Sequence[str]
+    gates: Iterable[Gate],
+    train: Ratings,
+    by: Sequence[str],
+    by_user: Sequence[str],
 ) -> tuple[list[str], list[str]]:
     """Return the columns with groups of items, and of users, also those that gates name.
 
@@ -242,7 +255,9 @@ def with_groups(
 
 
 def verdicts(
-    gates: Sequence[Gate], found: Evaluation, models: Sequence[str]
+    gates: Sequence[Gate],
+    found: Evaluation,
+    models: Sequence[str],
 ) -> list[Verdict]:
     """Return the verdict of each gate for each of some models.
 

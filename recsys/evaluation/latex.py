@@ -52,7 +52,9 @@ def latex_table(
 
 
 def _column(
-    values: pl.DataFrame, comparisons: pl.DataFrame, direction: int
+    values: pl.DataFrame,
+    comparisons: pl.DataFrame,
+    direction: int,
 ) -> dict[str, str]:
     """Return the values of a metric by model: the best one bold, worse ones with stars."""
     # Papers report means over folds; without folds, there is one value.
@@ -74,7 +76,11 @@ def _column(
     return cells
 
 
-def _stars(comparisons: pl.DataFrame, model: str, best: str) -> str:
+def _stars(
+    comparisons: pl.DataFrame,
+    model: str,
+    best: str,
+) -> str:
     """Return stars for the adjusted p value of the difference from the best model."""
     # A pair is compared once, in either order.
     pair = [model, best]
@@ -84,7 +90,11 @@ def _stars(comparisons: pl.DataFrame, model: str, best: str) -> str:
     return rf"^{{{'*' * n_stars}}}" if n_stars else ""
 
 
-def _caption(values: pl.DataFrame, comparisons: pl.DataFrame, held_out: str) -> str:
+def _caption(
+    values: pl.DataFrame,
+    comparisons: pl.DataFrame,
+    held_out: str,
+) -> str:
     """Return how the values were measured, and the meaning of the marks."""
     sentences = [f"Held out: {_escaped(held_out)}."]
     if "fold_mean" in values.columns:

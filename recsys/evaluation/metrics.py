@@ -231,7 +231,11 @@ _metric(
 )(rmse)
 
 
-def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
+def hit_matrix(
+    lists: Lists,
+    users: Counts,
+    relevant: Ratings,
+) -> Hits:
     """Mark the recommendations that are relevant to their users, shape (n_users, N).
 
     Examples
@@ -246,7 +250,11 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
     return has_pairs(relevant, keys) & (lists >= 0)
 
 
-def grades_of(lists: Lists, users: Counts, relevant: Ratings) -> Doubles:
+def grades_of(
+    lists: Lists,
+    users: Counts,
+    relevant: Ratings,
+) -> Doubles:
     """Return the ratings of the recommended items that are relevant, and 0 for the others.
 
     Examples
@@ -267,7 +275,11 @@ def grades_of(lists: Lists, users: Counts, relevant: Ratings) -> Doubles:
     return np.where(is_hit, grades, 0.0)
 
 
-def highest_grades(n: int, users: Counts, relevant: Ratings) -> Doubles:
+def highest_grades(
+    n: int,
+    users: Counts,
+    relevant: Ratings,
+) -> Doubles:
     """Return the n highest ratings of each user, descending, padded with 0.
 
     Examples
@@ -613,7 +625,11 @@ def gini(counts: Counts) -> float:
     "items that the user has rated in the training part",
     0,
 )
-def popularity_bias(lists: Lists, popularity: Doubles, profile: Doubles) -> Doubles:
+def popularity_bias(
+    lists: Lists,
+    popularity: Doubles,
+    profile: Doubles,
+) -> Doubles:
     """Return the excess popularity of recommendations over the items that the user has rated.
 
     ``mean over recommended items of p_i - mean over the user's training items of p_i``: 0 without

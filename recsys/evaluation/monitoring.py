@@ -227,7 +227,11 @@ def monitor(
     return Monitoring(pl.DataFrame(rows, _SCHEMA), drift, result)
 
 
-def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
+def _unknown(
+    known: Ratings,
+    new: Ratings,
+    confidence: float,
+) -> list[_Row]:
     """Return the shares of unknown users, items and ratings, and of repeated ratings."""
     from scipy.stats import binomtest  # slow to import
 
@@ -264,7 +268,11 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
     return rows
 
 
-def _means(known: Ratings, new: Ratings, confidence: float) -> _Row:
+def _means(
+    known: Ratings,
+    new: Ratings,
+    confidence: float,
+) -> _Row:
     """Return the means of the new ratings and of the newest ratings of the model."""
     positions = latest(known, new.n_ratings)
     before = known.values if positions is None else known.values_at(positions)
@@ -487,7 +495,9 @@ def click_ratios(per_user: pl.DataFrame) -> list[Ratio]:
 
 
 def _compared(
-    per_user: pl.DataFrame, confidence: float, random_state: int
+    per_user: pl.DataFrame,
+    confidence: float,
+    random_state: int,
 ) -> pl.DataFrame:
     """Return the table of metrics."""
     a, b = (click_ratios(per_user.filter(variant=variant)) for variant in ("a", "b"))

@@ -181,7 +181,12 @@ class _ClickRates:
         n_clicks = float(shown["click"].to_numpy().sum())
         return cls(ranks, items, n_clicks / predicted if predicted else 1.0)
 
-    def added(self, shown: pl.DataFrame, item: str, name: str) -> pl.DataFrame:
+    def added(
+        self,
+        shown: pl.DataFrame,
+        item: str,
+        name: str,
+    ) -> pl.DataFrame:
         """Add the rates of the items in a column; a missing item has the rate 0."""
         items = self.items.rename({"item": item})
         joined = shown.join(items, on=item, how="left").join(
@@ -195,7 +200,10 @@ class _ClickRates:
 
 
 def _estimated(
-    shown: pl.DataFrame, length: float, confidence: float, random_state: int
+    shown: pl.DataFrame,
+    length: float,
+    confidence: float,
+    random_state: int,
 ) -> pl.DataFrame:
     """Return the values of the estimators; `length` is the mean length of the other lists."""
     weight, click = pl.col("weight"), pl.col("click")

@@ -199,7 +199,11 @@ class _TimedEvents:
     seconds: Times
 
 
-def _timed_events(ratings: Ratings, users: Mask, random_state: int) -> _TimedEvents:
+def _timed_events(
+    ratings: Ratings,
+    users: Mask,
+    random_state: int,
+) -> _TimedEvents:
     """Return the events of some users, in an order that is random between equal times.
 
     Raises

@@ -77,7 +77,9 @@ def corrected(metrics: Sequence[Metric]) -> list[Metric]:
 
 
 def inverse_propensities(
-    propensity: Propensity, train: Ratings, relevant: Ratings
+    propensity: Propensity,
+    train: Ratings,
+    relevant: Ratings,
 ) -> Ratings:
     """Return the relevant test ratings with 1 / p as values.
 
@@ -98,7 +100,11 @@ def inverse_propensities(
     return relevant.with_values((1 / values).astype(np.float32))
 
 
-def _of_popularity(train: Ratings, text: str, power: str) -> Doubles:
+def _of_popularity(
+    train: Ratings,
+    text: str,
+    power: str,
+) -> Doubles:
     """Return a power of the training ratings of each item, relative to the most popular one."""
     try:
         exponent = float(power)
@@ -113,7 +119,11 @@ def _of_popularity(train: Ratings, text: str, power: str) -> Doubles:
     return np.asarray((counts / counts.max()) ** exponent)
 
 
-def _of_column(train: Ratings, column: str, is_needed: Mask) -> Doubles:
+def _of_column(
+    train: Ratings,
+    column: str,
+    is_needed: Mask,
+) -> Doubles:
     """Return the propensities in a column of the table of items."""
     table = train.item_table
     columns = [] if table is None else table.frame.columns[1:]

@@ -25,7 +25,11 @@ RELIABILITY = {
 _BINS = 10
 
 
-def reliability(scores: Floats, hits: Mask, confidence: float) -> pl.DataFrame:
+def reliability(
+    scores: Floats,
+    hits: Mask,
+    confidence: float,
+) -> pl.DataFrame:
     """Return how often items are taken, by their chances: a row for each of ten equal bins.
 
     The chances of half of the lists are calibrated on the other half. The columns are as in

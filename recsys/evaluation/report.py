@@ -168,7 +168,11 @@ def _curves(found: Evaluation) -> dict[str, Any]:
     }
 
 
-def _series(models: Sequence[str], frame: pl.DataFrame, *columns: str) -> Curves:
+def _series(
+    models: Sequence[str],
+    frame: pl.DataFrame,
+    *columns: str,
+) -> Curves:
     """Return the rows of each model as points."""
     curves: Curves = {model: [] for model in models}
     for model, *point in frame.select("model", *columns).iter_rows():
@@ -280,7 +284,11 @@ class Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
+def ticks(
+    low: float,
+    high: float,
+    most: int = 5,
+) -> list[float]:
     """Return round numbers within an interval, about `most` of them and at least two.
 
     Examples

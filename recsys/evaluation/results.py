@@ -494,7 +494,9 @@ def value_names(
 
 
 def summarize(
-    runs: Mapping[str, Measurement], metrics: Sequence[Metric], settings: Settings
+    runs: Mapping[str, Measurement],
+    metrics: Sequence[Metric],
+    settings: Settings,
 ) -> dict[str, pl.DataFrame]:
     """Return the frames of an `Evaluation` by name, given one measurement per model."""
     columns = {column for run in runs.values() for column in run.values.columns}
@@ -673,7 +675,11 @@ def _relabelled(found: Evaluation, labels: Mapping[str, str]) -> Evaluation:
 
 
 def _ratio(
-    values: pl.DataFrame, metric: Metric, name: str, *, by_position: bool
+    values: pl.DataFrame,
+    metric: Metric,
+    name: str,
+    *,
+    by_position: bool,
 ) -> Ratio | None:
     """Return the metric as a ratio of sums over users; None if it is not one or has no values.
 

@@ -140,7 +140,11 @@ def load_evaluation(
     return document, frames
 
 
-def _frame(folder: Path, name: str, schema: Mapping[str, Any]) -> pl.DataFrame:
+def _frame(
+    folder: Path,
+    name: str,
+    schema: Mapping[str, Any],
+) -> pl.DataFrame:
     """Return a saved frame, which has the columns that it must have."""
     file = folder / f"{name}.parquet"
     if name in _LATER and not file.exists():

@@ -134,7 +134,11 @@ def groupings(
     ]
 
 
-def has_groups(train: Ratings, side: Literal["user", "item"], by: str) -> bool:
+def has_groups(
+    train: Ratings,
+    side: Literal["user", "item"],
+    by: str,
+) -> bool:
     """Return whether users (or items) have groups by this name."""
     return by == BUILT_IN[side] or by in _columns(train, side)
 
@@ -173,7 +177,11 @@ def _grouping(
     return Grouping(side, by, names, members, axis.ids, edges)
 
 
-def _no_groups(side: str, by: str, available: list[str]) -> DataError:
+def _no_groups(
+    side: str,
+    by: str,
+    available: list[str],
+) -> DataError:
     """Return the error for groups that do not exist."""
     hint = did_you_mean(close_matches(by, available, 1))
     return DataError(

@@ -114,7 +114,10 @@ class SharedTest(NamedTuple):
 
 
 def shared_test(
-    trainings: Mapping[str, Ratings], test: Ratings, *, repeats: Repeats = "drop"
+    trainings: Mapping[str, Ratings],
+    test: Ratings,
+    *,
+    repeats: Repeats = "drop",
 ) -> SharedTest:
     """Make a split for each of several training parts, with test ratings that are new to all.
 
@@ -177,7 +180,11 @@ def unknown_and_known(train: Ratings, test: Ratings) -> tuple[Mask, Mask]:
     return ~is_known, is_known & has_pairs(train, keys)
 
 
-def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
+def _aligned(
+    part: Ratings,
+    users: Ids,
+    items: Ids,
+) -> Ratings:
     """Return the ratings with the indices of `users` and `items`."""
     if part.users == users and part.items == items:
         return replace(part, users=users, items=items)

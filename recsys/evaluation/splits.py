@@ -218,7 +218,9 @@ class Split:
 
 
 def random_split(
-    ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
+    ratings: RatingsLike,
+    test_fraction: float = FRACTION,
+    random_state: int = 0,
 ) -> Split:
     """Hold out random ratings.
 
@@ -240,7 +242,9 @@ def random_split(
 
 
 def per_user_split(
-    ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
+    ratings: RatingsLike,
+    test_fraction: float = FRACTION,
+    random_state: int = 0,
 ) -> Split:
     """Hold out random ratings of each user.
 
@@ -691,7 +695,11 @@ def _held(
 
 
 def _cold_split(
-    data: Ratings, held: Mask, method: str, shares: dict[str, float], random_state: int
+    data: Ratings,
+    held: Mask,
+    method: str,
+    shares: dict[str, float],
+    random_state: int,
 ) -> Split:
     """Return the split that holds out the marked ratings and a random share of the others."""
     not_held = np.flatnonzero(~held)
@@ -737,7 +745,11 @@ def _split(
     return Split(train, ratings.take(held_out), None, method, parameters)
 
 
-def _n_test(n: int, fraction: float, n_test: int | None = None) -> int:
+def _n_test(
+    n: int,
+    fraction: float,
+    n_test: int | None = None,
+) -> int:
     """Return the number of test ratings, by default from the fraction; check both parts."""
     if n_test is None:
         n_test = round(n * fraction) if 0 < fraction < 1 else 0
@@ -750,7 +762,11 @@ def _n_test(n: int, fraction: float, n_test: int | None = None) -> int:
 
 
 def _random_mask(
-    ratings: Ratings, fraction: float, random_state: int, *, at_least: int = 0
+    ratings: Ratings,
+    fraction: float,
+    random_state: int,
+    *,
+    at_least: int = 0,
 ) -> Mask:
     """Draw the rounded share of each user's ratings, but never all."""
     share = fraction if 0 < fraction < 1 else 0.0
@@ -769,7 +785,10 @@ class Folds(Sequence[Split]):
     """The splits of `k_fold`, each made when it is accessed."""
 
     def __init__(
-        self, ratings: Ratings, tests: list[NDArray[np.int64]], random_state: int
+        self,
+        ratings: Ratings,
+        tests: list[NDArray[np.int64]],
+        random_state: int,
     ) -> None:
         self._ratings = ratings
         self._tests = tests
@@ -787,7 +806,11 @@ class Folds(Sequence[Split]):
         return _split(self._ratings, held_out, "k-fold", numbers, self._random_state)
 
 
-def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> Folds:
+def k_fold(
+    ratings: RatingsLike,
+    folds: int = FOLDS,
+    random_state: int = 0,
+) -> Folds:
     """Return one split for each fold, which tests that fold; splits are made on access.
 
     Folds are consecutive slices of ``numpy.random.default_rng(random_state).permutation(n)``; the

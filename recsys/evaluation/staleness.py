@@ -56,7 +56,9 @@ def stale_values(
 
 
 def _loss(
-    values: pl.DataFrame, name: str, settings: Settings
+    values: pl.DataFrame,
+    name: str,
+    settings: Settings,
 ) -> dict[str, float | None]:
     """Return both values of a metric, and the relative loss with its interval."""
     stale = Ratio.mean(values[name].to_numpy())

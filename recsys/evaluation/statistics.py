@@ -72,7 +72,11 @@ class Ratio:
             return self.of(ratios)
 
 
-def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Doubles:
+def bootstrap(
+    ratios: list[Ratio],
+    resamples: int,
+    random_state: int = 0,
+) -> Doubles:
     """Return metrics on bootstrap samples of users, shape (resamples, n_ratios).
 
     All metrics share the same samples.
@@ -113,7 +117,10 @@ def _block_sizes(n: int, n_users: int) -> Iterator[int]:
 
 
 def bca(
-    samples: Doubles, value: float, leave_one_out: Doubles, confidence: float
+    samples: Doubles,
+    value: float,
+    leave_one_out: Doubles,
+    confidence: float,
 ) -> tuple[float, float]:
     """Return the bias-corrected and accelerated (BCa) bootstrap interval of a metric.
 
@@ -165,7 +172,10 @@ def bca(
 
 
 def intervals(
-    ratios: list[Ratio], resamples: int, confidence: float, random_state: int = 0
+    ratios: list[Ratio],
+    resamples: int,
+    confidence: float,
+    random_state: int = 0,
 ) -> Doubles:
     """Return the BCa interval of each metric, shape (2, n_ratios); all share their samples."""
     samples = bootstrap(ratios, resamples, random_state)
@@ -177,7 +187,9 @@ def intervals(
 
 
 def jackknife(
-    value: float, influence: Doubles, confidence: float
+    value: float,
+    influence: Doubles,
+    confidence: float,
 ) -> tuple[float, float]:
     """Return the interval of a metric from its changes when each user is left out.
 
@@ -225,7 +237,9 @@ def always_factor(n_users: float, confidence: float) -> float:
 
 
 def at_any_time(
-    a: Ratio, b: Ratio, confidence: float
+    a: Ratio,
+    b: Ratio,
+    confidence: float,
 ) -> tuple[float | None, float | None, float | None]:
     """Return the interval and p value of ``b - a`` that hold however often one looks.
 
@@ -250,7 +264,9 @@ def _scale(alpha: float) -> float:
 
 
 def sign_flip(
-    differences: Doubles, flips: int = FLIPS, random_state: int = 0
+    differences: Doubles,
+    flips: int = FLIPS,
+    random_state: int = 0,
 ) -> Doubles:
     """Return the two-sided p value of each column of differences of two models, paired by user.
 

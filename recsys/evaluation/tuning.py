@@ -320,7 +320,9 @@ def tune(
 
 
 def _grid(
-    ranges: Mapping[str, Range], trials: int, random_state: int
+    ranges: Mapping[str, Range],
+    trials: int,
+    random_state: int,
 ) -> list[dict[str, float | None]]:
     """Return the points of a grid, at most one for each trial but the first, in random order."""
     n = max(2, math.floor((trials - 1) ** (1 / len(ranges)) + 1e-9))
@@ -330,7 +332,9 @@ def _grid(
 
 
 def _metric_of(
-    model: str, data: Ratings, metric: MetricLike | None
+    model: str,
+    data: Ratings,
+    metric: MetricLike | None,
 ) -> tuple[Metric, str]:
     """Return the metric and its name, by default of the model, after a check that it applies."""
     predicts = model_class(model).predicts_ratings
@@ -490,7 +494,9 @@ def _finished(study: optuna.Study) -> list[Trial]:
 
 
 def _open_study(
-    path: str | Path | None, identity: dict[str, Any], task: _Objective
+    path: str | Path | None,
+    identity: dict[str, Any],
+    task: _Objective,
 ) -> optuna.Study:
     """Open or create the study in a file; without a path, create one in memory."""
     import optuna
@@ -543,7 +549,10 @@ def _open_study(
 
 
 def _search_space(
-    model: str, metric: str, ranges: Mapping[str, Range], fixed: Mapping[str, Any]
+    model: str,
+    metric: str,
+    ranges: Mapping[str, Range],
+    fixed: Mapping[str, Any],
 ) -> dict[str, Range]:
     """Return the ranges of the parameters to tune, after checks of the given ranges."""
     declared = {entry.name: entry for entry in parameters(model)}

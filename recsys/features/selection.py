@@ -108,7 +108,9 @@ def with_features(
 
 
 def _encoder(
-    ratings: Ratings, table: Features, request: FeatureRequest
+    ratings: Ratings,
+    table: Features,
+    request: FeatureRequest,
 ) -> FeatureEncoder:
     """Return the encoder of a table, with the form of texts that tells more."""
     columns = request.columns
@@ -133,7 +135,10 @@ def _encoder(
 
 
 def with_usual_features(
-    ratings: Ratings, features: bool | Sequence[str], *, unrated: bool
+    ratings: Ratings,
+    features: bool | Sequence[str],
+    *,
+    unrated: bool,
 ) -> Ratings:
     """Return ratings with the features of their tables, if they have tables and no features yet.
 
@@ -156,7 +161,10 @@ def with_usual_features(
 
 
 def _more_telling(
-    terms: FeatureEncoder, vectors: FeatureEncoder, ratings: Ratings, table: Features
+    terms: FeatureEncoder,
+    vectors: FeatureEncoder,
+    ratings: Ratings,
+    table: Features,
 ) -> FeatureEncoder:
     """Return the encoder that predicts held-out items (or users) better, with a remark."""
     X, ids = ratings.matrix, ratings.items
@@ -216,7 +224,11 @@ def _rough_vectors(X: csr_array) -> tuple[AnyFloats, AnyFloats]:
     return rows[:, is_signal], weight[is_signal]
 
 
-def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
+def with_ids(
+    ratings: Ratings,
+    ids: Ids,
+    table: Features,
+) -> Ratings:
     """Return the same ratings, with the items (or users) of a table added to the given ids."""
     wider = ids.union(
         ids.like(table.frame[table.kind]).drop_nulls()

@@ -91,7 +91,9 @@ def _with_title(title: str | None, text: str) -> str:
 
 
 def _table(
-    ids: Any, titles: Sequence[str | None] | None, snippets: Sequence[str] | None = None
+    ids: Any,
+    titles: Sequence[str | None] | None,
+    snippets: Sequence[str] | None = None,
 ) -> pl.DataFrame:
     # Checks that ids are unique and of one type.
     columns = [Ids(ids, "document", sort=False).values.alias("document")]
@@ -110,7 +112,9 @@ def _check_lengths(n: int, labels: Labels) -> None:
 
 
 def text_batches(
-    documents: Any, labels: Labels = (None, None), first_id: int = 0
+    documents: Any,
+    labels: Labels = (None, None),
+    first_id: int = 0,
 ) -> Iterator[DocumentBatch] | None:
     """Return documents as batches of texts, or None if they are (or should be) a matrix.
 
@@ -182,7 +186,9 @@ def _is_table(documents: Any) -> bool:
 
 
 def _documents(
-    texts: Iterable[str], labels: Labels, first_id: int
+    texts: Iterable[str],
+    labels: Labels,
+    first_id: int,
 ) -> Iterator[Document]:
     ids, titles = labels
     # Too few labels are completed here, and are an error once all texts are counted.
@@ -237,7 +243,11 @@ def learned_counts(
     return names, counts
 
 
-def _of_matrix(counts: Any, labels: Labels, first: int) -> tuple[pl.DataFrame, Any]:
+def _of_matrix(
+    counts: Any,
+    labels: Labels,
+    first: int,
+) -> tuple[pl.DataFrame, Any]:
     n = counts.shape[0]
     ids, titles = labels
     _check_lengths(n, labels)
@@ -245,7 +255,11 @@ def _of_matrix(counts: Any, labels: Labels, first: int) -> tuple[pl.DataFrame, A
 
 
 def further_counts(
-    encoder: Encoder, documents: Any, labels: Labels, first: int, matrix: Matrix
+    encoder: Encoder,
+    documents: Any,
+    labels: Labels,
+    first: int,
+    matrix: Matrix,
 ) -> tuple[pl.DataFrame, Any, list[list[str]]]:
     """Return the names and counts of further documents, and the unknown words of each text."""
     batches = text_batches(documents, labels, first)
@@ -259,7 +273,11 @@ def further_counts(
 
 
 def as_queries(
-    encoder: Encoder, queries: Any, matrix: Matrix, *, in_columns: bool
+    encoder: Encoder,
+    queries: Any,
+    matrix: Matrix,
+    *,
+    in_columns: bool,
 ) -> Queries:
     """Return queries as terms with counts and weights.
 

@@ -187,7 +187,13 @@ class Eigenwords:
         terms = self.terms_
         return similar_rows(terms, np.asarray(self.vectors_, np.float32), words, n)
 
-    def analogy(self, first: str, second: str, third: str, n: int = 10) -> pl.DataFrame:
+    def analogy(
+        self,
+        first: str,
+        second: str,
+        third: str,
+        n: int = 10,
+    ) -> pl.DataFrame:
         """Find the n words that are to `third` as `second` is to `first`.
 
         They have the largest cosine with second - first + third, all scaled to length 1. The three

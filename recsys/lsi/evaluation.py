@@ -54,7 +54,10 @@ class Judged(NamedTuple):
 
 
 def _judged(
-    lsi: Index, labels: Sequence[Any], texts: Sequence[str], judgements: Judgements
+    lsi: Index,
+    labels: Sequence[Any],
+    texts: Sequence[str],
+    judgements: Judgements,
 ) -> Judged:
     """Match queries, judgements and the documents of an index."""
     rows = judgements.relevant()
@@ -170,7 +173,11 @@ def evaluate_search(
     )
 
 
-def _measure(lsi: Index, judged: Judged, method: str) -> Measurement:
+def _measure(
+    lsi: Index,
+    judged: Judged,
+    method: str,
+) -> Measurement:
     """Search for all queries, and measure each."""
     # Exclude from the time what a first search reads.
     lsi.query(judged.texts, 1, method=method)

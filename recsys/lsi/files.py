@@ -62,7 +62,12 @@ class SavedIndex:
     stop_words: list[str]
 
 
-def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) -> None:
+def save_index(
+    index: SavedIndex,
+    path: str | Path,
+    *,
+    overwrite: bool = False,
+) -> None:
     """Write an index to a new directory atomically."""
     arrays = {f"arrays/{name}": array for name, array in index.arrays.items()}
     stop_words = pl.Series("word", index.stop_words, dtype=pl.String)
@@ -122,7 +127,9 @@ def _loaded_index(directory: SavedDirectory, verify: bool) -> SavedIndex:
 
 
 def _check_arrays(
-    arrays: Mapping[str, NDArray[Any]], n_documents: int, n_terms: int
+    arrays: Mapping[str, NDArray[Any]],
+    n_documents: int,
+    n_terms: int,
 ) -> None:
     """Check types and shapes of arrays, so that no file makes a kernel leave its arrays."""
     k = arrays["singular_values"].size

@@ -212,7 +212,12 @@ class Index:
         names = checked.labels if labels is None else labels
         return frame.select(pl.Series("query", [*names]).gather(rows), pl.all())
 
-    def _matched(self, queries: Queries, rows: Int64s, documents: Int64s) -> pl.Series:
+    def _matched(
+        self,
+        queries: Queries,
+        rows: Int64s,
+        documents: Int64s,
+    ) -> pl.Series:
         """Return the terms of queries that documents contain, joined by commas."""
         matched = []
         for row, document in zip(rows.tolist(), documents.tolist(), strict=True):
@@ -222,7 +227,11 @@ class Index:
         return pl.Series("matched", matched, dtype=pl.String)
 
     def explain(
-        self, query: QueriesLike, document: int | str, *, method: str | None = None
+        self,
+        query: QueriesLike,
+        document: int | str,
+        *,
+        method: str | None = None,
     ) -> pl.DataFrame:
         """Explain the score of a document by the words of the query.
 
@@ -402,7 +411,10 @@ class Index:
         return Search(self.documents_, mean_length, self._totals)
 
     def _rankings(
-        self, queries: Queries, n: int, method: str
+        self,
+        queries: Queries,
+        n: int,
+        method: str,
     ) -> tuple[Int64s, Ranking]:
         """Return the indices of queries, and the documents that a method finds for each."""
         search = self._search

@@ -216,7 +216,10 @@ class LSI(
         return np.concatenate(list(map(self._space.project, rows)))
 
     def fit_transform(
-        self, documents: DocumentsLike, y: object = None, **fit_params: Any
+        self,
+        documents: DocumentsLike,
+        y: object = None,
+        **fit_params: Any,
     ) -> Floats:
         """Index documents and return their coordinates, as `transform` would."""
         # A copy, because the caller may write into it.
@@ -425,7 +428,12 @@ class LSI(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _collection(self, table: pl.DataFrame, counts: Any, rows: Any) -> Collection:
+    def _collection(
+        self,
+        table: pl.DataFrame,
+        counts: Any,
+        rows: Any,
+    ) -> Collection:
         return Collection(table, counts, self._space.project(rows), self._has_counts)
 
     def _matrix(self, matrix: Any, *, reset: bool = False) -> Any:

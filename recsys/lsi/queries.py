@@ -64,7 +64,10 @@ class Queries(NamedTuple):
 
     @classmethod
     def from_rows(
-        cls, rows: Any, weigh: Callable[[Int64s, Floats], Floats], is_single: bool
+        cls,
+        rows: Any,
+        weigh: Callable[[Int64s, Floats], Floats],
+        is_single: bool,
     ) -> Queries:
         """Return the rows of a CSR matrix as queries; `weigh` takes terms and counts."""
         # np.split takes the inner borders.
@@ -154,7 +157,10 @@ def _with_similar(word: str, terms: pl.Series) -> str:
 
 
 def best_rows(
-    scorer: Cosine, n_queries: int, n: int, exclude: Int64s | None = None
+    scorer: Cosine,
+    n_queries: int,
+    n: int,
+    exclude: Int64s | None = None,
 ) -> TopN:
     """Return the n rows with the largest cosine for each query, without row `exclude[q]`."""
     without = None
@@ -166,7 +172,10 @@ def best_rows(
 
 
 def similar_rows(
-    labels: Ids, vectors: Floats32, names: IdsLike | int | str, n: int
+    labels: Ids,
+    vectors: Floats32,
+    names: IdsLike | int | str,
+    n: int,
 ) -> pl.DataFrame:
     """Return the rows most similar to some rows as a frame: term, similar, rank, score."""
     rows = labels.index(listed(names))

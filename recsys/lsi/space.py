@@ -96,7 +96,9 @@ def default_rank(shape: tuple[int, int], most: int = DEFAULT_RANK) -> int:
 
 
 def decompose(
-    weighted: Any, n_components: int | str | None, random_state: RandomStateLike
+    weighted: Any,
+    n_components: int | str | None,
+    random_state: RandomStateLike,
 ) -> Space:
     """Compute the space of a weighted document-by-term matrix.
 
@@ -172,7 +174,9 @@ def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:
 
 
 def with_documents(
-    space: Space, documents: Any, n_new: int
+    space: Space,
+    documents: Any,
+    n_new: int,
 ) -> tuple[Space, NDArray[Any]]:
     """Add the last `n_new` rows to a space; return the space and the coordinates of all rows.
 
@@ -195,7 +199,9 @@ def with_documents(
 
 
 def _with_rows(
-    components: Float64s, s: Float64s, rows: Any
+    components: Float64s,
+    s: Float64s,
+    rows: Any,
 ) -> tuple[Float64s, Float64s]:
     """Return the k directions and values of the old matrix (of rank k) with further rows."""
     k = len(s)
@@ -225,7 +231,9 @@ def _with_rows(
 
 
 def _rayleigh_ritz(
-    components: Float64s, documents: Any, dtype: Any
+    components: Float64s,
+    documents: Any,
+    dtype: Any,
 ) -> tuple[Space, NDArray[Any]]:
     """Rotate the directions so that the coordinates of the documents are uncorrelated."""
     # The rows are orthonormal up to rounding, so one round of Cholesky QR is enough.
@@ -270,7 +278,12 @@ class Weighting:
     power: float = 1.0
 
     @classmethod
-    def learn(cls, name: str, counts: Any, power: float = 1.0) -> Self:
+    def learn(
+        cls,
+        name: str,
+        counts: Any,
+        power: float = 1.0,
+    ) -> Self:
         """Learn the global weights from counts, a csr_array of shape (n_documents, n_terms).
 
         Raises

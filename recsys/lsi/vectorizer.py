@@ -516,7 +516,11 @@ def _word_counts(
     return counts, counter.get_feature_names_out().tolist()
 
 
-def _with_columns(counts: Any, target: Int64s, n: int) -> Any:
+def _with_columns(
+    counts: Any,
+    target: Int64s,
+    n: int,
+) -> Any:
     """Return counts in n columns; column j is the sum of those with target j, -1 drops a column."""
     columns = target.astype(np.int32)[counts.indices]
     inside = columns >= 0
@@ -602,7 +606,11 @@ def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEnc
     )
 
 
-def checked_text(text: Any, number: int, noun: str = "Document") -> str:
+def checked_text(
+    text: Any,
+    number: int,
+    noun: str = "Document",
+) -> str:
     """Check that `text` is a valid text, and return it.
 
     Raises

@@ -43,7 +43,10 @@ class Explains(Protocol):
     """A model whose scores are sums over the items of the user's history."""
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` for the user of `history` as sums, before clipping.
 
@@ -97,7 +100,12 @@ class KnowsFeatures(Protocol):
         The reliability is the expected cosine of a vector with its prediction from features.
         """
 
-    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Model:
+    def widened(
+        self,
+        side: str,
+        order: Indices,
+        features: GroupedFeatures,
+    ) -> Model:
         """Return the model with additional items (or users) that have no ratings.
 
         The existing rows do not change. `order` sorts the existing rows followed by the new ones.
@@ -105,13 +113,20 @@ class KnowsFeatures(Protocol):
 
 
 def folded_in(
-    model: Model, side: str, histories: Histories, features: GroupedFeatures | None
+    model: Model,
+    side: str,
+    histories: Histories,
+    features: GroupedFeatures | None,
 ) -> Model:
     """Return the model with these users (or items), and their features if it uses any."""
     return fold(model, side, replace(histories, features=csr_rows(features)))
 
 
-def fold(model: Any, side: str, histories: Histories) -> Model:
+def fold(
+    model: Any,
+    side: str,
+    histories: Histories,
+) -> Model:
     """Return the model with these users (or items) instead of its own."""
     # A protocol cannot narrow a model by the name of a side, hence Any.
     method = model.with_users if side == "user" else model.with_items
@@ -119,7 +134,11 @@ def fold(model: Any, side: str, histories: Histories) -> Model:
     return folded
 
 
-def unsupported(model: Model, ability: Any, action: str) -> DataError:
+def unsupported(
+    model: Model,
+    ability: Any,
+    action: str,
+) -> DataError:
     """Return the error for a model that lacks an ability; it names the models that have it."""
     names = ", ".join(
         name for name in sorted(MODELS) if issubclass(model_class(name), ability)

@@ -164,7 +164,11 @@ def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
     return rmse(predicted_ratings(model, held_out), held_out.values)
 
 
-def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
+def check_indices(
+    indices: ArrayLike,
+    size: int,
+    what: str,
+) -> Indices:
     """Return `indices` as a one-dimensional int64 array, checked to be in ``range(size)``.
 
     Raises
@@ -190,7 +194,11 @@ def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
     return array.astype(np.int64, copy=False)
 
 
-def obscurity(log_counts: AnyFloats, most: float, rating_std: float) -> Floats:
+def obscurity(
+    log_counts: AnyFloats,
+    most: float,
+    rating_std: float,
+) -> Floats:
     """Return ``rating_std * max(log(1 + most) - log_counts, 0)`` for each item."""
     behind = np.maximum(np.log1p(most) - log_counts.astype(np.float64), 0)
     return np.asarray(rating_std * behind, np.float32)
@@ -552,7 +560,12 @@ class Model:
         """Return the model with only the given rows of `user` or `item`; see `rows_taken`."""
         return self._with(**rows_taken(self, rows))
 
-    def _put(self, other: Model, side: str, rows: Indices) -> None:
+    def _put(
+        self,
+        other: Model,
+        side: str,
+        rows: Indices,
+    ) -> None:
         """Take the rows of some users (or items) from another model."""
         vars(self).update(put_rows(self, other, side, rows))
 
@@ -755,7 +768,12 @@ class FactorModel(Model):
         """Item biases in ranking scores."""
         return self.item_bias
 
-    def _sums(self, users: ArrayLike, items: ArrayLike, item_bias: Floats) -> Floats:
+    def _sums(
+        self,
+        users: ArrayLike,
+        items: ArrayLike,
+        item_bias: Floats,
+    ) -> Floats:
         u, i = self._checked_pairs(users, items)
         sums = self.user_bias[u] + self.global_mean + item_bias[i]
         sums += kernels.pair_dots(self.user_factors, self.item_factors, u, i)

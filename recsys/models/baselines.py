@@ -130,7 +130,10 @@ class Bias(RatingModel, FoldingModel):
         return csr_array(entries, shape=ratings.shape)
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as sums; ratings contribute by the user's bias."""
         columns, rated = self._checked_history(history, items)
@@ -290,7 +293,10 @@ class Popular(Model):
         return self._with(**self._counted(histories.counts, sums, n_against))
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the popularity of each item as base; the history contributes habits only."""
         columns = check_indices(items, self.n_items, "item")
@@ -309,7 +315,10 @@ class Popular(Model):
         return np.float32(1 - self.habit) * self.item_habits
 
     def _counted(
-        self, n_ratings: Longs, sums: Doubles, n_against: Longs | None
+        self,
+        n_ratings: Longs,
+        sums: Doubles,
+        n_against: Longs | None,
     ) -> dict[str, Floats]:
         """Return counts and means; for implicit feedback, both are sums of weights (or ones).
 
@@ -469,7 +478,10 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
             )
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as sums of shares in the user's bias and cluster means."""
         columns, rated = self._checked_history(history, items)
@@ -545,7 +557,11 @@ def _sums(
     return total
 
 
-def _shrunken(sums: Doubles, counts: Longs, damping: float) -> Doubles:
+def _shrunken(
+    sums: Doubles,
+    counts: Longs,
+    damping: float,
+) -> Doubles:
     """Divide by count plus damping; the result is zero where both are zero."""
     divisor = counts + damping
     shrunken: Doubles = np.divide(
@@ -555,7 +571,10 @@ def _shrunken(sums: Doubles, counts: Longs, damping: float) -> Doubles:
 
 
 def damped_biases(
-    histories: Histories, mean: float, other_bias: Floats, damping: float
+    histories: Histories,
+    mean: float,
+    other_bias: Floats,
+    damping: float,
 ) -> tuple[Doubles, Doubles]:
     """Return ratings minus `mean` and `other_bias`, and the biases of the rows.
 

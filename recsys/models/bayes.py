@@ -196,7 +196,10 @@ class Bayes(VectorModel):
         vars(self).update(rows | self._side("item", sweep.columns))
 
     def predict(
-        self, users: ArrayLike, items: ArrayLike, times: Longs | None = None
+        self,
+        users: ArrayLike,
+        items: ArrayLike,
+        times: Longs | None = None,
     ) -> Floats:
         """Predict the ratings of pairs, shape (n_pairs,); independent of the other pairs.
 
@@ -236,7 +239,10 @@ class Bayes(VectorModel):
         return predicted - half_width, predicted + half_width
 
     def predict_std(
-        self, users: ArrayLike, items: ArrayLike, times: Longs | None = None
+        self,
+        users: ArrayLike,
+        items: ArrayLike,
+        times: Longs | None = None,
     ) -> Floats:
         """Return predictive standard deviations, including the noise, shape (n_pairs,)."""
         assert self.calibration is not None
@@ -280,7 +286,10 @@ class Bayes(VectorModel):
             )
 
     def _of_rows(
-        self, side: str, rows: Posterior, histories: Histories
+        self,
+        side: str,
+        rows: Posterior,
+        histories: Histories,
     ) -> dict[str, Any]:
         assert self.calibration is not None
         calibration = self.calibration.with_rows(
@@ -293,7 +302,11 @@ class Bayes(VectorModel):
         return changes
 
     def _residual(
-        self, calibration: Calibration, side: str, rows: Posterior, histories: Histories
+        self,
+        calibration: Calibration,
+        side: str,
+        rows: Posterior,
+        histories: Histories,
     ) -> Floats:
         """Return ratings minus their leave-one-out predictions."""
         # With its own rating, a prediction would explain the drift away.

@@ -203,7 +203,10 @@ class Blend(Model):
         )
 
     def _set(
-        self, shares: ArrayLike, scales: ArrayLike, parts: Sequence[Model]
+        self,
+        shares: ArrayLike,
+        scales: ArrayLike,
+        parts: Sequence[Model],
     ) -> None:
         self.shares = np.asarray(shares, np.float32)
         self.scales = np.asarray(scales, np.float32)
@@ -306,14 +309,22 @@ class Blend(Model):
             histories,
         )
 
-    def _folded(self, ability: Any, side: str, histories: Histories) -> Self:
+    def _folded(
+        self,
+        ability: Any,
+        side: str,
+        histories: Histories,
+    ) -> Self:
         self._check_able(ability, f"fold in new {side}s")
         return self.with_parts(
             [abilities.fold(part, side, histories) for part in self.parts]
         )
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as weighted sums of the models' contributions."""
         self._check_able(abilities.Explains, "explain scores")
@@ -360,7 +371,12 @@ class Blend(Model):
             reliabilities.append(share * of_part[1])
         return self._side_by_side(vectors), _sum(reliabilities)
 
-    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+    def widened(
+        self,
+        side: str,
+        order: Indices,
+        features: GroupedFeatures,
+    ) -> Self:
         """Return the blend with more items (or users) without ratings; see `KnowsFeatures`."""
         return self.with_parts(
             [

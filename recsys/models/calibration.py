@@ -40,7 +40,11 @@ class Calibration(Part):
     item_leverage: Floats = saved("n_items")
 
     def with_rows(
-        self, side: str, rows: Posterior, counts: Longs, prior: RowPrior
+        self,
+        side: str,
+        rows: Posterior,
+        counts: Longs,
+        prior: RowPrior,
     ) -> Self:
         """Return the calibration with the leverages of other users (or items)."""
         leverage = leverages(counts, prior, rows.covariance)

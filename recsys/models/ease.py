@@ -189,7 +189,12 @@ class EASE(ProfileModel, ItemItemModel):
         # The weights with items without users are predictions; they are zero here.
         return vectors if is_rated.all() else vectors * is_rated
 
-    def _renumber(self, changes: dict[str, Any], side: str, new_index: Indices) -> None:
+    def _renumber(
+        self,
+        changes: dict[str, Any],
+        side: str,
+        new_index: Indices,
+    ) -> None:
         profiles: Profiles | None = changes.get("profiles")
         if profiles is None or profiles.items is None or side == "user":
             return
@@ -333,7 +338,12 @@ class SparseEASE(LinearFilter):
         weights: Floats = histories.values / np.float32(self.unit)
         return weights
 
-    def _outputs(self, sums: Array, squares: Array, vectors: Floats) -> Floats:
+    def _outputs(
+        self,
+        sums: Array,
+        squares: Array,
+        vectors: Floats,
+    ) -> Floats:
         constant, slope = self._line
         diagonal = constant - slope * squares
         diagonal += np.square(vectors) @ self._correction(self._eigenvalues)

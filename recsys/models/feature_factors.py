@@ -51,7 +51,12 @@ LEAST_VARIANCE = 1e-12
 F = TypeVar("F", bound=FoldingModel)
 
 
-def widened(model: F, side: str, order: Indices, features: GroupedFeatures) -> F:
+def widened(
+    model: F,
+    side: str,
+    order: Indices,
+    features: GroupedFeatures,
+) -> F:
     """Return a model with additional items (or users) without ratings, sorted by `order`."""
     n_new = features.matrix.shape[0]
     n_fitted = len(order) - n_new
@@ -253,7 +258,12 @@ class AxisFeatures(Part):
             spread=np.where(counts == 0, cold.spread(matrix), 0).astype(np.float32),
         )
 
-    def calibrated(self, others: Posterior, counts: Longs, noise: float) -> Self:
+    def calibrated(
+        self,
+        others: Posterior,
+        counts: Longs,
+        noise: float,
+    ) -> Self:
         """Return the map with the covariance scaled to the variance of residuals.
 
         `others` are the vectors of the other side, with these counts of ratings. `noise` is the
@@ -284,7 +294,12 @@ class AxisFeatures(Part):
             centre=self.centre,
         )
 
-    def slopes(self, others: Floats, entries: CsrArrays, global_mean: float) -> Floats:
+    def slopes(
+        self,
+        others: Floats,
+        entries: CsrArrays,
+        global_mean: float,
+    ) -> Floats:
         """Return the slopes of rows of the other side, given their vectors and ratings."""
         from lowrank.completion.cold_start import Slopes
 
@@ -414,7 +429,11 @@ class FeatureFactors(Sides[AxisFeatures | None]):
     kind = AxisFeatures
 
     def completed(
-        self, side: str, rows: Posterior, histories: Histories, global_mean: float
+        self,
+        side: str,
+        rows: Posterior,
+        histories: Histories,
+        global_mean: float,
     ) -> tuple[Self, Posterior, Floats]:
         """Return the features of other rows of a side, their vectors, and columns of factors.
 
@@ -477,7 +496,10 @@ class FeatureFactors(Sides[AxisFeatures | None]):
 
 
 def _residuals(
-    entries: CsrArrays, rows: Floats, columns: Floats, global_mean: float
+    entries: CsrArrays,
+    rows: Floats,
+    columns: Floats,
+    global_mean: float,
 ) -> CsrArrays:
     """Return ratings minus products of vectors."""
     predicted = kernels.csr_entries(

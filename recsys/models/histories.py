@@ -173,7 +173,11 @@ def rows_of(matrix: CsrArrays) -> Iterator[tuple[Ints, Floats]]:
         yield matrix.indices[start:end], matrix.data[start:end]
 
 
-def sampled_rows(counts: Longs, most: int, generator: np.random.Generator) -> Longs:
+def sampled_rows(
+    counts: Longs,
+    most: int,
+    generator: np.random.Generator,
+) -> Longs:
     """Return random rows in ascending order, with at most `most` entries in total, at least one."""
     order = generator.permutation(len(counts))
     totals = counts[order].cumsum()

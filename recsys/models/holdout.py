@@ -277,7 +277,13 @@ def last_events(
     return is_last
 
 
-def next_events(ratings: Ratings, is_later: Mask, k: int, *, only_new: bool) -> Mask:
+def next_events(
+    ratings: Ratings,
+    is_later: Mask,
+    k: int,
+    *,
+    only_new: bool,
+) -> Mask:
     """Mark the first k later events of each user.
 
     With `only_new`, only events whose item is new to the user are counted and marked.

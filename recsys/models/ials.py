@@ -285,7 +285,10 @@ class IALS(FoldingModel, FactorModel):
         vars(self).update(self._solved("user", users))
 
     def _set_features(
-        self, sweep: ImplicitSweep, users: Histories, item_features: CsrArrays | None
+        self,
+        sweep: ImplicitSweep,
+        users: Histories,
+        item_features: CsrArrays | None,
     ) -> None:
         """Set the priors of factors, and the factors of items without interactions."""
         user_prior = item_prior = None
@@ -340,7 +343,10 @@ class IALS(FoldingModel, FactorModel):
         return Penalties(self.pair_weight, self.penalty)._asdict()
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as sums over the history, and over features, if known.
 
@@ -410,7 +416,10 @@ class IALS(FoldingModel, FactorModel):
         return UserEquations(rated, weights, penalty, mean, predicted, zeros)
 
     def _products(
-        self, history: Histories, user: UserEquations, rows: Doubles
+        self,
+        history: Histories,
+        user: UserEquations,
+        rows: Doubles,
     ) -> Doubles:
         """Return the solutions of the normal equations of a user for right-hand sides `rows`."""
         if not len(user.rated):
@@ -507,7 +516,12 @@ class IALS(FoldingModel, FactorModel):
         assert axis is not None
         return self._vectors_of(side)[0] - axis.centre, axis.reliability
 
-    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+    def widened(
+        self,
+        side: str,
+        order: Indices,
+        features: GroupedFeatures,
+    ) -> Self:
         """Return the model with additional items (or users) without ratings, sorted by `order`."""
         return widened(self, side, order, features)
 
@@ -662,7 +676,11 @@ class IALS(FoldingModel, FactorModel):
         return [(train, test) for train, test in folds if train.nnz and test.nnz]
 
     def _trial_ndcg(
-        self, folds: list[Fold], penalties: Penalties, factors: int, n_sweeps: int
+        self,
+        folds: list[Fold],
+        penalties: Penalties,
+        factors: int,
+        n_sweeps: int,
     ) -> float:
         """Return the NDCG@20 of short fits, summed over folds and averaged over users."""
         total = 0.0
@@ -697,7 +715,11 @@ class IALS(FoldingModel, FactorModel):
 
 
 def default_factors(
-    n_users: int, n_items: int, n_interactions: int, *, dual: bool = False
+    n_users: int,
+    n_items: int,
+    n_interactions: int,
+    *,
+    dual: bool = False,
 ) -> int:
     """Return the number of factors for data of this size.
 
@@ -743,7 +765,11 @@ def _climbed(
     return point
 
 
-def _solve(rows: Doubles, diagonal: Doubles, right: Doubles) -> Doubles:
+def _solve(
+    rows: Doubles,
+    diagonal: Doubles,
+    right: Doubles,
+) -> Doubles:
     """Solve ``(rows @ rows.T + diag(diagonal)) x = b`` for each row b of `right`."""
     from scipy.linalg import blas, lapack  # only explanations need them
 

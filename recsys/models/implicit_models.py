@@ -197,7 +197,10 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         }
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` for the user of `history` as sums; the base is 0."""
         columns, rated = self._checked_history(history, items)

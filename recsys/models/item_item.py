@@ -131,7 +131,10 @@ class ItemItemModel(HistoryModel):
         """Return the entries of S at all `rows` and `columns`, shape (n_rows, n_columns)."""
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as sums over the items of the history; the base is 0."""
         columns = check_indices(items, self.n_items, "item")
@@ -256,7 +259,9 @@ def _regression(positions: Floats, is_rated: Mask) -> Floats:
 
 
 def fitted_axis(
-    features: GroupedFeatures, counts: Longs, vectors: Floats | None
+    features: GroupedFeatures,
+    counts: Longs,
+    vectors: Floats | None,
 ) -> AxisProfiles | None:
     """Return the regression on the features of items (or users), with Z as `loadings`.
 
@@ -405,7 +410,10 @@ class ProfileModel(Model):
         return columns
 
     def _user_columns(
-        self, vectors: Floats, history: CsrArrays, users: Indices
+        self,
+        vectors: Floats,
+        history: CsrArrays,
+        users: Indices,
     ) -> Floats:
         """Return vectors of users, extended by their profiles and positions."""
         columns = [vectors]
@@ -472,7 +480,12 @@ class ProfileModel(Model):
         if side == "item":
             self._set_columns()
 
-    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+    def widened(
+        self,
+        side: str,
+        order: Indices,
+        features: GroupedFeatures,
+    ) -> Self:
         """Return the model with additional items (or users) without ratings, sorted by `order`."""
         n_new = features.matrix.shape[0]
         # The new rows are sorted in among the fitted ones, so that ids stay in order.
@@ -494,11 +507,19 @@ class ProfileModel(Model):
         result._set_columns()
         return result
 
-    def _renumber(self, changes: dict[str, Any], side: str, new_index: Indices) -> None:
+    def _renumber(
+        self,
+        changes: dict[str, Any],
+        side: str,
+        new_index: Indices,
+    ) -> None:
         """Update indices of items in the arrays of a subclass to their new places."""
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as sums over the history, and over features, if known.
 
@@ -531,7 +552,11 @@ class ProfileModel(Model):
         )
 
     def _explain_items(
-        self, history: Histories, columns: Indices, features: CsrArrays, terms: Floats
+        self,
+        history: Histories,
+        columns: Indices,
+        features: CsrArrays,
+        terms: Floats,
     ) -> Floats:
         """Return the contributions of features of items without users; they leave `terms`."""
         axis = self._features_of("item")
@@ -566,7 +591,9 @@ def weight_unit(ratings: Ratings) -> float:
 
 
 def weighted_matrix(
-    histories: Histories, n_columns: int, unit: float
+    histories: Histories,
+    n_columns: int,
+    unit: float,
 ) -> csr_array[np.float32]:
     """Return histories as a sparse matrix, with values divided by `unit`."""
     from scipy.sparse import csr_array

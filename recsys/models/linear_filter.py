@@ -110,7 +110,12 @@ class LinearFilter(ProfileModel, HistoryModel):
         """Set the attributes that `_counting` needs, and `weighted`."""
 
     @abstractmethod
-    def _outputs(self, sums: Array, squares: Array, vectors: Floats) -> Floats:
+    def _outputs(
+        self,
+        sums: Array,
+        squares: Array,
+        vectors: Floats,
+    ) -> Floats:
         """Return the diagonal E, given total weights, sums of squares and vectors of items."""
 
     @property
@@ -197,7 +202,12 @@ class LinearFilter(ProfileModel, HistoryModel):
             if (np.sort(self.item_order) != np.arange(n_items)).any():
                 raise DataError("The order of the items must name each item once.")
 
-    def _renumber(self, changes: dict[str, Any], side: str, new_index: Indices) -> None:
+    def _renumber(
+        self,
+        changes: dict[str, Any],
+        side: str,
+        new_index: Indices,
+    ) -> None:
         if self.linear and side == "item":  # new items, with zero factors, come last
             new = np.arange(len(self.item_order), len(new_index))
             order = new_index[np.append(self.item_order, new)]
@@ -399,7 +409,12 @@ class Spectral(LinearFilter):
     def _counting(self, histories: Histories) -> Floats:
         return histories.values if self.weighted else np.ones_like(histories.values)
 
-    def _outputs(self, sums: Array, squares: Array, vectors: Floats) -> Floats:
+    def _outputs(
+        self,
+        sums: Array,
+        squares: Array,
+        vectors: Floats,
+    ) -> Floats:
         return power(sums, self.popularity)
 
     @property
@@ -452,7 +467,11 @@ def _transposed(rows: Histories, n_columns: int) -> Histories:
     return Histories(*kernels.csr_arrays(matrix.T.tocsr()))
 
 
-def default_factors(n_users: int, n_items: int, n_interactions: int) -> int:
+def default_factors(
+    n_users: int,
+    n_items: int,
+    n_interactions: int,
+) -> int:
     """Return the number of singular vectors for data of this size.
 
     It is a sixteenth of the smaller number of users or items, at most 1,024, and less if scoring

@@ -448,7 +448,12 @@ class Next(Model):
         assert axis.similarity is not None
         return axis.similarity.comparable(self.item_vectors(), axis.positions)
 
-    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+    def widened(
+        self,
+        side: str,
+        order: Indices,
+        features: GroupedFeatures,
+    ) -> Self:
         """Return the model with additional items without users, sorted by `order`."""
         n_new = features.matrix.shape[0]
         new_index = np.argsort(order)
@@ -515,7 +520,12 @@ class Next(Model):
         ]
         return _Neighborhood(latest, vstack(common, format="csr"), histories)
 
-    def _nearest(self, latest: Sparse, lengths: Indices, newest: Sparse) -> Sparse:
+    def _nearest(
+        self,
+        latest: Sparse,
+        lengths: Indices,
+        newest: Sparse,
+    ) -> Sparse:
         """Return what the nearest training users share with some users."""
         from scipy.sparse import csr_array
 
@@ -566,7 +576,10 @@ class Next(Model):
         return (vectors * values).astype(np.float32)
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as sums over the items of the history."""
         columns = check_indices(items, self.n_items, "item")
@@ -637,7 +650,12 @@ class _NewItems(NamedTuple):
     row_positions: Sparse
 
     @classmethod
-    def of(cls, axis: AxisProfiles, weights: Sparse, chances: Floats) -> _NewItems:
+    def of(
+        cls,
+        axis: AxisProfiles,
+        weights: Sparse,
+        chances: Floats,
+    ) -> _NewItems:
         """Multiply the weights of all decays by Z."""
         from scipy.sparse import block_diag, csr_array
 
@@ -708,7 +726,11 @@ class _Regression(NamedTuple):
         return vstack([largest, quotients], format="csr")[order]
 
     def _solved(
-        self, items: Indices, latest: Sparse, scale: Floats, penalty: float
+        self,
+        items: Indices,
+        latest: Sparse,
+        scale: Floats,
+        penalty: float,
     ) -> Floats:
         """Solve (D S'S D + penalty I) X = D S'T for the sources `items`; return D X.
 
@@ -779,7 +801,10 @@ class _Regression(NamedTuple):
 
 
 def _with_dislikes(
-    solution: Floats, factor: Floats, latest: Sparse, dislikes: Sparse
+    solution: Floats,
+    factor: Floats,
+    latest: Sparse,
+    dislikes: Sparse,
 ) -> None:
     """Add ``C = diag(c)`` times squared scores of users to the system of each disliked item.
 
@@ -937,7 +962,9 @@ def _latest_of_each(sequences: Sequences) -> Sequences:
 
 
 def _best_shares(
-    parts: Sequence[Floats], is_seen: NDArray[np.bool_], targets: NDArray[np.int32]
+    parts: Sequence[Floats],
+    is_seen: NDArray[np.bool_],
+    targets: NDArray[np.int32],
 ) -> list[float]:
     """Return the shares of parts that rank the targets best, changed one at a time.
 

@@ -141,7 +141,11 @@ class Parameter:
             raise DataError(f"{self.name} must be {expected}; got {value!r}.")
 
 
-def parameter(default: object, description: str, **options: Any) -> Any:
+def parameter(
+    default: object,
+    description: str,
+    **options: Any,
+) -> Any:
     """Declare a parameter by fields of `Parameter`; 0 is valid if its range starts at 0."""
     least = {"minimum": 0} if options.get("low") == 0 else {}
     return field(

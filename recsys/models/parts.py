@@ -97,7 +97,10 @@ class ArrayReader:
         self.sizes: dict[str, int] = {}  # of the axes, by name
 
     def fields(
-        self, owner: Declares | type[Declares], prefix: str = "", side: str = ""
+        self,
+        owner: Declares | type[Declares],
+        prefix: str = "",
+        side: str = "",
     ) -> Iterator[tuple[str, Any]]:
         """Yield the names and values of the arrays and parts that a model or part declares."""
         for declared in fields(owner):
@@ -129,7 +132,12 @@ class ArrayReader:
         """Return whether there is an array whose name starts with `prefix`."""
         return any(name.startswith(prefix) for name in self._arrays)
 
-    def _read(self, name: str, axes: tuple[str, ...], annotation: str) -> Any:
+    def _read(
+        self,
+        name: str,
+        axes: tuple[str, ...],
+        annotation: str,
+    ) -> Any:
         """Return an array after checking its shape and type, or a number if it has no axes."""
         if name not in self._arrays:
             raise missing_array(self._model, name)
@@ -194,7 +202,9 @@ def arrays_of(owner: Declares, prefix: str = "") -> dict[str, Array]:
 
 
 def rows_taken(
-    owner: Declares, rows: Mapping[str, Indices], side: str = ""
+    owner: Declares,
+    rows: Mapping[str, Indices],
+    side: str = "",
 ) -> dict[str, Any]:
     """Return arrays and parts with only the given rows of `user` or `item`.
 
@@ -217,7 +227,11 @@ def rows_taken(
 
 
 def put_rows(
-    owner: Declares, other: Declares, side: str, rows: Indices, part_side: str = ""
+    owner: Declares,
+    other: Declares,
+    side: str,
+    rows: Indices,
+    part_side: str = "",
 ) -> dict[str, Any]:
     """Take the rows of some users (or items) of arrays from `other`; return what changes."""
     changes: dict[str, Any] = {}
@@ -250,7 +264,10 @@ class Part:
 
     @classmethod
     def from_arrays(
-        cls, reader: ArrayReader, prefix: str, side: str = ""
+        cls,
+        reader: ArrayReader,
+        prefix: str,
+        side: str = "",
     ) -> Self | None:
         """Return the part made of arrays whose names start with `prefix`, if any."""
         if not reader.has(prefix):
@@ -262,7 +279,11 @@ class Part:
         return replace(self, **rows_taken(self, rows, side))
 
     def replaced(
-        self, other: Self, side: str, rows: Indices, own_side: str = ""
+        self,
+        other: Self,
+        side: str,
+        rows: Indices,
+        own_side: str = "",
     ) -> Self:
         """Return the part with the rows of some users (or items) of another one.
 
@@ -284,7 +305,10 @@ class Sides(Part, Generic[A]):
 
     @classmethod
     def from_arrays(
-        cls, reader: ArrayReader, prefix: str, side: str = ""
+        cls,
+        reader: ArrayReader,
+        prefix: str,
+        side: str = "",
     ) -> Self | None:
         """Return the parts made of arrays whose names start with `prefix`, if any."""
         if not reader.has(prefix):

@@ -180,7 +180,10 @@ def make_model(name: str, **params: Any) -> Model:
 
 
 def seeded_model(
-    name: str, random_state: int, threads: int | None, **params: Any
+    name: str,
+    random_state: int,
+    threads: int | None,
+    **params: Any,
 ) -> Model:
     """Return an unfitted model, with the seed and the threads if it has these parameters."""
     declared = {parameter.name for parameter in parameters(name)}
@@ -217,7 +220,10 @@ def requested_model(request: FitRequest) -> Model:
 
 
 def fitted_model(
-    model: Model, ratings: Ratings, on_step: OnStep, **settings: Any
+    model: Model,
+    ratings: Ratings,
+    on_step: OnStep,
+    **settings: Any,
 ) -> tuple[Model, Ratings, dict[str, Any]]:
     """Fit a model, and return it with its ratings and the training summary.
 

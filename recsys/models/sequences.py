@@ -152,7 +152,11 @@ def reach(gamma: float) -> int:
     return max(1, int(places))
 
 
-def sources(sequences: Sequences, n_items: int, gamma: float) -> Sparse:
+def sources(
+    sequences: Sequences,
+    n_items: int,
+    gamma: float,
+) -> Sparse:
     """Return a row for each user, in which an item j places back adds gamma^j times its weight."""
     from scipy.sparse import coo_array
 
@@ -203,7 +207,12 @@ class PairSums(NamedTuple):
         assert isinstance(places, CsrArrays)
         return cls(sequences, sequences.lags.astype(np.int32), places)
 
-    def rows(self, items: Longs, gamma: float, most: int) -> Sparse:
+    def rows(
+        self,
+        items: Longs,
+        gamma: float,
+        most: int,
+    ) -> Sparse:
         """Return the `most` largest sums of some items with the items after them.
 
         The entry (i, j) of the result is of the pairs in which j comes after ``items[i]``.

@@ -129,7 +129,10 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
         ).best
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as sums over the history.
 

@@ -69,7 +69,11 @@ class AxisTimes(Part):
         return type(self)(**self.knots.take(rows[side])._asdict())
 
     def replaced(
-        self, other: Self, side: str, rows: Indices, own_side: str = ""
+        self,
+        other: Self,
+        side: str,
+        rows: Indices,
+        own_side: str = "",
     ) -> Self:
         """Return the biases with the rows of some users (or items) of another model."""
         if side != own_side:
@@ -83,7 +87,12 @@ class TimeBiases(Sides[AxisTimes]):
 
     kind = AxisTimes
 
-    def at(self, users: Indices, items: Indices, times: Longs) -> tuple[Floats, Floats]:
+    def at(
+        self,
+        users: Indices,
+        items: Indices,
+        times: Longs,
+    ) -> tuple[Floats, Floats]:
         """Return the drifts of pairs, and the reduction of their variance by the ratings."""
         # Far from any rating, the mean is 0 and the variance that of the process.
         user_means, user_variances = self.users.knots.at(users, times)
@@ -91,7 +100,12 @@ class TimeBiases(Sides[AxisTimes]):
         total = np.float32(self.users.variance + self.items.variance)
         return user_means + item_means, total - user_variances - item_variances
 
-    def folded(self, side: str, histories: Histories, residual: Floats) -> Self:
+    def folded(
+        self,
+        side: str,
+        histories: Histories,
+        residual: Floats,
+    ) -> Self:
         """Return the drifts with other users (or items), which have none without timestamps."""
         fitted = self.of(side)
         times = np.zeros(len(residual), np.int64)

@@ -166,7 +166,12 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         vectors, _ = self._vectors_of(side)
         return axis.comparable(vectors[:, : self.factors])
 
-    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+    def widened(
+        self,
+        side: str,
+        order: Indices,
+        features: GroupedFeatures,
+    ) -> Self:
         """Return the model with additional items (or users) without ratings, sorted by `order`."""
         return widened(self, side, order, features)
 
@@ -187,7 +192,10 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         return changes | self._completed(side, rows, histories)
 
     def _completed(
-        self, side: str, rows: Posterior, histories: Histories
+        self,
+        side: str,
+        rows: Posterior,
+        histories: Histories,
     ) -> dict[str, Any]:
         """Return the arrays of solved users (or items), with what features add to them."""
         if self.features is None:
@@ -201,7 +209,10 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         return changes
 
     def _of_rows(
-        self, side: str, rows: Posterior, histories: Histories
+        self,
+        side: str,
+        rows: Posterior,
+        histories: Histories,
     ) -> dict[str, Any]:
         """Return the other parts of the model for solved users (or items)."""
         return {}
@@ -269,7 +280,10 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         )
 
     def contributions(
-        self, history: Histories, items: ArrayLike, fitted: Ratings | None = None
+        self,
+        history: Histories,
+        items: ArrayLike,
+        fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as sums over the history, and over features, if known.
 
@@ -319,7 +333,10 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         return self._explanation(base, terms, columns, **by_feature)
 
     def _feature_parts(
-        self, items: Indices, features: CsrArrays, fitted: Ratings
+        self,
+        items: Indices,
+        features: CsrArrays,
+        fitted: Ratings,
     ) -> FeatureParts:
         """Return the parts of the vectors of items that are due to their features."""
         prior = self._source._prior("item")

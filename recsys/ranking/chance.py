@@ -53,7 +53,12 @@ class Chances(Struct, frozen=True, kw_only=True):
             raise ValueError("the chances are not from 0 to 1")
 
     @classmethod
-    def fit(cls, scores: Floats, hits: Mask, held_out: str = "") -> Chances:
+    def fit(
+        cls,
+        scores: Floats,
+        hits: Mask,
+        held_out: str = "",
+    ) -> Chances:
         """Calibrate by the scores of lists and by which items were taken, shape (n_lists, n).
 
         Entries without an item have a score of NaN. The chance is a non-decreasing function of the

@@ -83,7 +83,12 @@ class FullLists:
     fill: Search | None
     hashes: Hashes
 
-    def blocks(self, users: Indices, labels: Hashes, n: int) -> Iterator[TopN]:
+    def blocks(
+        self,
+        users: Indices,
+        labels: Hashes,
+        n: int,
+    ) -> Iterator[TopN]:
         """Yield the lists of users, whose ids have the hashes `labels`."""
         n_candidates = n + _CHOICE * self._n_reserved
         size = max(1, _ENTRIES // n_candidates)
@@ -97,7 +102,12 @@ class FullLists:
     def _n_reserved(self) -> int:
         return sum(count for count, _ in self.slots)
 
-    def _lists(self, users: Indices, labels: Hashes, n: int) -> TopN:
+    def _lists(
+        self,
+        users: Indices,
+        labels: Hashes,
+        n: int,
+    ) -> TopN:
         n_users = len(users)
         best = TopN.joined(self.search(users, n))
         best = best.with_source(MODEL)
@@ -121,7 +131,12 @@ class FullLists:
             lists = _appended(lists, popular, n, n_users)
         return _ranked(lists)
 
-    def _drawn(self, candidates: TopN, seeds: Hashes, count: int) -> TopN:
+    def _drawn(
+        self,
+        candidates: TopN,
+        seeds: Hashes,
+        count: int,
+    ) -> TopN:
         """Return some of the candidates of each user, drawn by the user's seed."""
         hashes = self.hashes[candidates.items]
         draws = mixed(seeds[candidates.rows] ^ hashes)
@@ -144,7 +159,12 @@ def _without(candidates: TopN, lists: TopN) -> TopN:
     return candidates.take(~is_listed)
 
 
-def _appended(lists: TopN, candidates: TopN, n: int, n_users: int) -> TopN:
+def _appended(
+    lists: TopN,
+    candidates: TopN,
+    n: int,
+    n_users: int,
+) -> TopN:
     """Return the lists with as many candidates as they lack to n items."""
     candidates = _without(candidates, lists)
     lengths = np.bincount(lists.rows, minlength=n_users)

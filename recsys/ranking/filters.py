@@ -95,7 +95,10 @@ def blocked_pairs(
 
 
 def seen_pairs(
-    ratings: Ratings, users: Indices, options: ListOptions, new: Mask | None
+    ratings: Ratings,
+    users: Indices,
+    options: ListOptions,
+    new: Mask | None,
 ) -> CsrPairs:
     """Return the items of each of some users that lists leave out because they are seen.
 
@@ -146,7 +149,10 @@ def with_disliked(seen: CsrPairs, ratings: Ratings) -> CsrPairs:
 
 
 def _united(
-    pairs: CsrPairs, indptr: Indices, indices: NDArray[np.int32], n_items: int
+    pairs: CsrPairs,
+    indptr: Indices,
+    indices: NDArray[np.int32],
+    n_items: int,
 ) -> CsrPairs:
     """Return the pairs in any of two CSR matrices; the rows of the second are the first ones."""
     from scipy.sparse import csr_array
@@ -163,7 +169,9 @@ def _united(
 
 
 def _pairs_of_kinds(
-    ratings: Ratings, users: Indices, seen: str | Sequence[str]
+    ratings: Ratings,
+    users: Indices,
+    seen: str | Sequence[str],
 ) -> NDArray[np.int64]:
     """Return pairs with events of some kinds: position in `users` * n_items + item.
 
@@ -198,7 +206,10 @@ def _pairs_of_kinds(
 
 
 def with_blocked(
-    seen: CsrPairs, pairs: pl.DataFrame, ratings: Ratings, unknown: Ids
+    seen: CsrPairs,
+    pairs: pl.DataFrame,
+    ratings: Ratings,
+    unknown: Ids,
 ) -> CsrPairs:
     """Return the pairs of `seen` and the blocked ones, ignoring unknown users and items.
 
@@ -336,7 +347,9 @@ def check_modest(condition: str) -> None:
 
 
 def _evaluated(
-    condition: str, table: pl.DataFrame, features: Features | None
+    condition: str,
+    table: pl.DataFrame,
+    features: Features | None,
 ) -> pl.Series:
     """Return the values of an SQL expression over a table.
 

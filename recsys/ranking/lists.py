@@ -26,7 +26,12 @@ ColdUser = Literal["error", "popular"]
 Fill = Literal["none", "popular"]
 
 
-def _declared(default: Any, kind: Kind, help: str, **details: Any) -> Any:
+def _declared(
+    default: Any,
+    kind: Kind,
+    help: str,
+    **details: Any,
+) -> Any:
     declaration = Declaration(kind, help, **details)
     return field(default=default, metadata={"declaration": declaration})
 

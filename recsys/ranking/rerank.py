@@ -174,7 +174,10 @@ def similar_lists(
 
 
 def _queried(
-    ids: Ids, users: IdsLike | None, *, only_known: bool
+    ids: Ids,
+    users: IdsLike | None,
+    *,
+    only_known: bool,
 ) -> tuple[Indices, pl.Series, Ids]:
     """Return the indices of users, their ids, and the unknown ids, with indices from ``len(ids)``.
 
@@ -196,7 +199,11 @@ def _queried(
     return indices, labels, unknown
 
 
-def _labels_of(ids: Ids, queries: IdsLike, indices: Indices) -> pl.Series:
+def _labels_of(
+    ids: Ids,
+    queries: IdsLike,
+    indices: Indices,
+) -> pl.Series:
     """Return the requested ids in the dtype of `ids`; an unknown one has the index -1.
 
     All are texts if one of them cannot be of the dtype, such as "visitor-17" among integers.
@@ -214,7 +221,11 @@ def _labels_of(ids: Ids, queries: IdsLike, indices: Indices) -> pl.Series:
     return labels.scatter(unknown, typed)
 
 
-def users_without_data(model: Model, ratings: Ratings, users: Indices) -> Indices:
+def users_without_data(
+    model: Model,
+    ratings: Ratings,
+    users: Indices,
+) -> Indices:
     """Return the users who are unknown, or whose scores would all be zero.
 
     A model that predicts ratings has the quality of the items for users without any.
@@ -226,7 +237,11 @@ def users_without_data(model: Model, ratings: Ratings, users: Indices) -> Indice
     return users[is_unknown]
 
 
-def with_others(search: Search, of_others: Search, others: Indices) -> Search:
+def with_others(
+    search: Search,
+    of_others: Search,
+    others: Indices,
+) -> Search:
     """Return a search that is `of_others` for some users."""
 
     def joined(users: Indices, n: int) -> Iterator[TopN]:
@@ -371,7 +386,12 @@ class Reranking:
             parts += [block.with_rows(short[block.rows]) for block in deeper]
             yield TopN.joined(parts).by_row()
 
-    def _choose(self, top: TopN, n: int, pool: int) -> TopN:
+    def _choose(
+        self,
+        top: TopN,
+        n: int,
+        pool: int,
+    ) -> TopN:
         """Choose n of each user's candidates (at most `pool`)."""
         users, rows = np.unique(top.rows, return_inverse=True)
         shape = len(users), pool
@@ -394,7 +414,12 @@ class Reranking:
             scores=scores[row, candidate],
         )
 
-    def _order(self, items: Indices, scores: Floats, n: int) -> Indices:
+    def _order(
+        self,
+        items: Indices,
+        scores: Floats,
+        n: int,
+    ) -> Indices:
         """Return the positions of the chosen candidates, shape (n_users, n), padded with -1."""
         users = np.arange(len(items))
         is_free = items >= 0
@@ -428,7 +453,10 @@ class Reranking:
         return order
 
     def _raise_similarity(
-        self, similarity: Floats, items: Indices, picked: Indices
+        self,
+        similarity: Floats,
+        items: Indices,
+        picked: Indices,
     ) -> None:
         """Raise the largest cosine of each candidate with an item chosen before."""
         last = np.repeat(picked, items.shape[1])

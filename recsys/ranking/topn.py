@@ -142,7 +142,11 @@ def top_n(
     return _blocks(scorer, users, int(n), exclude, options)
 
 
-def user_ties(items: Hashes, users: Hashes, random_state: int = 0) -> Ties:
+def user_ties(
+    items: Hashes,
+    users: Hashes,
+    random_state: int = 0,
+) -> Ties:
     """Return a random order of equal scores that differs between users, for an evaluation.
 
     It depends on the hashes of the ids and the seed only, and so is the same with more items.
@@ -152,7 +156,9 @@ def user_ties(items: Hashes, users: Hashes, random_state: int = 0) -> Ties:
 
 
 def search_order(
-    scorer: Scorer, n_users: int, allowed: Mask | None = None
+    scorer: Scorer,
+    n_users: int,
+    allowed: Mask | None = None,
 ) -> SearchOrder | None:
     """Return an order of the items that makes small searches by `top_n` faster, or None.
 

@@ -249,7 +249,9 @@ def _listed(source: SourceLike) -> list[str]:
 
 
 def _applicable(
-    defaults: Mapping[str, Any], sources: Sequence[str], query: str | None
+    defaults: Mapping[str, Any],
+    sources: Sequence[str],
+    query: str | None,
 ) -> dict[str, Any]:
     """Return the options of an earlier reading that apply to other sources."""
     earlier = dict(defaults)
@@ -367,7 +369,9 @@ def as_ratings(
 
 
 def read_raw(
-    data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
+    data: DataFile,
+    request: Request,
+    required: Sequence[str] = ("user", "item"),
 ) -> Rows:
     """Read the columns of an open file without conversion; some are `required`.
 
@@ -440,7 +444,11 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
 
 
 def read_table(
-    source: TableSource, ids: Ids, request: Request, *, of_new: bool = False
+    source: TableSource,
+    ids: Ids,
+    request: Request,
+    *,
+    of_new: bool = False,
 ) -> tuple[Features, str]:
     """Read the table of the items or users with these ids, and describe it.
 
@@ -467,7 +475,9 @@ def read_table(
 
 
 def _neighbouring_table(
-    data: DataFile, ids: Ids, request: Request
+    data: DataFile,
+    ids: Ids,
+    request: Request,
 ) -> tuple[Features | None, str]:
     """Read a table next to the ratings; the remark tells why one is not used."""
     names = [] if data.folder is None else table_files(data.folder.names(), ids.kind)
@@ -489,7 +499,11 @@ def _neighbouring_table(
     return _described(features, ids, name)
 
 
-def _read(data: DataFile, ids: Ids, request: Request) -> Features:
+def _read(
+    data: DataFile,
+    ids: Ids,
+    request: Request,
+) -> Features:
     """Return the typed table in a file, with a column of the years in titles."""
     read = [
         read_frame(part, request.columns.get(ids.kind), pad=True)
@@ -508,7 +522,10 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
 
 
 def read_frame(
-    data: DataFile, column: str | None, *, pad: bool = False
+    data: DataFile,
+    column: str | None,
+    *,
+    pad: bool = False,
 ) -> tuple[pl.DataFrame, bool]:
     """Return all columns of a file, and whether they are strings without types.
 
@@ -549,7 +566,12 @@ def read_frame(
     return frame.with_columns(pl.col(lists).str.extract_all(r"\S+")), True
 
 
-def _texts(data: DataFile, layout: Layout, *, pad: bool) -> pl.DataFrame:
+def _texts(
+    data: DataFile,
+    layout: Layout,
+    *,
+    pad: bool,
+) -> pl.DataFrame:
     """Return all columns of a delimited file as strings, null for empty fields."""
     names: dict[str, str] = {}
     for position, name in enumerate(layout.names):
@@ -575,7 +597,12 @@ def _texts(data: DataFile, layout: Layout, *, pad: bool) -> pl.DataFrame:
 
 
 def _features(
-    frame: pl.DataFrame, ids: Ids, request: Request, where: str, *, untyped: bool
+    frame: pl.DataFrame,
+    ids: Ids,
+    request: Request,
+    where: str,
+    *,
+    untyped: bool,
 ) -> Features:
     """Determine the kinds of the columns, and leave out rows without an id."""
     option = f"--{ids.kind}-col ({ids.kind}=)"
@@ -614,7 +641,10 @@ def _has_ids(values: pl.Series, ids: Ids) -> bool:
 
 
 def _described(
-    features: Features, ids: Ids, name: str, of_new: bool = False
+    features: Features,
+    ids: Ids,
+    name: str,
+    of_new: bool = False,
 ) -> tuple[Features, str]:
     """Return the table, and a remark on its columns and its ids."""
     table_ids = features.frame[ids.kind]

@@ -90,7 +90,12 @@ class Scratch:
             shutil.copyfileobj(source, sink, _BLOCK)
         return target
 
-    def decoded(self, path: Path, name: str, encoding: str) -> Path:
+    def decoded(
+        self,
+        path: Path,
+        name: str,
+        encoding: str,
+    ) -> Path:
         """Return the path of a copy in UTF-8 of a text file in another encoding.
 
         Raises
@@ -126,7 +131,11 @@ class Zip:
     """Files of a zip, or of one folder in it, unpacked on demand."""
 
     def __init__(
-        self, path: Path, name: str, scratch: Scratch, prefix: str = ""
+        self,
+        path: Path,
+        name: str,
+        scratch: Scratch,
+        prefix: str = "",
     ) -> None:
         self._path = path
         self._name = name
@@ -169,7 +178,11 @@ class Zip:
         return Zip(self._path, self._name, self._scratch, prefix)
 
 
-def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
+def unpacked(
+    path: Path,
+    name: str,
+    scratch: Scratch,
+) -> Path:
     """Unpack gz, xz, bz2 and zst, and return the path; a zip stays as it is.
 
     Raises
@@ -224,7 +237,12 @@ def unreadable(error: Exception, name: str) -> DataError:
     return DataError(f"{name} {problem}: {(text[:1].lower() + text[1:]).rstrip('.')}.")
 
 
-def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
+def write_sheet(
+    path: Path,
+    name: str,
+    sheet: str | None,
+    target: Path,
+) -> str:
     """Write the rows of a sheet to a Parquet file, and return the sheet's name.
 
     Raises
@@ -269,7 +287,12 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
     return chosen
 
 
-def write_rows(path: Path, name: str, form: str, target: Path) -> None:
+def write_rows(
+    path: Path,
+    name: str,
+    form: str,
+    target: Path,
+) -> None:
     """Convert an Arrow file, or the entries of a sparse matrix, to a Parquet file.
 
     Rows of a matrix become users and columns items. Their numbers start as in the file: from 1 in
@@ -313,7 +336,11 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
         raise DataError(f"{name} is a damaged file of {form}: {reason}.") from None
 
 
-def write_lines(path: Path, name: str, target: Path) -> None:
+def write_lines(
+    path: Path,
+    name: str,
+    target: Path,
+) -> None:
     """Write the objects of a JSON array to a file, one per line.
 
     Raises

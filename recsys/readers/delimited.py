@@ -403,7 +403,10 @@ def read_fast(
 
 
 def _read_blocks(
-    data: DataFile, layout: Layout, roles: Roles, form: str | None
+    data: DataFile,
+    layout: Layout,
+    roles: Roles,
+    form: str | None,
 ) -> Rows | None:
     """Read with polars, times by a format of polars or as texts."""
     samples = {role: _sampled(layout, position) for role, position in roles.items()}
@@ -539,7 +542,9 @@ def read_carefully(
 
 
 def records(
-    data: DataFile, layout: Layout, bad: BadRows = STRICT
+    data: DataFile,
+    layout: Layout,
+    bad: BadRows = STRICT,
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line number and the fields of each record after the header.
 
@@ -681,7 +686,11 @@ def _in_turns(
 
 
 def _numbers(
-    block: bytes, layout: Layout, roles: Roles, numeric: Sequence[str], n_rows: int
+    block: bytes,
+    layout: Layout,
+    roles: Roles,
+    numeric: Sequence[str],
+    n_rows: int,
 ) -> dict[str, Column]:
     """Return the columns of numbers if all are in canonical form, else none."""
     ordered = sorted(numeric, key=roles.__getitem__)
@@ -699,7 +708,10 @@ def _numbers(
 
 
 def _texts(
-    block: bytes, layout: Layout, positions: Mapping[str, int], n_rows: int
+    block: bytes,
+    layout: Layout,
+    positions: Mapping[str, int],
+    n_rows: int,
 ) -> dict[str, pl.Series]:
     """Return columns that polars has read as texts."""
     is_quoted = b'"' in block

@@ -299,7 +299,10 @@ class Documents:
             self.decision += f"; {left_out} left out ({listed})"
 
     def _tables(
-        self, folder: Path, name: str, labels: Sequence[str]
+        self,
+        folder: Path,
+        name: str,
+        labels: Sequence[str],
     ) -> Iterator[Document]:
         """Yield the documents of a directory of tables, as of one table in parts."""
         after = last = self._after
@@ -314,7 +317,10 @@ class Documents:
         self.decision = self.decision.replace(f"{name}{labels[-1]}", whole, 1)
 
     def _table(
-        self, data: DataFile, table: _Table, after: int
+        self,
+        data: DataFile,
+        table: _Table,
+        after: int,
     ) -> Iterator[tuple[int, Document]]:
         """Yield the documents of a table, and describe its columns."""
         if not table.names:
@@ -360,7 +366,11 @@ class _Table(NamedTuple):
     read: Callable[[Sequence[str]], Rows]
 
 
-def _table_of(data: DataFile, kind: str, wanted: _Columns) -> _Table | None:
+def _table_of(
+    data: DataFile,
+    kind: str,
+    wanted: _Columns,
+) -> _Table | None:
     """Return the table in a file, or None if it has no columns."""
     if data.is_parquet:
         names = list(parquet_columns(data))
@@ -458,7 +468,11 @@ def _collection(folder: Path, labels: Sequence[str]) -> str | None:
     return max(sizes, key=sizes.__getitem__, default=None)
 
 
-def _plain(value: Any, where: str, role: str) -> str:
+def _plain(
+    value: Any,
+    where: str,
+    role: str,
+) -> str:
     """Return an entry of a table as text; raise for lists, objects and bytes."""
     if isinstance(value, list | dict | bytes):
         raise DataError(
@@ -468,7 +482,10 @@ def _plain(value: Any, where: str, role: str) -> str:
 
 
 def _delimited_rows(
-    data: DataFile, separator: str, names: Sequence[str], columns: Sequence[str]
+    data: DataFile,
+    separator: str,
+    names: Sequence[str],
+    columns: Sequence[str],
 ) -> Rows:
     for line, fields in records(data, Layout(separator, tuple(names))):
         if len(fields) != len(names):
@@ -498,7 +515,11 @@ def _parquet_rows(data: DataFile, names: Sequence[str]) -> Rows:
             start += len(frame)
 
 
-def _chosen(names: Sequence[str], wanted: _Columns, where: str) -> _Columns:
+def _chosen(
+    names: Sequence[str],
+    wanted: _Columns,
+    where: str,
+) -> _Columns:
     """Choose the columns as requested or by usual names; a single one is the text."""
     listed = ", ".join(names)
     for requested in wanted:

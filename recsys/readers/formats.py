@@ -542,7 +542,9 @@ def read_lightgcn(
 
 
 def read_netflix(
-    data: DataFile, request: Request, required: Sequence[str] = ()
+    data: DataFile,
+    request: Request,
+    required: Sequence[str] = (),
 ) -> Rows:
     """Read files of the Netflix Prize: a line "7:" with an item, then its ratings."""
     item = pl.col("line").str.extract(r"^(\d+):$").cast(pl.Int64).forward_fill()

@@ -66,7 +66,11 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
     return pl.DataFrame(schema={"item": pl.String})
 
 
-def _listed_ids(data: DataFile, kind: str, requested: str | None) -> list[Any]:
+def _listed_ids(
+    data: DataFile,
+    kind: str,
+    requested: str | None,
+) -> list[Any]:
     """Return the ids in all files."""
     ids = []
     for part in data.parts or (data,):
@@ -76,7 +80,11 @@ def _listed_ids(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     return ids
 
 
-def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
+def _ids_of(
+    data: DataFile,
+    kind: str,
+    requested: str | None,
+) -> list[Any]:
     """Return the ids in one file, without missing ones."""
     names, line = _first_row(data)
     column = _column_of(names, kind, requested)

@@ -196,7 +196,11 @@ class DataFile:
         return Spot((number,), f"{self.name}, {self.unit} {number}")
 
     def at_row(
-        self, row: int, n_rows: int, records: Iterable[tuple[int, Any]], skip: int = 0
+        self,
+        row: int,
+        n_rows: int,
+        records: Iterable[tuple[int, Any]],
+        skip: int = 0,
     ) -> Spot:
         """Return the place of a row of text, whose records have line numbers.
 
@@ -401,7 +405,11 @@ class _Opener:
         return self._members(folder, names, name, name)
 
     def _members(
-        self, folder: Directory | Zip, names: list[str], where: str, prefix: str
+        self,
+        folder: Directory | Zip,
+        names: list[str],
+        where: str,
+        prefix: str,
     ) -> list[DataFile]:
         """Return the files of ratings in a directory or zip."""
         members = list[DataFile]()
@@ -419,7 +427,10 @@ class _Opener:
         return members
 
     def _opened(
-        self, path: Path, name: str, folder: Directory | Zip | None
+        self,
+        path: Path,
+        name: str,
+        folder: Directory | Zip | None,
     ) -> list[DataFile]:
         """Return a local file after unpacking it, or the members of a zip."""
         head = head_of(path)
@@ -468,7 +479,12 @@ class _Opener:
             data = replace(data, path=target, unit="object")
         return [data]
 
-    def _rewritten(self, path: Path, name: str, form: str) -> DataFile:
+    def _rewritten(
+        self,
+        path: Path,
+        name: str,
+        form: str,
+    ) -> DataFile:
         """Return the rows of an Arrow file, or entries of a matrix, as Parquet."""
         target = self.scratch.new()
         write_rows(path, name, form, target)
@@ -492,7 +508,12 @@ class _Opener:
                 name, target, is_parquet=True, form=form, columns=table.names
             )
 
-    def _sheet(self, path: Path, name: str, sheet: str | None) -> DataFile:
+    def _sheet(
+        self,
+        path: Path,
+        name: str,
+        sheet: str | None,
+    ) -> DataFile:
         """Return the rows of a sheet of a workbook as a Parquet file."""
         self.has_tables = True
         target = self.scratch.new()
@@ -500,7 +521,11 @@ class _Opener:
         return DataFile(f"{name}::{sheet}", target, is_parquet=True, form="Excel")
 
 
-def _with_ratings(members: list[DataFile], pick: Pick, prefix: str) -> list[DataFile]:
+def _with_ratings(
+    members: list[DataFile],
+    pick: Pick,
+    prefix: str,
+) -> list[DataFile]:
     """Leave out files without columns of users and items, if others have them."""
     has_ratings = [_has_ratings(member.path, pick) for member in members]
     if not any(has_ratings):

@@ -230,7 +230,11 @@ def read_header(stream: BufferedReader) -> Header | None:
 
 
 def mapped(
-    directory: SavedDirectory, name: str, entry: Mapping[str, Any], *, verify: bool
+    directory: SavedDirectory,
+    name: str,
+    entry: Mapping[str, Any],
+    *,
+    verify: bool,
 ) -> NDArray[Any]:
     """Map an array into memory after checking it against the fields of a `schema.FileEntry`.
 
@@ -260,7 +264,10 @@ def mapped(
 
 
 def _check_header(
-    name: str, header: Header, entry: Mapping[str, Any], size: int
+    name: str,
+    header: Header,
+    entry: Mapping[str, Any],
+    size: int,
 ) -> None:
     """Check that a header is as model.json declares it, and agrees with the size of the file."""
     dtype, shape = entry["dtype"], tuple(entry["shape"])

@@ -96,7 +96,12 @@ def replace_file(new: Path, target: Path) -> None:
     flush(target.parent)
 
 
-def put_in_place(new: Path, target: Path, *, replace: bool = True) -> None:
+def put_in_place(
+    new: Path,
+    target: Path,
+    *,
+    replace: bool = True,
+) -> None:
     """Flush the directory `new` to the disk, and rename it to `target`.
 
     With `replace`, an existing target is exchanged for the new one in one step, and is then at
@@ -207,7 +212,12 @@ def _remove_unused(paths: Iterable[Path]) -> None:
                 path.unlink()
 
 
-def _remains(target: Path, suffix: str, *, of_any: bool = False) -> list[Path]:
+def _remains(
+    target: Path,
+    suffix: str,
+    *,
+    of_any: bool = False,
+) -> list[Path]:
     """Return temporary files and directories of a target, or of all targets next to it."""
     name = ".+" if of_any else re.escape(target.name)
     pattern = re.compile(_hidden_names(name, suffix))
@@ -330,7 +340,11 @@ def _locked_here() -> set[object]:
     return keys
 
 
-def _locked(path: Path, on_wait: Callable[[], None], stack: ExitStack) -> object:
+def _locked(
+    path: Path,
+    on_wait: Callable[[], None],
+    stack: ExitStack,
+) -> object:
     """Lock what is at a path until `stack` is closed, and return its identity."""
     attempt = 0
     while True:

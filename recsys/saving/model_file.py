@@ -273,7 +273,11 @@ def read_document_of(directory: SavedDirectory, name: str = MANIFEST) -> dict[st
     return document
 
 
-def checked(document: Any, kind: type[S], name: str = MANIFEST) -> S:
+def checked(
+    document: Any,
+    kind: type[S],
+    name: str = MANIFEST,
+) -> S:
     """Return a document as a struct, with exactly the declared types.
 
     Raises
@@ -362,7 +366,9 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
 
 
 def read_directory(
-    path: str | Path, form: Form, read: Callable[[SavedDirectory], T]
+    path: str | Path,
+    form: Form,
+    read: Callable[[SavedDirectory], T],
 ) -> T:
     """Open a saved directory, and return what `read` reads there.
 
@@ -392,7 +398,9 @@ def read_directory(
 
 
 def _read_undisturbed(
-    path: str | Path, form: Form, read: Callable[[SavedDirectory], T]
+    path: str | Path,
+    form: Form,
+    read: Callable[[SavedDirectory], T],
 ) -> T:
     """Return what `read` reads; call it again if the directory is replaced meanwhile."""
     for attempt in range(1, ATTEMPTS + 1):
@@ -475,7 +483,10 @@ def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
 
 
 def check_version(
-    document: Mapping[str, Any], saved: str, command: str, error: type[RecsysError]
+    document: Mapping[str, Any],
+    saved: str,
+    command: str,
+    error: type[RecsysError],
 ) -> None:
     """Check the format version, before other checks that another version may not pass.
 
@@ -557,7 +568,10 @@ def opened_model(directory: SavedDirectory, *, verify: bool = False) -> OpenedMo
 
 
 def mapped_arrays(
-    directory: SavedDirectory, manifest: Manifest, *, verify: bool
+    directory: SavedDirectory,
+    manifest: Manifest,
+    *,
+    verify: bool,
 ) -> Arrays:
     """Map all arrays into memory, by names without suffix, after checking files and values."""
     arrays: Arrays = {}

@@ -100,7 +100,12 @@ class Saved:
     provenance: Provenance = field(default_factory=Provenance)
 
 
-def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> None:
+def save_model(
+    saved: Saved,
+    path: str | Path,
+    *,
+    overwrite: bool = False,
+) -> None:
     """Write a model to a new directory atomically.
 
     `overwrite` replaces a saved model at `path`, but no other directory or file. Of the table of
@@ -199,7 +204,11 @@ def _arrays_of(ratings: Ratings) -> Arrays:
 
 
 @contextmanager
-def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[Path]:
+def target_directory(
+    path: str | Path,
+    form: Form,
+    overwrite: bool,
+) -> Iterator[Path]:
     """Yield a temporary directory that is renamed to `path` at the end.
 
     Raises
@@ -216,7 +225,12 @@ def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[
         raise DataError(f"The {noun} cannot be saved: {error}.") from error
 
 
-def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
+def check_target(
+    path: str | Path,
+    form: Form,
+    *,
+    overwrite: bool,
+) -> Path:
     """Check that a model or index may be saved at a path, and return the resolved path.
 
     Raises
@@ -240,7 +254,11 @@ def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
 
 @contextmanager
 def complete_directory(
-    path: str | Path, noun: str, failure: type[RecsysError], *, overwrite: bool
+    path: str | Path,
+    noun: str,
+    failure: type[RecsysError],
+    *,
+    overwrite: bool,
 ) -> Iterator[Path]:
     """Yield a new directory that is moved to `path` at the end."""
     target = Path(os.path.realpath(path))
@@ -261,7 +279,11 @@ def complete_directory(
 
 
 def obstacle(
-    target: Path, noun: str, is_ours: bool, own: re.Pattern[str], overwrite: bool
+    target: Path,
+    noun: str,
+    is_ours: bool,
+    own: re.Pattern[str],
+    overwrite: bool,
 ) -> str | None:
     """Return the reason why a directory must not be written at `target`, or None."""
     if not target.parent.is_dir():
@@ -373,7 +395,11 @@ def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
     return Saved(model, ratings, manifest.training, Provenance(**origin))
 
 
-def _saved_ids(arrays: Arrays, manifest: Manifest, kind: str) -> Ids:
+def _saved_ids(
+    arrays: Arrays,
+    manifest: Manifest,
+    kind: str,
+) -> Ids:
     """Return the saved ids of users or items."""
     table = saved_table(arrays, manifest, f"{kind}s")
     dtypes = table.schema.dtypes()
@@ -387,7 +413,10 @@ def _saved_ids(arrays: Arrays, manifest: Manifest, kind: str) -> Ids:
 
 
 def _saved_ratings(
-    arrays: Arrays, manifest: Manifest, users: Ids, items: Ids
+    arrays: Arrays,
+    manifest: Manifest,
+    users: Ids,
+    items: Ids,
 ) -> Ratings:
     """Return the training ratings of a saved model, with its tables and features."""
     indptr, indices, data = (listed(arrays, f"ratings/{name}") for name in _ROWS)
@@ -430,7 +459,11 @@ def _saved_ratings(
     return replace(ratings, feedback=feedback)
 
 
-def _saved_features(arrays: Arrays, manifest: Manifest, kind: str) -> Features | None:
+def _saved_features(
+    arrays: Arrays,
+    manifest: Manifest,
+    kind: str,
+) -> Features | None:
     """Return the saved table of users or items, or None."""
     name: Any = f"{kind}_table"
     if name not in manifest.columns:
@@ -499,7 +532,9 @@ def _saved_events(
 
 
 def _saved_blocks(
-    arrays: Arrays, manifest: Manifest, ids: Ids
+    arrays: Arrays,
+    manifest: Manifest,
+    ids: Ids,
 ) -> GroupedFeatures | None:
     """Return the features of users or items, if the model has any."""
     side = cast(model_file.Side, ids.kind)

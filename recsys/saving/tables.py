@@ -31,7 +31,11 @@ _FEATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> None:
+def check_features(
+    frame: pl.DataFrame,
+    side: str,
+    kinds: Mapping[str, Any],
+) -> None:
     """Check that a frame is a valid table of `Features`.
 
     Raises
@@ -56,7 +60,11 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
             )
 
 
-def decoded(arrays: Arrays, prefix: str, entry: ColumnEntry) -> pl.Series:
+def decoded(
+    arrays: Arrays,
+    prefix: str,
+    entry: ColumnEntry,
+) -> pl.Series:
     """Return a column from the arrays of `encoded`, whose names begin with `prefix`."""
     if entry.type in ("text", "list"):
         values = _decoded_texts(arrays, prefix)
@@ -99,7 +107,9 @@ def _decoded_texts(arrays: Arrays, prefix: str) -> pl.Series:
 
 
 def _slices(
-    starts: NDArray[Any], slice_of: Callable[[str, str], pl.Expr], dtype: Any
+    starts: NDArray[Any],
+    slice_of: Callable[[str, str], pl.Expr],
+    dtype: Any,
 ) -> pl.Series:
     """Return slices of one value, each from a start to the next one."""
     lengths = np.diff(starts)
@@ -110,7 +120,11 @@ def _slices(
     return slices.to_series()
 
 
-def saved_table(arrays: Arrays, manifest: Manifest, name: Any) -> pl.DataFrame:
+def saved_table(
+    arrays: Arrays,
+    manifest: Manifest,
+    name: Any,
+) -> pl.DataFrame:
     """Return a saved table with the columns that the manifest lists.
 
     Raises

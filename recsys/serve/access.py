@@ -65,7 +65,10 @@ class Access:
         return level
 
     def objection(
-        self, level: Level, scope: Mapping[str, Any], noun: str = "data of users"
+        self,
+        level: Level,
+        scope: Mapping[str, Any],
+        noun: str = "data of users",
     ) -> str | None:
         """Return a sentence on why a request gets no data of users, or None if it does.
 
@@ -132,7 +135,12 @@ class Access:
             )
         return None
 
-    def _is_own(self, host: str, port: int, scheme: str) -> bool:
+    def _is_own(
+        self,
+        host: str,
+        port: int,
+        scheme: str,
+    ) -> bool:
         """Return whether an authority, such as "localhost:8000", is one of this service."""
         authority = _AUTHORITY.fullmatch(host)
         if authority is None:

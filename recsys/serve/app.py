@@ -70,7 +70,12 @@ class _Application(FastAPI):
 
     entry: ASGIApp
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         await self.entry(scope, receive, send)
 
 
@@ -148,7 +153,12 @@ class _ByName:
         self._front = front
         self._entries = entries
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         entry = self._front
         if scope["type"] == "http":
             match = _OF_MODEL.fullmatch(scope["raw_path"])

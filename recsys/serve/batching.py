@@ -42,7 +42,12 @@ class Batches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(
-        self, search: Search, name: str, query: Any, n: int, condition: str | None
+        self,
+        search: Search,
+        name: str,
+        query: Any,
+        n: int,
+        condition: str | None,
     ) -> asyncio.Future[bytes]:
         """Return the JSON that a search will answer; its times are averaged by `name`."""
         loop = asyncio.get_running_loop()

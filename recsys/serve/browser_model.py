@@ -37,7 +37,10 @@ _BLOCK = 2**24  # scores computed together
 
 
 def browser_model(
-    model: Model, ratings: Ratings, items: Indices, users: Indices
+    model: Model,
+    ratings: Ratings,
+    items: Indices,
+    users: Indices,
 ) -> Form | None:
     """Return the form of a model for new users, None if no form has its scores.
 
@@ -85,7 +88,10 @@ def scores_new(model: Model) -> bool:
 
 
 def _ridge_of_ratings(
-    model: VectorModel, ratings: Ratings, items: Indices, users: Indices
+    model: VectorModel,
+    ratings: Ratings,
+    items: Indices,
+    users: Indices,
 ) -> Form:
     """Return a ridge regression on vectors whose last entry is the bias of the item."""
     columns = model._posterior("item", items)
@@ -123,7 +129,10 @@ def _ridge_of_biases(model: Bias, items: Indices) -> Form:
 
 
 def _ridge_of_interactions(
-    model: IALS, ratings: Ratings, items: Indices, users: Indices
+    model: IALS,
+    ratings: Ratings,
+    items: Indices,
+    users: Indices,
 ) -> Form:
     """Return a weighted ridge regression, in which all other items have the target 0."""
     _, gram, n_observed = model._pairs("item")
@@ -151,7 +160,11 @@ def _ridge_of_interactions(
     return form
 
 
-def _priors_of_users(ratings: Ratings, users: Indices, weights: Floats) -> Floats:
+def _priors_of_users(
+    ratings: Ratings,
+    users: Indices,
+    weights: Floats,
+) -> Floats:
     """Return the contributions of the features of users to their prior means."""
     assert ratings.user_features is not None
     features = ratings.user_features.matrix.tocsr()
@@ -177,7 +190,11 @@ def _sums(model: Model, items: Indices) -> Form:
     return {"kind": "sums", "weights": weights, "weighted": is_weighted}
 
 
-def _scores_of_single(model: Model, items: Indices, value: float) -> Floats:
+def _scores_of_single(
+    model: Model,
+    items: Indices,
+    value: float,
+) -> Floats:
     """Return the scores of users who have rated one item each."""
     n = len(items)
     values = np.full(n, value, np.float32)

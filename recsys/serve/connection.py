@@ -198,7 +198,12 @@ class BoundedConnection(asyncio.BufferedProtocol):
         else:
             self._reject("slow-request", "The request did not arrive in time.")
 
-    def _reject(self, kind: str, sentence: str, status: int | None = None) -> None:
+    def _reject(
+        self,
+        kind: str,
+        sentence: str,
+        status: int | None = None,
+    ) -> None:
         """Answer with a problem, and close the connection."""
         if self.is_closing:
             self._transport.abort()

@@ -13,7 +13,11 @@ T = TypeVar("T")
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
 
-def call_until(deadline: float, function: Callable[..., T], *args: Any) -> T:
+def call_until(
+    deadline: float,
+    function: Callable[..., T],
+    *args: Any,
+) -> T:
     """Call a function in which `check_time` raises after a time of `time.monotonic`."""
     context = copy_context()
     context.run(_DEADLINE.set, deadline)

@@ -32,7 +32,12 @@ _MAX_WAITING = 2**26  # bytes that may wait for a slow disk; further lines are l
 _log = logging.getLogger("recsys.serve")
 
 
-def append_lines(path: Path, lines: bytes, *, durable: bool) -> None:
+def append_lines(
+    path: Path,
+    lines: bytes,
+    *,
+    durable: bool,
+) -> None:
     """Append whole lines to a file, all of them or none.
 
     The file is locked during the write, so that several processes can write to it, and another one
@@ -111,7 +116,11 @@ def _object(line: bytes) -> dict[str, Any] | None:
         return None
 
 
-def check_journal(path: Path, keys: Sequence[str], noun: str) -> None:
+def check_journal(
+    path: Path,
+    keys: Sequence[str],
+    noun: str,
+) -> None:
     """Check that lines can be appended to a file: it is new or empty, or has such lines already.
 
     `keys` are the keys of each line, and `noun` names the lines. Blank lines are of erased users.

@@ -132,7 +132,9 @@ def _kind_problem(kind: str | None, weights: Mapping[str, float] | None) -> str 
 
 
 def _value_problem(
-    value: float | None, recommender: Recommender, ends: tuple[float, float]
+    value: float | None,
+    recommender: Recommender,
+    ends: tuple[float, float],
 ) -> str | None:
     """Return a sentence on why a value cannot be a rating of a model, or None if it can.
 

@@ -111,7 +111,11 @@ class Lists:
         return None
 
     def _best(
-        self, user: str, n: int, condition: str | None, told: Told | None
+        self,
+        user: str,
+        n: int,
+        condition: str | None,
+        told: Told | None,
     ) -> PendingList | None:
         variant = self._service.variant(user)
         responses = self._service.answers(variant)
@@ -169,7 +173,12 @@ class Lists:
         self._service.log.add_with_time(logged)
         return body
 
-    def _similar(self, item: str, n: int, condition: str | None) -> PendingList | None:
+    def _similar(
+        self,
+        item: str,
+        n: int,
+        condition: str | None,
+    ) -> PendingList | None:
         responses = self._service.answers()
         index = responses.ratings.items.place(item)
         if index < 0 or not responses.has_search(condition):

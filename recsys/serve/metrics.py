@@ -68,7 +68,12 @@ class Metrics:
             "item_table_age_seconds", "Since the table of items was read."
         )
 
-    def _counter(self, name: str, description: str, *labels: str) -> Counter:
+    def _counter(
+        self,
+        name: str,
+        description: str,
+        *labels: str,
+    ) -> Counter:
         names = (*labels, *self._names)
         return Counter(f"recsys_{name}", description, names, registry=self._registry)
 
@@ -124,7 +129,12 @@ class Counters:
     def _own(self, counter: Counter) -> Counter:
         return counter.labels(*self._name) if self._name else counter
 
-    def observe(self, route: str, status: int, seconds: float) -> None:
+    def observe(
+        self,
+        route: str,
+        status: int,
+        seconds: float,
+    ) -> None:
         """Count a request; the route is empty if none matches."""
         child = self._children.get((route, status))
         if child is None:

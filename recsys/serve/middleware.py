@@ -46,7 +46,12 @@ class Middleware:
         self._counters = service.counters
         self._lists = Lists(service)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         """Answer one request, or pass on the start and end of the application."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
@@ -65,7 +70,12 @@ class Middleware:
         finally:
             connection.request_finished()
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         start = perf_counter()
         route = ""
         pending: PendingList | None = None
@@ -122,7 +132,11 @@ class Middleware:
         return self._lists.of_history(content)
 
     async def _pass_on(
-        self, scope: Scope, receive: Receive, send: Send, start: float
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        start: float,
     ) -> None:
         """Let the routes answer, and count the answer."""
 

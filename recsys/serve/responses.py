@@ -151,7 +151,10 @@ class Responses:
         return self._choose(self.recommender, users, n, options, explain)
 
     def best(
-        self, users: Sequence[int], n: int, condition: str | None = None
+        self,
+        users: Sequence[int],
+        n: int,
+        condition: str | None = None,
     ) -> list[Json]:
         """Return the n best unrated items of known users, given by index.
 
@@ -166,7 +169,10 @@ class Responses:
         return [self._list(label, rows, "personal") for label, rows in pairs]
 
     def explained(
-        self, queries: Sequence[tuple[int, Told]], n: int, condition: str | None = None
+        self,
+        queries: Sequence[tuple[int, Told]],
+        n: int,
+        condition: str | None = None,
     ) -> list[Json]:
         """Return the n best unrated items of known users, with reasons in a language."""
         lists = self.best([user for user, _ in queries], n, condition)
@@ -230,7 +236,10 @@ class Responses:
         return pl.DataFrame(columns, strict=False)
 
     def best_of_histories(
-        self, histories: Sequence[History], n: int, condition: str | None = None
+        self,
+        histories: Sequence[History],
+        n: int,
+        condition: str | None = None,
     ) -> list[Json]:
         """Return the n best items of new users, given as results of `history`."""
         indices, values = zip(*histories, strict=True)
@@ -243,7 +252,10 @@ class Responses:
         return [self._list(None, rows, "history") for rows in lists]
 
     def neighbours(
-        self, items: Sequence[int], n: int, condition: str | None = None
+        self,
+        items: Sequence[int],
+        n: int,
+        condition: str | None = None,
     ) -> list[Json]:
         """Return the n items most similar to each of some items, given by index."""
         indices = np.asarray(items, np.int64)
@@ -383,7 +395,13 @@ class Responses:
                 lists.append(self._list(str(label), rows, kind))
         return lists
 
-    def similar(self, item: Id, n: int, options: ListOptions, next: bool) -> Json:
+    def similar(
+        self,
+        item: Id,
+        n: int,
+        options: ListOptions,
+        next: bool,
+    ) -> Json:
         """Return the n items most similar to an item, or `next` after it."""
         indices = np.array([self.catalogue.place(item)])
         recommender = self.recommender
@@ -436,7 +454,13 @@ class Responses:
             answer["model"] = self.name
         return answers
 
-    def explain(self, user: Id, item: Id, n: int, told: Told = "") -> Json:
+    def explain(
+        self,
+        user: Id,
+        item: Id,
+        n: int,
+        told: Told = "",
+    ) -> Json:
         """Return the score of an item for a user as a sum over ratings and features."""
         (row,) = self.ratings.users.index([user]).tolist()
         index = self.catalogue.place(item)
@@ -591,7 +615,11 @@ class Responses:
         return [name for name in is_able if is_able[name]]
 
     def _add_reasons(
-        self, recommender: Recommender, user: int, rows: list[Json], told: Told
+        self,
+        recommender: Recommender,
+        user: int,
+        rows: list[Json],
+        told: Told,
     ) -> None:
         """Add reasons to each row of a list, also in words if a language is requested."""
         check_time()
@@ -603,7 +631,10 @@ class Responses:
             row |= reasons
 
     def _terms(
-        self, recommender: Recommender, user: int, items: Int64s
+        self,
+        recommender: Recommender,
+        user: int,
+        items: Int64s,
     ) -> tuple[_Terms, Explanation]:
         """Return the terms of the scores of items, and the other parts of the scores."""
         ratings = recommender.ratings
@@ -676,7 +707,12 @@ class Responses:
                 lists[row].append(entry)
         return lists
 
-    def _list(self, user: str | None, items: list[Json], policy: str) -> Json:
+    def _list(
+        self,
+        user: str | None,
+        items: list[Json],
+        policy: str,
+    ) -> Json:
         return {
             "user": user,
             "items": items,

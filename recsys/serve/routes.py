@@ -143,7 +143,9 @@ def _check_condition(request: Request, condition: str) -> None:
 
 
 def _options(
-    request: Request, answers: Responses, values: Mapping[str, Any]
+    request: Request,
+    answers: Responses,
+    values: Mapping[str, Any],
 ) -> ListOptions:
     """Return the options of lists in a request, which may need the API key."""
     slots = []
@@ -489,7 +491,11 @@ async def similar(
 )
 @_with_list_options(_OF_PAIRS)
 async def together(
-    request: Request, service: Served, item: PathId, n: N = LENGTH, **values: Any
+    request: Request,
+    service: Served,
+    item: PathId,
+    n: N = LENGTH,
+    **values: Any,
 ) -> Answer:
     """List the items that are bought together with an item, the surest pairs first."""
     answers = service.answers()
@@ -543,7 +549,9 @@ async def explain(
     "too-large",
 )
 async def predict(
-    service: Served, body: schemas.PredictRequest, variant: OfVariant = None
+    service: Served,
+    body: schemas.PredictRequest,
+    variant: OfVariant = None,
 ) -> Answer:
     """Predict ratings, with intervals if the model supports them."""
     service.check_batch(len(body.pairs), "pairs")
@@ -556,7 +564,9 @@ async def predict(
 
 @_route("GET", "/items", schemas.ItemsBody, "items", check=with_a_key)
 async def items(
-    service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = LENGTH
+    service: Served,
+    q: Annotated[str, Query(max_length=200)] = "",
+    n: N = LENGTH,
 ) -> Answer:
     """Search items by title or id; without a text, list those with the most ratings."""
     return Answer(
@@ -581,7 +591,11 @@ async def users(service: Served, n: N = LENGTH) -> Answer:
 @_route(
     "GET", "/users/{user}", schemas.UserBody, "users", "unknown-id", check=sees_users
 )
-async def user(service: Served, user: PathId, n: N = 100) -> Answer:
+async def user(
+    service: Served,
+    user: PathId,
+    n: N = 100,
+) -> Answer:
     """Return facts about a user, with the highest ratings."""
     return Answer(
         await service.run(service.answers().catalogue.user, user, service.check_n(n))
@@ -589,7 +603,11 @@ async def user(service: Served, user: PathId, n: N = 100) -> Answer:
 
 
 @_route("GET", "/map", schemas.MapBody, "model", "not-available")
-async def item_map(service: Served, n: N = 500, variant: OfVariant = None) -> Answer:
+async def item_map(
+    service: Served,
+    n: N = 500,
+    variant: OfVariant = None,
+) -> Answer:
     """Return a map of the items with the most ratings."""
     return Answer(
         await service.run(service.answers(variant).catalogue.map, service.check_n(n))

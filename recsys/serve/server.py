@@ -65,7 +65,9 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    settings: Mapping[str, Settings], listener: socket.socket, workers: int = 1
+    settings: Mapping[str, Settings],
+    listener: socket.socket,
+    workers: int = 1,
 ) -> None:
     """Serve until SIGTERM, SIGHUP or SIGINT; requests in progress are answered first.
 

@@ -239,7 +239,12 @@ class Service:
             raise ProblemError("not-available", sentence)
         return self.index.loaded()
 
-    def together(self, item: Id, n: int, options: ListOptions) -> Json:
+    def together(
+        self,
+        item: Id,
+        n: int,
+        options: ListOptions,
+    ) -> Json:
         """Return the n items that are most surely bought together with an item.
 
         Raises
@@ -339,7 +344,12 @@ class Service:
             raise ProblemError("invalid-request", f"{expected}; got {n}.")
         return n
 
-    def check_batch(self, size: int, noun: str, n: int = 1) -> None:
+    def check_batch(
+        self,
+        size: int,
+        noun: str,
+        n: int = 1,
+    ) -> None:
         """Check the size of a batch, with n items for each element.
 
         Raises

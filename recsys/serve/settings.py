@@ -159,7 +159,11 @@ class Settings:
                 )
 
 
-def _check_log(path: Path, keys: Sequence[str], noun: str) -> None:
+def _check_log(
+    path: Path,
+    keys: Sequence[str],
+    noun: str,
+) -> None:
     """Check that a log can be written, and that an existing file is such a log."""
     if path.is_dir():
         raise DataError(f"{path} cannot be written: it is a directory.")

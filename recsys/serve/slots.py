@@ -47,7 +47,10 @@ class Slot(Generic[T]):
     """
 
     def __init__(
-        self, path: str, load: Callable[[Path], T], trial: Trial | None = None
+        self,
+        path: str,
+        load: Callable[[Path], T],
+        trial: Trial | None = None,
     ) -> None:
         self.path = path
         self._load = load

@@ -135,7 +135,12 @@ def static_page(
     return StaticPage(_assembled(data), len(items), len(users))
 
 
-def _check_size(model: Model, n: int, size: int, n_fitting: int) -> None:
+def _check_size(
+    model: Model,
+    n: int,
+    size: int,
+    n_fitting: int,
+) -> None:
     """Check that the arrays for n items, of `size` bytes, fit in a page."""
     if size <= _MAX_BYTES:
         return
@@ -149,7 +154,10 @@ def _check_size(model: Model, n: int, size: int, n_fitting: int) -> None:
 
 
 def _form(
-    model: Model, recommender: Recommender, items: Indices, users: Indices
+    model: Model,
+    recommender: Recommender,
+    items: Indices,
+    users: Indices,
 ) -> Form | None:
     """Return the form of a model, None if it has none; raise if it is too large."""
     if not isinstance(model, FoldsInUsers):
@@ -183,7 +191,11 @@ def _items(catalogue: Catalogue, items: Indices) -> Form:
     return columns
 
 
-def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
+def _users(
+    recommender: Recommender,
+    items: Indices,
+    users: Indices,
+) -> Form:
     """Return the users' ratings of items in the page, as rows of a CSR matrix."""
     # Ratings of items outside of the page are left out.
     rows = recommender.ratings.matrix[users][:, items]
@@ -196,7 +208,10 @@ def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
 
 
 def _model(
-    recommender: Recommender, first: Recommender, items: Indices, users: Indices
+    recommender: Recommender,
+    first: Recommender,
+    items: Indices,
+    users: Indices,
 ) -> Form:
     """Return the data of a model; `items` and `users` are indices of the first model."""
     if recommender is not first:
@@ -226,7 +241,11 @@ def _model(
     return data
 
 
-def _lists(recommender: Recommender, items: Indices, users: Indices) -> Form:
+def _lists(
+    recommender: Recommender,
+    items: Indices,
+    users: Indices,
+) -> Form:
     """Return the best items of each user of the page, without the history."""
     ratings = recommender.ratings
     rated = left_out(ratings)
@@ -241,7 +260,11 @@ def _neighbours(recommender: Recommender, items: Indices) -> Form:
     return _ranked(recommender, scorer, items, items, n, CsrPairs.diagonal(n_items))
 
 
-def _pairs(together: str, catalogue: Catalogue, items: Indices) -> Form:
+def _pairs(
+    together: str,
+    catalogue: Catalogue,
+    items: Indices,
+) -> Form:
     """Return what is bought together with each item, padded with -1."""
     pairs = load_pairs(together)
     ids = id_texts(catalogue.ratings.items, items)

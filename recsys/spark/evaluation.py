@@ -224,7 +224,11 @@ def measure(
     return map_in_arrow(users, measure_batches, schema)
 
 
-def _scores(items: Any, relevant: Any, n: int) -> tuple[float, float, float]:
+def _scores(
+    items: Any,
+    relevant: Any,
+    n: int,
+) -> tuple[float, float, float]:
     """Return precision, recall and NDCG of a list of items."""
     hits = np.isin(items, relevant)
     gains = 1 / np.log2(np.arange(2, n + 2))

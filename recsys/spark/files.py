@@ -136,7 +136,11 @@ def staged(
         raise
 
 
-def put_in_place(new: SparkPath, target: SparkPath, old: SparkPath) -> None:
+def put_in_place(
+    new: SparkPath,
+    target: SparkPath,
+    old: SparkPath,
+) -> None:
     """Rename `new` to `target`, and before that an existing target to `old`; undo it on failure."""
     replaces = target.exists()
     if replaces:

@@ -182,7 +182,10 @@ def fit(
 
 
 def _chosen_model(
-    model: str | None, parameters: Mapping[str, Any], *, implicit: bool
+    model: str | None,
+    parameters: Mapping[str, Any],
+    *,
+    implicit: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Return the name of the model and its parameters."""
     name = model or ("ials" if implicit else "als")
@@ -231,7 +234,9 @@ def _summary(coded: Encoded, *, is_rated: bool) -> dict[str, Any]:
 
 
 def _fit_als(
-    coded: Encoded, summary: dict[str, Any], settings: dict[str, Any]
+    coded: Encoded,
+    summary: dict[str, Any],
+    settings: dict[str, Any],
 ) -> tuple[DataFrame, dict[str, float]]:
     """Fit biases of items and users, then vectors to the residuals.
 
@@ -239,7 +244,11 @@ def _fit_als(
     """
     from pyspark.sql import functions as sql
 
-    def bias(pairs: DataFrame, side: str, residual: Column) -> DataFrame:
+    def bias(
+        pairs: DataFrame,
+        side: str,
+        residual: Column,
+    ) -> DataFrame:
         shrunk = sql.sum(residual) / (sql.count(residual) + _BIAS_PENALTY)
         return pairs.groupBy(side).agg(shrunk.cast("float").alias(f"{side}_bias"))
 
@@ -261,7 +270,9 @@ def _fit_als(
 
 
 def _fit_ials(
-    coded: Encoded, summary: dict[str, Any], settings: dict[str, Any]
+    coded: Encoded,
+    summary: dict[str, Any],
+    settings: dict[str, Any],
 ) -> tuple[DataFrame, dict[str, float]]:
     """Fit vectors to the interactions and their absence; the result is as of `_fit_als`."""
     from pyspark.sql import functions as sql
@@ -295,7 +306,10 @@ def _fit_ials(
 
 
 def _penalties(
-    pairs: DataFrame, coded: Encoded, n: int, settings: dict[str, Any]
+    pairs: DataFrame,
+    coded: Encoded,
+    n: int,
+    settings: dict[str, Any],
 ) -> Penalties:
     """Return the given penalties, or the best ones for a sample of the users."""
     from pyspark.sql import functions as sql
@@ -318,7 +332,10 @@ def _penalties(
 
 
 def _item_factors(
-    pairs: DataFrame, n_ratings: int, settings: dict[str, Any], **options: Any
+    pairs: DataFrame,
+    n_ratings: int,
+    settings: dict[str, Any],
+    **options: Any,
 ) -> DataFrame:
     """Return the vectors of items that Spark's ALS fits: index and factors."""
     from pyspark.ml.recommendation import ALS
@@ -339,7 +356,11 @@ def _item_factors(
     return als.fit(pairs).itemFactors.toDF("index", "factors")
 
 
-def _items(coded: Encoded, vectors: DataFrame, factors: int) -> DataFrame:
+def _items(
+    coded: Encoded,
+    vectors: DataFrame,
+    factors: int,
+) -> DataFrame:
     """Return all items with their vectors, zero without training ratings."""
     from pyspark.sql import functions as sql
 
@@ -405,7 +426,12 @@ def _ordered(table: DataFrame) -> DataFrame:
     return table.repartitionByRange(n_parts, "index").sortWithinPartitions("index")
 
 
-def _write(table: DataFrame, result: SparkModel, side: str, folder: SparkPath) -> None:
+def _write(
+    table: DataFrame,
+    result: SparkModel,
+    side: str,
+    folder: SparkPath,
+) -> None:
     """Write users or items, and record their files."""
     table.write.parquet(folder.child(side).uri)
     for file, size in folder.child(side).sizes().items():

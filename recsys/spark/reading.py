@@ -55,7 +55,9 @@ class RatingsTable(NamedTuple):
 
 
 def read_ratings(
-    spark: SparkSession, path: str | DataFrame, request: Request
+    spark: SparkSession,
+    path: str | DataFrame,
+    request: Request,
 ) -> RatingsTable:
     """Read ratings from files or a Spark table, and check them in one pass.
 
@@ -94,7 +96,11 @@ def read_ratings(
 
 
 def checked_ratings(
-    frame: DataFrame, request: Request, path: str, *, untyped: bool = False
+    frame: DataFrame,
+    request: Request,
+    path: str,
+    *,
+    untyped: bool = False,
 ) -> RatingsTable:
     """Select and check the columns of a table of ratings; `path` is for messages.
 
@@ -150,7 +156,11 @@ def checked_ratings(
     return RatingsTable(table, implicit, tuple(remarks), weighted=is_weighted)
 
 
-def _sample(table: DataFrame, name: str, n_rows: int) -> pl.Series:
+def _sample(
+    table: DataFrame,
+    name: str,
+    n_rows: int,
+) -> pl.Series:
     """Return a column, or a sample of its rows."""
     rows = table.select(name)
     if n_rows > _SAMPLE:
@@ -159,7 +169,12 @@ def _sample(table: DataFrame, name: str, n_rows: int) -> pl.Series:
     return pl.Series(sample[name])
 
 
-def _ids(column: Column, kind: str, role: str, name: str) -> Column:
+def _ids(
+    column: Column,
+    kind: str,
+    role: str,
+    name: str,
+) -> Column:
     """Return a column of ids as bigint or string, null for fractions."""
     from pyspark.sql import functions as sql
 
@@ -188,7 +203,9 @@ def _whole(texts: Column) -> Column:
 
 
 def _checked_summary(
-    table: DataFrame, names: dict[str, str], scale: tuple[float, float] | None
+    table: DataFrame,
+    names: dict[str, str],
+    scale: tuple[float, float] | None,
 ) -> dict[str, Any]:
     """Check in one pass that all rows have ids and finite ratings; return counts.
 
@@ -242,7 +259,11 @@ def _checked_summary(
 
 
 def _with_seconds(
-    frame: DataFrame, n_rows: int, name: str, request: Request, remarks: list[str]
+    frame: DataFrame,
+    n_rows: int,
+    name: str,
+    request: Request,
+    remarks: list[str],
 ) -> DataFrame:
     """Convert times to seconds, and leave out rows of the future and of "never".
 
@@ -329,7 +350,10 @@ def _kinds(seconds: pl.Series, now: int) -> pl.Series:
 
 
 def _left_out(
-    groups: dict[str, Any], n_rows: int, now: int, remarks: list[str]
+    groups: dict[str, Any],
+    n_rows: int,
+    now: int,
+    remarks: list[str],
 ) -> list[str]:
     """Return the kinds of times to leave out, and add remarks on them and early ones.
 

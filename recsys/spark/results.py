@@ -148,7 +148,11 @@ def read_result(path: str | Path) -> SparkModel:
     return result
 
 
-def _check_file(directory: Path, name: str, size: int | None = None) -> None:
+def _check_file(
+    directory: Path,
+    name: str,
+    size: int | None = None,
+) -> None:
     """Check that a file is in a directory itself, not by a link, and its size.
 
     Raises
@@ -231,7 +235,11 @@ def _table(result: SparkModel, side: str) -> pl.DataFrame:
     return table
 
 
-def ordinary_model(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Any:
+def ordinary_model(
+    result: SparkModel,
+    users: pl.DataFrame,
+    items: pl.DataFrame,
+) -> Any:
     """Return the model of one machine with these users and items."""
     factors = int(result.parameters["factors"])
     arrays: dict[str, Any] = dict(result.fitted)

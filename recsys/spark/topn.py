@@ -154,7 +154,9 @@ def top_items(
 
 
 def _allowed(
-    labels: pl.Series, items: IdsLike | None, block: IdsLike | None
+    labels: pl.Series,
+    items: IdsLike | None,
+    block: IdsLike | None,
 ) -> np.ndarray[Any, Any] | None:
     """Return which items may be recommended, None for all."""
     if items is None and block is None:
