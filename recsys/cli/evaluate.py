@@ -290,6 +290,7 @@ def _propensity(
         return column
     from recsys.errors import DataError
 
+    # All folds have one table of items.
     first = splits[0] if isinstance(splits, list) else next(iter(splits.values()))
     table = first.train.item_table
     if table is not None and column in table.frame.columns:

@@ -79,10 +79,12 @@ def plan_online(
     else:
         lists, columns = _log_and_clicks(str(log), clicks, reader)
         measured = baselines(lists, columns)
+        # The log tells how many come, unless more are expected.
         traffic = traffic or users_per_day(lists)
     rows = []
     for baseline in measured:
         smallest = difference
+        # A percentage is of the rate of each metric.
         if number != text.strip():
             smallest = difference / 100 * baseline.rate
         row = plan_online_test(
@@ -252,6 +254,7 @@ def _lists_of(path: str, lists: pl.DataFrame) -> pl.DataFrame:
     """Return the lists of a saved model for the users of a log whom it knows."""
     recommender = inputs.load_model(path)
     users = recommender.ratings.users
+    # Users of a log may be unknown by now, and texts for integers.
     logged = users.like(lists["user"].drop_nulls().unique().sort()).drop_nulls()
     known = logged.filter(users.find(logged) >= 0)
     longest = int(lists["rank"].to_numpy().max())

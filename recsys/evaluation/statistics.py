@@ -215,7 +215,8 @@ def standard_error(ratio: Ratio) -> float:
         return math.nan
     total = ratio.below.sum()
     residuals = ratio.above - ratio.above.sum() / total * ratio.below
-    return float(np.sqrt(n_users / (n_users - 1) * np.square(residuals).sum()) / total)
+    variance = np.square(residuals).sum() * n_users / (n_users - 1)
+    return float(np.sqrt(variance) / total)
 
 
 def always_factor(n_users: float, confidence: float) -> float:
@@ -233,7 +234,8 @@ def always_factor(n_users: float, confidence: float) -> float:
     """
     alpha = 1 - confidence
     v = n_users / _SHORTEST * _scale(alpha)
-    return math.sqrt(2 * (v + 1) / v * math.log(math.sqrt(v + 1) / alpha))
+    logarithm = math.log(math.sqrt(v + 1) / alpha)
+    return math.sqrt(2 * (v + 1) / v * logarithm)
 
 
 def at_any_time(
@@ -246,7 +248,10 @@ def at_any_time(
     None for fewer than 20 users, or no events, in a group: the variance is unknown then. The
     p value is the level at which 0 is at the end of the interval, with rho as for the confidence.
     """
-    few = any(len(r.above) < _FEWEST_USERS or not r.above.any() for r in (a, b))
+    few = False
+    for ratio in (a, b):
+        few |= len(ratio.above) < _FEWEST_USERS
+        few |= not ratio.above.any()
     error = math.hypot(standard_error(a), standard_error(b))
     if few or not error:
         return None, None, None
@@ -254,13 +259,17 @@ def at_any_time(
     difference = b.value - a.value
     half = always_factor(n_users, confidence) * error
     v = n_users / _SHORTEST * _scale(1 - confidence)
-    tail = math.exp(-((difference / error) ** 2) * v / (2 * (v + 1)))
-    return difference - half, difference + half, min(1.0, math.sqrt(v + 1) * tail)
+    # The level at which `always_factor` is this number of standard errors.
+    squared = (difference / error) ** 2
+    tail = math.exp(-squared * v / (2 * (v + 1)))
+    p_value = min(1.0, math.sqrt(v + 1) * tail)
+    return difference - half, difference + half, p_value
 
 
 def _scale(alpha: float) -> float:
     """Return n rho^2 at the number of users with the shortest interval."""
-    return -2 * math.log(alpha) + math.log(1 - 2 * math.log(alpha))
+    logarithm = -2 * math.log(alpha)
+    return logarithm + math.log(1 + logarithm)
 
 
 def sign_flip(

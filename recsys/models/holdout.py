@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
@@ -162,7 +163,12 @@ class HeldOut:
         Held-out items are relevant; for ratings with values, only those not below the mean.
         """
         users = self._users
-        step = max(1, -(-self.test.n_ratings // LISTED), -(-len(users) // _USERS))
+        # The smallest step that leaves few enough held-out ratings, and users.
+        step = max(
+            1,
+            math.ceil(self.test.n_ratings / LISTED),
+            math.ceil(len(users) / _USERS),
+        )
         users = users[::step].copy()  # contiguous, for the kernels
         n_items = self.train.n_items
         if n_items <= FEW_ITEMS:
@@ -197,20 +203,27 @@ class HeldOut:
         n_items = len(order)
         depth = min(_DEPTH, n_items)
         rows, items, scores = [], [], []
-        for block in kernels.pieces(len(users), max(1, _BLOCK // max(1, n_items))):
-            rated = self.train.matrix[users[block]].toarray().take(order, axis=1) != 0
+        size = max(1, _BLOCK // max(1, n_items))
+        for block in kernels.pieces(len(users), size):
+            ratings = self.train.matrix[users[block]].toarray()
+            rated = ratings.take(order, axis=1) != 0
             is_candidate = np.zeros(rated.shape, np.bool_)
             of_models = []
             for model in models:
                 of_model = model.scores(users[block]).take(order, axis=1)
                 of_model[rated] = _NEVER
-                np.put_along_axis(is_candidate, _least(-of_model, depth), True, 1)
+                best = _least(-of_model, depth)
+                np.put_along_axis(is_candidate, best, True, 1)
                 of_models.append(of_model)
             of_block, places = np.nonzero(is_candidate & ~rated)
             rows.append(of_block + block.start)
             items.append(order[places])
             scores.append([of_model[of_block, places] for of_model in of_models])
-        return np.concatenate(rows), np.concatenate(items), np.concatenate(scores, 1)
+        return (
+            np.concatenate(rows),
+            np.concatenate(items),
+            np.concatenate(scores, axis=1),
+        )
 
     def _best_of_many(
         self, models: Sequence[Model], users: Indices
@@ -223,7 +236,9 @@ class HeldOut:
         for model in models:
             best = top_n(model, users, _DEPTH, exclude=exclude, ties=ties)
             listed += [top.rows * n_items + top.items for top in best]
-        rows, items = np.divmod(np.unique(np.concatenate(listed)), n_items)
+        pairs = np.unique(np.concatenate(listed))
+        rows, items = np.divmod(pairs, n_items)
+        # Equal scores are ranked in the order of the ties of each user.
         items = items[np.lexsort((ties.places(rows, items), rows))]
         scores = [model.pair_scores(users[rows], items) for model in models]
         return rows, items, np.array(scores)
@@ -245,6 +260,18 @@ def event_order(ratings: Ratings, random_state: int) -> Longs:
     return np.lexsort((draws, seconds, log.users))
 
 
+def _are_new(ratings: Ratings, order: Longs) -> Mask:
+    """Return which events, in some order, are the first of their user with their item."""
+    log = ratings.log
+    users = log.users[order]
+    items = log.items[order]
+    pairs = users * np.int64(ratings.n_items) + items
+    _, first = np.unique(pairs, return_index=True)
+    are_new = np.zeros(len(log), np.bool_)
+    are_new[first] = True
+    return are_new
+
+
 def last_events(
     ratings: Ratings,
     k: int,
@@ -261,10 +288,7 @@ def last_events(
     order = event_order(ratings, random_state)
     is_counted = np.ones(n, np.bool_)
     if only_new:
-        # Only the first event of each pair of user and item is new.
-        pairs = log.users[order] * np.int64(ratings.n_items) + log.items[order]
-        is_counted[:] = False
-        is_counted[np.unique(pairs, return_index=True)[1]] = True
+        is_counted = _are_new(ratings, order)
     # Number of counted events of the same user up to each event, in the order of time.
     running = np.cumsum(is_counted)
     at_ends = np.append(0, running)[log.indptr]
@@ -292,10 +316,7 @@ def next_events(
     order = event_order(ratings, 0)
     counts = is_later[order]
     if only_new:
-        pairs = log.users[order] * np.int64(ratings.n_items) + log.items[order]
-        is_first = np.zeros(len(log), np.bool_)
-        is_first[np.unique(pairs, return_index=True)[1]] = True
-        counts &= is_first
+        counts &= _are_new(ratings, order)
     running = np.cumsum(counts)
     before = np.append(0, running)[log.indptr[:-1]]
     position = running - np.repeat(before, np.diff(log.indptr))
@@ -415,17 +436,13 @@ def best_weights(
     n_lists = heights.shape[1]
     if not n_lists:
         return np.full(n_models, 1 / n_models), np.zeros(0)
-    first, second = (
-        slice(0, None, 2),
-        slice(
-            int(n_lists > 1),
-            None,
-            2,
-        ),
-    )
+    # A single list is in both halves.
+    first = slice(0, None, 2)
+    second = slice(int(n_lists > 1), None, 2)
     validated = np.empty(n_lists)
-    validated[second] = ndcg_of(lists, _bagged(grid, heights[:, first]))[second]
-    validated[first] = ndcg_of(lists, _bagged(grid, heights[:, second]))[first]
+    for fitted, judged in ((first, second), (second, first)):
+        weights = _bagged(grid, heights[:, fitted])
+        validated[judged] = ndcg_of(lists, weights)[judged]
     return _bagged(grid, heights), validated
 
 

@@ -45,8 +45,9 @@ class Chances(Struct, frozen=True, kw_only=True):
         points = np.array(self.points)
         values = np.array(self.values)
         has_points = len(points) == len(values) > 0
+        steps = np.diff(points)
         # NaN is not ascending, either.
-        if not has_points or not (np.diff(points) >= 0).all():
+        if not has_points or not (steps >= 0).all():
             raise ValueError("the points of the chances are not ascending")
         is_share = (values >= 0) & (values <= 1)
         if not is_share.all():
@@ -78,7 +79,8 @@ class Chances(Struct, frozen=True, kw_only=True):
     def of(self, top: TopN) -> Floats:
         """Return the chance of each entry; NaN for those that are not there by their score."""
         keys = top.scores if self.by == "score" else -top.ranks
-        chances = np.interp(keys, self.points, self.values).astype(np.float32)
+        shares = np.interp(keys, self.points, self.values)
+        chances: Floats = shares.astype(np.float32)
         if top.sources is not None:
             chances[top.sources != 0] = np.nan
         return chances
@@ -112,7 +114,8 @@ def crossed(scores: Floats, hits: Mask) -> tuple[Key, Doubles]:
         # `interp` keeps NaN only where NaN is not below all points.
         predicted[~is_listed] = np.nan
         chances[by] = predicted
-        errors[by] = float(np.nansum(np.square(predicted - hits)))
+        squares = np.square(predicted - hits)
+        errors[by] = float(np.nansum(squares))
     best = min(_KEYS, key=errors.__getitem__)
     return best, chances[best]
 
@@ -142,7 +145,8 @@ def _isotonic(keys: Doubles, hits: Mask) -> tuple[Doubles, Doubles]:
     points = np.bincount(bins, key) / counts
     means = np.bincount(bins, hit) / counts
     # Rounding of a mean may leave [0, 1].
-    values = np.clip(isotonic_regression(means, weights=counts).x, 0, 1)
+    levels = isotonic_regression(means, weights=counts)
+    values = np.clip(levels.x, 0, 1)
     # Points within a level are on the line between its ends.
     rises = np.diff(values) > 0
     before = np.concatenate([[True], rises])
