@@ -66,7 +66,7 @@ FOLDS, REPEATED = 5, 30_000
 _TOP = 20  # length of the ranked lists
 _FACTORS = 32  # of these fits
 # Size of the last fits: enough to see the penalty that still more factors would need.
-_MORE_FACTORS, _FEWER_SWEEPS = 128, 3
+_MORE_FACTORS, _FEWER_SWEEPS = 128, 3  # the sweeps are of large data
 _TRIAL_SWEEPS = 6  # maximum number of sweeps of a fit that is only compared
 _JUDGES = 5_000  # maximum number of users whose lists are judged
 _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
@@ -652,8 +652,10 @@ class IALS(FoldingModel, FactorModel):
                 deadline,
             )
         if n_factors < most_factors and not given.regularization:
-            # More factors may need a larger penalty.
-            n_factors, n_sweeps = most_factors, _FEWER_SWEEPS
+            # More factors may need a larger penalty. They take long where interactions are many.
+            n_factors = most_factors
+            if weights.nnz > RUNGS[0][1]:
+                n_sweeps = _FEWER_SWEEPS
             best = _climbed(best, steps[:1], height, {}, deadline)
         return penalties_at(best)
 
