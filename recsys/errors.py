@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Integral
+from typing import cast
 
 
 class RecsysError(Exception):
@@ -67,7 +68,7 @@ def check_share(name: str, value: object) -> None:
     DataError
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and 0 <= value <= 1):
+    if not is_number or not 0 <= cast(float, value) <= 1:
         raise DataError(f"{name} must be a number from 0 to 1; got {value!r}.")
 
 

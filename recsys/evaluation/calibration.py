@@ -49,8 +49,9 @@ def calibrate(
     --------
     >>> import recsys
     >>> recommender = recsys.Recommender("popular").fit(recsys.sample_path())
-    >>> calibrate(recommender).recommend(1, n=2, chance=True)["chance"].round(1).to_list()
-    [0.4, 0.4]
+    >>> chances = calibrate(recommender).recommend(1, n=2, chance=True)["chance"]
+    >>> [f"{chance:.0%}" for chance in chances]
+    ['34%', '34%']
     """
     model = recommender.model
     split = split or default_split(recommender.ratings, random_state=random_state)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import polars as pl
 from msgspec import Struct
-from polars.exceptions import PolarsError
+from polars.exceptions import PanicException, PolarsError
 
 from recsys.errors import DataError
 from recsys.evaluation.metrics import METRICS, Metric
@@ -135,7 +135,8 @@ def load_evaluation(
         document = model_file.checked(content, EvaluationDocument, MANIFEST)
         frames = {name: _frame(folder, name, schemas[name]) for name in schemas}
         _check(document, frames)
-    except (DamageError, PolarsError, OSError) as error:
+    # polars panics at some damaged files.
+    except (DamageError, PolarsError, PanicException, OSError) as error:
         raise DataError(f"{path} is damaged: {error}.") from None
     return document, frames
 

@@ -147,7 +147,7 @@ def bca(
     >>> clicks = Ratio.mean(np.array([0.0, 0, 0, 0, 1, 1, 2, 9]))
     >>> samples = bootstrap([clicks], 1000)[:, 0]
     >>> low, high = bca(samples, clicks.value, clicks.leave_one_out(), 0.95)
-    >>> bool(0.25 < low < clicks.value < np.percentile(samples, 97.5) < high)
+    >>> bool(0.2 < low < clicks.value < np.percentile(samples, 97.5) < high)
     True
     """
     samples = samples[~np.isnan(samples)]

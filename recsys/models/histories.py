@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -152,7 +152,11 @@ def csr_rows(
     if rows is None:
         return kernels.csr_arrays(matrix.astype(np.float32, copy=False))
     # Some rows are taken before types are changed, which would copy all.
-    arrays = CsrArrays(matrix.indptr, matrix.indices, matrix.data)
+    arrays = CsrArrays(
+        cast(Longs, matrix.indptr),
+        matrix.indices,
+        matrix.data,
+    )
     taken = _rows_taken(arrays, rows)
     return CsrArrays(
         taken.indptr,

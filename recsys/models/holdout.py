@@ -210,7 +210,10 @@ class HeldOut:
             is_candidate = np.zeros(rated.shape, np.bool_)
             of_models = []
             for model in models:
-                of_model = model.scores(users[block]).take(order, axis=1)
+                scores_of_block = model.scores(users[block])
+                of_model = scores_of_block.take(order, axis=1)
+                # A model of one's own may have scores of another type.
+                of_model = of_model.astype(np.float32, copy=False)
                 of_model[rated] = _NEVER
                 best = _least(-of_model, depth)
                 np.put_along_axis(is_candidate, best, True, 1)

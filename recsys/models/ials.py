@@ -101,8 +101,10 @@ class Basis(NamedTuple):
     ----------
     eigenvalues : float64 ndarray of shape (k,)
         Of the Gram matrix of the items, whose eigenvectors make it diagonal.
+    axes : float64 ndarray of shape (k, k)
+        The eigenvectors, in columns.
     items : float32 ndarray of shape (n_items, k)
-        The factors of the items.
+        The factors of the items with interactions, and zeros.
     mean, user_weights : float64 ndarrays of shapes (k,) and (n_features, k)
         The prediction of a user's factors by features.
     user_eigenvalues : float64 ndarray of shape (k,)
@@ -114,6 +116,7 @@ class Basis(NamedTuple):
     """
 
     eigenvalues: Doubles
+    axes: Doubles
     items: Floats
     mean: Doubles
     user_weights: Doubles
@@ -356,7 +359,8 @@ class IALS(FoldingModel, FactorModel):
         """
         columns, _ = self._checked_history(history, items)
         basis = self._source._basis
-        vectors = basis.items[columns].astype(np.float64)
+        # Items without interactions are not among those of the equations.
+        vectors = self.item_factors[columns] @ basis.axes
         features = None
         if fitted is not None and len(basis.item_weights):
             features = csr_rows(fitted.item_features, columns)
@@ -496,6 +500,7 @@ class IALS(FoldingModel, FactorModel):
             item_weights = of_items.weights @ user_axes
         basis = Basis(
             np.maximum(values, 0),
+            axes,
             factors @ axes.astype(np.float32),
             mean,
             user_weights,

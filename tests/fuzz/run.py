@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import random
 import subprocess
 import sys
@@ -124,6 +125,7 @@ if __name__ == "__main__":
     if sys.argv[1] != "--one":
         sys.exit(main(float(sys.argv[1]), *sys.argv[2:]))
     warnings.simplefilter("ignore")
+    logging.disable()  # of requests that are none
     if importlib.util.find_spec("atheris"):
         fuzz_by_coverage(sys.argv[2], float(sys.argv[3]))
     print(f"{fuzz_at_random(sys.argv[2], float(sys.argv[3])):,} inputs")

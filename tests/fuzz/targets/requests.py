@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,6 @@ SEEDS = [
     b'transfer-encoding: chunked\r\n\r\n5\r\n{"eve\r\n0\r\na: b\r\n\r\n',
 ]
 
-logging.disable()  # of requests that are none
 _folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
 _limits = Limits(body=20_000, items=50, batch=10, seconds=1000)
 _app = create_app(str(SAVED / "als"), events=str(_folder / "events"), limits=_limits)

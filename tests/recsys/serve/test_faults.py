@@ -537,15 +537,15 @@ def test_a_request_without_its_key_is_answered_before_its_body(saved):
 
 def test_work_stops_when_its_answer_has_timed_out(saved, monkeypatch):
     n_pieces = 0
-    reasons = Responses._reasons
+    terms = Responses._terms
 
     def slow_piece(*arguments: Any) -> Any:
         nonlocal n_pieces
         n_pieces += 1
         time.sleep(0.05)
-        return reasons(*arguments)
+        return terms(*arguments)
 
-    monkeypatch.setattr(Responses, "_reasons", slow_piece)
+    monkeypatch.setattr(Responses, "_terms", slow_piece)
     app = create_app(str(saved["als"]), limits=Limits(seconds=0.2), host="127.0.0.1")
     with Application(app) as service:
         service.ready()
