@@ -482,7 +482,8 @@ def test_what_all_clients_send_is_bounded(head, saved):
             with suppress(OSError):
                 connection.sendall(head + b"x:\r\n" * 7900)
         assert raw(service, LIVE).startswith(b"HTTP/1.1 200 ")
-        assert memory(service) < before + 400
+        # A busy process drops connections late. Without a bound, all of them would stay.
+        eventually(lambda: memory(service) < before + 400, seconds=30)
         close(slow)
 
 
