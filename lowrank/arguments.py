@@ -10,7 +10,13 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
-from lowrank.blocks import RowBlocks, as_array, by_blocks, not_finite
+from lowrank.blocks import (
+    RowBlocks,
+    as_array,
+    by_blocks,
+    check_not_masked,
+    not_finite,
+)
 from lowrank.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -152,13 +158,7 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         entries = canonical(sparse.csr_array(source)).astype(dtype, copy=False)
         matrix = SparseOperator(entries)
     else:
-        masked = 0
-        if isinstance(source, np.ma.MaskedArray):
-            masked = int(np.ma.getmaskarray(source).sum())
-        if masked:
-            raise ArgumentError(
-                f"A must have no masked entries; got {masked}: fill them first."
-            )
+        check_not_masked(source, "A")
         entries = as_array(source)
         dtype = _working_dtype(entries.dtype, entries.shape)
         entries = entries.astype(dtype, copy=False)

@@ -446,6 +446,7 @@ def _copied(array: Any, part: slice) -> Any:
 
 def _checked(raw: Any, row: int) -> tuple[Any, float]:
     """Check a block, and return it as float32 or float64, dense or CSR, with its largest entry."""
+    check_not_masked(raw, "blocks")
     block: Any = sparse.csr_array(raw) if _is_sparse(raw) else as_array(raw)
     dtype = real_matrix(block.dtype, block.shape, "blocks")
     block = block.astype(dtype, copy=False)
@@ -467,6 +468,15 @@ def as_array(A: Any) -> NDArray[Any]:
         if kinds <= set("biuf"):
             return np.asarray(A.to_numpy(np.float64, na_value=np.nan))
     return array
+
+
+def check_not_masked(A: Any, name: str) -> None:
+    """Raise an error for the masked entries of an array, whose values mean nothing."""
+    masked = np.count_nonzero(np.ma.getmask(A)) if np.ma.isMaskedArray(A) else 0
+    if masked:
+        raise ArgumentError(
+            f"{name} must have no masked entries; got {masked}: fill them first."
+        )
 
 
 def not_finite(

@@ -268,9 +268,6 @@ class NMF(
         reset: bool,
     ) -> Any:
         """Check samples as scikit-learn does; return an array with NaN, or a CSR array."""
-        if isinstance(X, np.ma.MaskedArray):
-            values: Any = X.astype(np.result_type(X.dtype, np.float32))
-            X = values.filled(np.nan)
         data = validated_array(
             self,
             X,

@@ -607,7 +607,6 @@ class PCA(
         scores = project(samples, row.astype(np.float64), self.components_)
         if self.whiten:
             has_variance = self._variances > self._negligible_variance
-            scores *= np.where(
-                has_variance, 1 / np.where(has_variance, self._deviations, 1), 0
-            )
+            scores[:, ~has_variance] = 0
+            scores /= np.where(has_variance, self._deviations, 1)
         return scores

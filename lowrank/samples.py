@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
 from lowrank.arguments import checked_generator, checked_integer
-from lowrank.blocks import RowBlocks, by_blocks, not_finite
+from lowrank.blocks import RowBlocks, by_blocks, check_not_masked, not_finite
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.operators import (
     DenseOperator,
@@ -235,12 +235,16 @@ def validated_array(
     Raises
     ------
     ValueError
-        As `validated_samples`; NaN in dense data is accepted with `allow_nan`.
+        As `validated_samples`; NaN and masked entries of dense data are accepted with `allow_nan`.
     """
     from sklearn.utils.validation import (
         validate_data,
     )  # slow, not needed to choose ranks
 
+    if not allow_nan:
+        check_not_masked(X, "X")
+    elif np.ma.isMaskedArray(X):  # scikit-learn ignores the mask
+        X = X.astype(np.result_type(X.dtype, np.float32)).filled(np.nan)
     settings |= {"dtype": FLOAT_DTYPES, "reset": reset, "ensure_all_finite": False}
     data = validate_data(estimator, X, **settings)
     is_sparse = sparse.issparse(data)
@@ -314,7 +318,9 @@ def rounded_scale(
         deviation <= _CONSTANT * float(np.finfo(dtype).eps) * size
     )
     rounded = np.where(is_constant, 1.0, deviation * unit).astype(dtype)
-    scale: Any = rounded.astype(np.float64)
+    # Nor can columns be divided by what has no reciprocal.
+    is_constant |= rounded < 1 / np.finfo(dtype).max
+    scale: Any = np.where(is_constant, 1.0, rounded.astype(np.float64))
     return scale, is_constant
 
 

@@ -15,6 +15,7 @@ from lowrank.blocks import RowBlocks
 from lowrank.errors import ArgumentError
 from lowrank.pca import PCA, MeanAlignmentWarning
 from lowrank.rank import RULES
+from lowrank.whitening import Whitening
 
 shapes = st.tuples(st.integers(3, 25), st.integers(2, 12), st.integers(0, 2**32 - 1))
 
@@ -600,6 +601,28 @@ def test_nan_raises(convert):
     X[3, 2] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         PCA(2).fit(convert(X))
+
+
+@pytest.mark.parametrize("fit", [PCA(2).fit, PCA(2).partial_fit, Whitening().fit])
+def test_masked_entries_are_not_numbers(fit):
+    X = np.ma.masked_greater(gaussian(), 5)
+    count = np.ma.count_masked(X)
+    message = f"X must have no masked entries; got {count}: fill them first"
+    with pytest.raises(ArgumentError, match=message):
+        fit(X)
+    with pytest.raises(ArgumentError, match=message.replace("X", "blocks")):
+        fit(RowBlocks([X]))
+
+
+def test_subnormal_numbers_are_whitened_and_standardized():
+    X = gaussian() * 2.0**-1060
+    scores = PCA(3, whiten=True).fit_transform(X)
+    np.testing.assert_allclose(scores.std(axis=0, ddof=1), 1, rtol=1e-3)
+    Y = gaussian()
+    Y[:, 3] = X[:, 3]
+    scores = PCA(4, standardize=True).fit_transform(Y)
+    without = PCA(4, standardize=True).fit_transform(np.delete(Y, 3, axis=1))
+    np.testing.assert_allclose(scores, without, atol=1e-9)
 
 
 def test_score_with_both_corrections_is_the_same_on_sparse_data():
