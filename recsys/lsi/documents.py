@@ -15,7 +15,7 @@ from recsys.data.frames import is_pandas
 from recsys.data.ids import Ids
 from recsys.errors import DataError
 from recsys.lsi.markup import plain_text
-from recsys.lsi.queries import Queries, has_texts
+from recsys.lsi.queries import Queries, has_text, has_texts
 from recsys.lsi.vectorizer import VectorizerEncoder, WordEncoder, checked_text
 from recsys.readers.documents import Document, batches_of
 from recsys.readers.documents import DocumentBatch as DocumentBatch
@@ -142,10 +142,10 @@ def text_batches(
         if any(values is not None for values in labels):
             raise DataError("Batches of documents have ids and titles; give no others.")
         return stream
-    if isinstance(first, str | None):
+    if isinstance(first, str | float | None):  # None and NaN are missing texts
         return batches_of(_documents(stream, labels, first_id))
     # Rows of a matrix as a list of lists.
-    if isinstance(documents, Sequence) and not isinstance(first, Number):
+    if isinstance(documents, Sequence) and not isinstance(first, Number | bytes):
         return None
     raise DataError(
         "Documents must be texts, DocumentBatch or a matrix; got items of type "
@@ -158,13 +158,15 @@ def _is_matrix(documents: Any) -> bool:
     shape = getattr(documents, "shape", None)
     if shape is None or isinstance(documents, pl.Series):
         return not isinstance(documents, Iterable)
-    return len(shape) != 1 or not isinstance(next(iter(documents), None), str)
+    return len(shape) != 1 or not has_text(documents)
 
 
 def _problem(documents: Any) -> str | None:
     """Return why documents are neither texts nor a matrix, if their type shows it."""
     if isinstance(documents, str | bytes):
         return "one text."
+    if isinstance(documents, Number | None):
+        return f"{documents!r}."
     if isinstance(documents, Mapping) and not hasattr(
         documents, "shape"
     ):  # not a dok_matrix
@@ -296,7 +298,7 @@ def as_queries(
             checked_text(text, number, "Query")
         return encoder.queries(texts, is_single)
     n_axes = np.ndim(queries)
-    if n_axes == 0:
+    if n_axes == 0 or _is_table(queries):
         kind = type(queries).__name__
         raise DataError(
             f"A query must be a text, several texts, or rows of counts; got {kind}."

@@ -245,6 +245,7 @@ class LSI(
         Parameters
         ----------
         documents, ids, titles : as for `fit`
+            By default, ids are numbers after those of the index.
         method : {"fold-in", "update"}
             "fold-in" projects the documents on the present dimensions and ignores the rest.
             "update" updates the singular value decomposition (see `recsys.lsi.space`). The result
@@ -266,7 +267,7 @@ class LSI(
         check_choice("method", method, _ADDING)
         labels = (ids, titles)
         table, counts, unknown = further_counts(
-            self._encoder, documents, labels, len(self.documents_), self._matrix
+            self._encoder, documents, labels, self._next_id(), self._matrix
         )
         replaced = self.documents_.ids.find(table["document"])
         is_there = replaced >= 0
@@ -301,6 +302,13 @@ class LSI(
             unknown_words=sum(map(len, unknown)),
             n_replaced=len(replaced),
         )
+
+    def _next_id(self) -> int:
+        """Return the first number that no document has as its id, nor any number after it."""
+        numbers = self.documents_.ids.values.cast(pl.Int64, strict=False)
+        largest = numbers.max()
+        n_documents = len(self.documents_)
+        return n_documents if largest is None else max(n_documents, largest + 1)
 
     def _with_new_terms(self, counts: Any, unknown: list[list[str]]) -> Any:
         """Return counts including new terms, which are added to the index for BM25.

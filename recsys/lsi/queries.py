@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -197,4 +197,9 @@ def has_texts(queries: Any) -> bool:
     is_list = isinstance(queries, Sequence | pl.Series) or hasattr(queries, "tolist")
     if not is_list or np.ndim(queries) != 1:
         return False
-    return isinstance(next(iter(queries), None), str)
+    return has_text(queries)
+
+
+def has_text(values: Iterable[Any]) -> bool:
+    """Return whether some of the values are texts; others may be missing."""
+    return any(isinstance(text, str) for text in values)

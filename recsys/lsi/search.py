@@ -192,7 +192,9 @@ class Search:
         """Return the coefficients of the hybrid score for a query with its BM25 scores."""
         scores = self.bm25(query) if bm25 is None else bm25
         n = len(self.documents)
-        weight = words_weight(self.mean_length, len(query.terms))
+        # A removed document leaves its words behind, which then count as unknown.
+        n_words = np.count_nonzero(np.diff(self.documents.postings.indptr)[query.terms])
+        weight = words_weight(self.mean_length, n_words)
         average = float(scores.sum()) / n
         deviation = _deviation(average, float(scores @ scores) / n - average**2)
         words = weight / deviation if deviation > 0 else 0.0

@@ -348,6 +348,10 @@ def test_min_df_leaves_out_rare_words(everyday):
         ({"min_df": 0}, ["tea"], "min_df must be a positive integer; got 0"),
         ({}, [None, "tea"], r"Document 0 \(from 0\) must be a text; got NoneType"),
         ({}, ["tea", None], r"Document 1 \(from 0\) must be a text; got NoneType"),
+        ({}, pd.Series([None, "tea"]), r"Document 0 .* must be a text; got float"),
+        ({}, np.array([1, "tea"], object), r"must be texts, .*; got items of type int"),
+        ({}, [b"tea"], r"must be texts, .*; got items of type bytes"),
+        ({}, None, r"must be a list of texts or a matrix; got None"),
         (
             {"n_components": 0},
             ["tea", "milk"],
@@ -425,6 +429,11 @@ def test_the_same_seed_gives_the_same_bits(everyday):
             r"A query must be a text, several texts, or .*; got int\.",
         ),
         (lambda lsi: lsi.query({"tea": 1}), r"A query must be a text, .*; got dict\."),
+        (
+            lambda lsi: lsi.query(pl.DataFrame({"text": ["tea"]})),
+            r"A query must be a text, .*; got DataFrame\.",
+        ),
+        (lambda lsi: lsi.query([None, "tea"]), r"Query 0 .* must be a text; got None"),
         (
             lambda lsi: lsi.similar_documents(99),
             r"Unknown document 99; the nearest ids are 2, 1",

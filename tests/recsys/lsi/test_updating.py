@@ -223,3 +223,20 @@ def test_an_index_is_unchanged_if_documents_cannot_be_added(index):
     with pytest.raises(DataError, match="already in the index"):
         index.add_documents(["A zeppelin"], ids=[3])
     assert len(index.terms_) == terms
+
+
+@pytest.mark.parametrize("names", [None, [str(7 - i) for i in range(8)]])
+def test_numbers_of_added_documents_follow_those_of_the_index(everyday, names):
+    lsi = LSI(2).fit(everyday[:8], ids=names)
+    lsi.remove_documents([3, 5])
+    lsi.add_documents(everyday[8:10])
+    assert list(map(int, lsi.documents_.ids.values[-2:])) == [8, 9]
+
+
+def test_words_of_removed_documents_count_as_unknown(everyday):
+    lsi = LSI(2, language=None).fit(everyday)
+    word = lsi.terms_.values[0]
+    before = lsi.query(word)
+    lsi.add_documents(["unheard"], ids=[100])
+    lsi.remove_documents(100)
+    assert lsi.query(f"{word} unheard").equals(before)
