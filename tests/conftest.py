@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,8 @@ settings.register_profile("short", deadline=None, max_examples=20, derandomize=T
 settings.register_profile("long", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 os.environ.pop("PYTHONUNBUFFERED", None)  # commands write as they do for users
+# Under nohup, the commands would ignore a closed terminal, as they should.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A Java that lives for a minute has no time for its best compiler, for a threaded collector, and
 # for checking classes that come from a package.
