@@ -1,12 +1,10 @@
-r"""Next: ridge regressions from the latest items of a history to the item after them."""
+"""Next: ridge regressions from the latest items of a history to the item after them."""
 
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,12 +15,13 @@ from lowrank.kernels.retrieval import sparse_rows
 from lowrank.subspace import leading_directions
 from recsys.errors import DataError
 from recsys.models.base import Model, Progress, check_indices
-from recsys.models.ease import default_penalty, invert
 from recsys.models.factor_form import FactorForm
 from recsys.models.habits import habit_parameter, habits
 from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.item_item import AxisProfiles, Profiles, fitted_axis
 from recsys.models.linear_filter import power, power_parameter
+from recsys.models.neighbors import NEIGHBOR_GAMMA, Neighborhood, TrainingUsers
+from recsys.models.new_items import NewItems
 from recsys.models.parameters import fitted, model, parameter
 from recsys.models.parts import (
     Floats,
@@ -35,13 +34,14 @@ from recsys.models.parts import (
 from recsys.models.sequences import (
     PairSums,
     Sequences,
-    gram,
     latest_places,
     order_of_time,
     recency,
     sequences_of_events,
     sources,
 )
+from recsys.models.shares import LEAST_SIZE, best_shares
+from recsys.models.transitions import Regression, unordered_weights
 from recsys.saving.arrays import DamageError, check_rows
 
 if TYPE_CHECKING:
@@ -50,29 +50,15 @@ if TYPE_CHECKING:
     from recsys.models.sequences import Sparse
 
 _DECAYS = (1.0, 3.0, 8.0)  # items: the last one, a sitting, a phase of a user
-_UNORDERED = (
-    0.0  # in the place of a decay: the whole history, in which all items count alike
-)
-_DENSE = 4096  # items with an exact Gram matrix; of the others, only its diagonal
-_MOST_SOLVED = 2**27  # entries of the solution of a regression: 512 MB
+# In the place of a decay: the whole history, in which all items count alike.
+_UNORDERED = 0.0
 _MOST_WEIGHTS = 2**26  # stored weights of all regressions: 512 MB
-_NEIGHBOR_GAMMA = math.exp(-1)  # neighbours share the latest items, not any
-_LEAST_SIZE = 1e-9  # of scores that are scaled to a mean maximum of 1
 _DIRECTIONS = 64  # columns of the vectors of items
 _VECTOR_POWER = 0.5  # by which long histories and frequent items count less in them
-_ROUNDING = 1e-5  # of sums of weights
-_NEWNESS = 1e-6  # far below the differences between sums of weights
-_SEARCHED = 2048  # users whose neighbours are sought at a time
-_ROWS = 256  # rows of items with all other items at a time
-_CANDIDATES = 500  # newest users of an item that may be neighbours
-_LONG = (
-    50  # mean length of histories above which all users share some of the latest items
-)
+# Mean length of histories above which all users share some of the latest items.
+_LONG = 50
 _BACKOFF = 0.1  # of an item's chance in any history, next to its chance in this one
-_CHANGES = (0.0, 0.25, 0.5, 2.0, 4.0)  # of a part's share, tried in turn
-_ROUNDS = 2
-_CACHES = ("_new_items", "_stacked_weights", "_training_histories", "_vectors")
-_LENGTH = 20  # of the lists in which shares are judged
+_CACHES = ("_new_items", "_stacked_weights", "_training_users", "_vectors")
 _JUDGES = 2000  # users whose last items choose the shares
 _JUDGED_SCORES = 2**25  # scores of a part while shares are chosen: 128 MB
 
@@ -247,14 +233,14 @@ class Next(Model):
         has_items = np.diff(self.history_indptr) > 0
         judges = self._judges(has_items)
         best = self._factor_form(judges).scores().max(axis=1)
-        size = max(float(best.mean()), _LEAST_SIZE)
+        size = max(float(best.mean()), LEAST_SIZE)
         of_others = np.float32((1 - self.habit) / size)
         self.shares = self.shares * of_others
         self.neighbor_share *= float(of_others)
         self.item_chances = self.item_chances * of_others
         starts = self.history_indptr[:-1][has_items]
         strongest = np.maximum.reduceat(self.history_habits, starts)
-        size = max(float(strongest.mean()), _LEAST_SIZE)
+        size = max(float(strongest.mean()), LEAST_SIZE)
         self.habit_share = self.habit / size
 
     def _judges(self, which: NDArray[np.bool_]) -> Indices:
@@ -282,9 +268,9 @@ class Next(Model):
         pairs = PairSums.of(sequences, self.n_items)
         weights = []
         for gamma in self._gammas[:-1]:
-            regression = _Regression(pairs, gamma, self.item_power, dislikes)
+            regression = Regression(pairs, gamma, self.item_power, dislikes)
             weights.append(regression.weights(self.regularization, self._n_kept))
-        weights.append(_unordered_weights(self._binary_histories, self._n_kept))
+        weights.append(unordered_weights(self._binary_histories, self._n_kept))
         stacked = kernels.csr_arrays(vstack(weights, format="csr"))
         self.weight_indptr, self.weight_items, self.weight_values = stacked
 
@@ -324,7 +310,7 @@ class Next(Model):
             parts.append(trial._neighborhood(judges).scores())
         is_seen = trial._binary_histories[judges].toarray() > 0
         last_items = sequences.items[sequences.indptr[judges + 1] - 1]
-        shares = _best_shares(parts, is_seen, last_items)
+        shares = best_shares(parts, is_seen, last_items)
         n_decays = len(self.decays)
         self.shares = np.array(shares[:n_decays], np.float32)
         if len(parts) > n_decays:
@@ -346,9 +332,8 @@ class Next(Model):
         weights = np.ones(len(order), np.float32)
         if self.weighted:
             weights = histories.values[order] / np.float32(self.unit)
-        self._set_histories(
-            Sequences(histories.indptr, histories.indices[order], weights)
-        )
+        sequences = Sequences(histories.indptr, histories.indices[order], weights)
+        self._set_histories(sequences)
         if self.habit:
             self.history_habits = habits(histories, weighted=self.weighted)[order]
         times: NDArray[Any] = np.arange(len(order))
@@ -393,7 +378,7 @@ class Next(Model):
         # Features predict the columns of new items, and their rows.
         profiles = latest @ features.columns + features.chances
         if self.neighbor_share:
-            of_neighbors = neighbors @ self._source._training_histories[0]
+            of_neighbors = neighbors @ self._source._training_users.histories
             profiles += of_neighbors @ features.axis.loadings
         rows: Floats = (latest @ features.row_positions).toarray()
         profiles += rows @ features.corner
@@ -435,12 +420,12 @@ class Next(Model):
         return csr_array(arrays, shape=shape)
 
     @cached_property
-    def _new_items(self) -> _NewItems | None:
+    def _new_items(self) -> NewItems | None:
         """Predictions by features for items without users; None if all have some."""
         axis = self._features_of("item")
         if axis is None or not axis.has_cold_rows:
             return None
-        return _NewItems.of(axis, self._weights, self.item_chances)
+        return NewItems.of(axis, self._weights, self.item_chances)
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
         """Return centred vectors of items, and the reliability of their features."""
@@ -485,7 +470,7 @@ class Next(Model):
             return CsrArrays(self.weight_indptr, self.weight_items, self.weight_values)
         blocks = [self._weights]
         if self.neighbor_share:
-            blocks.append(self._training_histories[0])
+            blocks.append(self._training_users.histories)
         if self.habit:
             same_item = eye_array(self.n_items, dtype=np.float32, format="csr")
             blocks.append(same_item)
@@ -501,60 +486,16 @@ class Next(Model):
         return csr_array((ones, self.history_items, self.history_indptr), shape=shape)
 
     @cached_property
-    def _training_histories(self) -> tuple[Sparse, Sparse]:
-        """The histories, and the newest users of each item."""
-        histories = self._binary_histories.copy()
-        histories.sort_indices()
-        return histories, _newest_users(histories, self.history_ranks)
+    def _training_users(self) -> TrainingUsers:
+        return TrainingUsers.of(self._binary_histories, self.history_ranks)
 
-    def _neighborhood(self, users: Indices) -> _Neighborhood:
+    def _neighborhood(self, users: Indices) -> Neighborhood:
         """Return the neighbours of some users among the training users."""
-        from scipy.sparse import vstack
-
-        histories, newest = self._source._training_histories
-        latest = sources(self._histories(users), self.n_items, _NEIGHBOR_GAMMA)
-        lengths = np.diff(self.history_indptr)[users]
-        common = [
-            self._nearest(latest[rows], lengths[rows], newest)
-            for rows in kernels.pieces(max(1, len(users)), _SEARCHED)
-        ]
-        return _Neighborhood(latest, vstack(common, format="csr"), histories)
-
-    def _nearest(
-        self,
-        latest: Sparse,
-        lengths: Indices,
-        newest: Sparse,
-    ) -> Sparse:
-        """Return what the nearest training users share with some users."""
-        from scipy.sparse import csr_array
-
-        source = self._source
-        common = (latest @ newest).tocsr()
-        rows = _row_of_entry(common)
-        # Who has the same items, such as the user in the training data, tells nothing new.
-        lengths_of_source = np.diff(source.history_indptr)
-        of_neighbors = lengths_of_source[common.indices]
-        totals: Floats = latest.sum(axis=1)
-        is_other = of_neighbors != lengths[rows]
-        is_other |= common.data < (1 - _ROUNDING) * totals[rows]
-        # Of users who share as much, the newest are nearer.
-        nearness = common.data.astype(np.float64)
-        newness = source.history_ranks[common.indices] / source.n_users
-        nearness += _NEWNESS * newness
-        nearness[~is_other] = 0
-        n_candidates = np.diff(common.indptr)
-        width = max(self.neighbors, int(n_candidates.max(initial=0)))
-        padded = np.zeros((len(lengths), width))
-        starts = np.repeat(common.indptr[:-1], n_candidates)
-        padded[rows, np.arange(len(rows)) - starts] = nearness
-        last = -self.neighbors
-        cuts = np.partition(padded, last, axis=1)[:, last]
-        is_near = is_other & (nearness >= cuts[rows])
-        counts = np.bincount(rows[is_near], minlength=len(lengths))
-        indptr = np.append(0, np.cumsum(counts))
-        arrays = (common.data[is_near], common.indices[is_near], indptr)
-        return csr_array(arrays, shape=common.shape)
+        histories = self._histories(users)
+        latest = sources(histories, self.n_items, NEIGHBOR_GAMMA)
+        lengths = histories.lengths
+        training_users = self._source._training_users
+        return training_users.neighborhood(latest, lengths, self.neighbors)
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, k).
@@ -601,10 +542,8 @@ class Next(Model):
             share = self.shares[at] * recency(rated, gamma)
             terms += weights * share[:, None]
         if self.neighbor_share:
-            neighborhood = user._neighborhood(one)
-            terms += np.float32(self.neighbor_share) * neighborhood.terms(
-                rated.items, summed
-            )
+            of_neighbors = user._neighborhood(one).terms(rated.items, summed)
+            terms += np.float32(self.neighbor_share) * of_neighbors
         if features is not None:
             positions = features.axis.positions[columns].T
             of_new = terms @ features.axis.loadings @ positions
@@ -618,330 +557,6 @@ class Next(Model):
         in_given_order = np.empty_like(terms)
         in_given_order[order] = terms
         return Explanation(base, np.ascontiguousarray(in_given_order.T))
-
-
-class _NewItems(NamedTuple):
-    """Predictions by features for items without users.
-
-    A new item at position t has the column ``B Z t`` of weights B, and the row ``t' Z' B``, with Z
-    as in `recsys.models.item_item`.
-
-    Attributes
-    ----------
-    axis : AxisProfiles
-        Positions t of the new items, and Z as `loadings`.
-    columns : float32 ndarray of shape (n_decays * n_items, w)
-        B Z, one below the other.
-    rows : float32 ndarray of shape (n_items, n_decays * w)
-        B'Z, next to one another.
-    corner : float32 ndarray of shape (n_decays * w, w)
-        Z'B Z, for new items after new items.
-    chances : float32 ndarray of shape (w,)
-        The product of `item_chances` and Z.
-    row_positions : csr_array of shape (n_decays * n_items, n_decays * w)
-        Positions of new items as sources of each decay.
-    """
-
-    axis: AxisProfiles
-    columns: Floats
-    rows: Floats
-    corner: Floats
-    chances: Floats
-    row_positions: Sparse
-
-    @classmethod
-    def of(
-        cls,
-        axis: AxisProfiles,
-        weights: Sparse,
-        chances: Floats,
-    ) -> _NewItems:
-        """Multiply the weights of all decays by Z."""
-        from scipy.sparse import block_diag, csr_array
-
-        Z = axis.loadings
-        n_items = len(Z)
-        columns: Floats = weights @ Z
-        starts = range(0, weights.shape[0], n_items)
-        blocks = [slice(start, start + n_items) for start in starts]
-        rows = [weights[block].T @ Z for block in blocks]
-        corner = [Z.T @ columns[block] for block in blocks]
-        of_each_decay = [csr_array(axis.positions) for _ in blocks]
-        positions = block_diag(of_each_decay, format="csr")
-        return cls(
-            axis=axis,
-            columns=columns,
-            rows=np.hstack(rows),
-            corner=np.vstack(corner),
-            chances=chances @ Z,
-            row_positions=positions,
-        )
-
-    def rows_of(self, decay: int, items: Ints) -> Floats:
-        """Return the weights of new items as sources, and zeros for other items."""
-        width = self.axis.positions.shape[1]
-        rows = self.rows[:, decay * width : (decay + 1) * width]
-        weights: Floats = self.axis.positions[items] @ rows.T
-        return weights
-
-
-class _Regression(NamedTuple):
-    """The ridge regression of one decay.
-
-    Attributes
-    ----------
-    pairs : PairSums
-        The sums S'T over pairs of an item and a later one.
-    gamma : float
-        Weight of an item one place back.
-    item_power : float
-        Exponent by which frequent items are weighted down as sources.
-    dislikes : csr_array of shape (n_items, n_users), or None
-        Confidences of dislikes.
-    """
-
-    pairs: PairSums
-    gamma: float
-    item_power: float
-    dislikes: Sparse | None = None
-
-    def weights(self, penalty: float, n_kept: int) -> Sparse:
-        """Return the n_kept largest weights of each item with the items after it."""
-        from scipy.sparse import vstack
-
-        n_items = self.pairs.n_items
-        counts = np.diff(self.pairs.places.indptr)
-        scale = power(counts, -self.item_power)
-        n_dense = min(_DENSE, _MOST_SOLVED // max(1, n_items) + 1)
-        by_count = np.argsort(-counts, kind="stable")
-        frequent = np.sort(by_count[:n_dense])
-        rare = np.sort(by_count[n_dense:])
-        latest = sources(self.pairs.sequences, n_items, self.gamma)
-        solved = self._solved(frequent, latest, scale[frequent], penalty)
-        quotients = self._quotients(rare, latest, scale[rare], penalty, n_kept)
-        largest = _largest(solved, n_kept)
-        if not len(rare):
-            return largest
-        order = np.argsort(np.concatenate([frequent, rare]))
-        return vstack([largest, quotients], format="csr")[order]
-
-    def _solved(
-        self,
-        items: Indices,
-        latest: Sparse,
-        scale: Floats,
-        penalty: float,
-    ) -> Floats:
-        """Solve (D S'S D + penalty I) X = D S'T for the sources `items`; return D X.
-
-        `latest` has the source after the last item of each user.
-        """
-        from scipy.linalg import blas, lapack
-
-        n_items = self.pairs.n_items
-        targets = np.empty((len(items), n_items), np.float32)
-        for rows in kernels.pieces(len(items), _ROWS):
-            pairs = self.pairs.rows(items[rows], self.gamma, n_items)
-            pairs.toarray(out=targets[rows])
-        square = self.gamma**2
-        system = targets[:, items]
-        system = square * (system + system.T)
-        system -= gram(latest[:, items])
-        system[np.diag_indices_from(system)] += square * self._target_squares[items]
-        system *= scale[:, None] * (scale / (1 - square))
-        system[np.diag_indices_from(system)] += penalty
-        system = system.astype(np.float32, copy=False)
-        factor, failed = lapack.spotrf(system.T, overwrite_a=True, clean=False)
-        if failed:
-            raise DataError(
-                "The Gram matrix of the items is singular in single precision; try a larger "
-                "regularization."
-            )
-        targets *= scale[:, None]
-        # X' U'U = T'D, in the memory of the targets.
-        for transposed in (0, 1):
-            blas.strsm(
-                1.0, factor, targets.T, side=1, trans_a=transposed, overwrite_b=True
-            )
-        if self.dislikes is not None:
-            disliked_sources = latest[:, items].multiply(scale).tocsr()
-            _with_dislikes(targets, factor, disliked_sources, self.dislikes)
-        targets *= scale[:, None]
-        return targets
-
-    def _quotients(
-        self,
-        items: Indices,
-        latest: Sparse,
-        scale: Floats,
-        penalty: float,
-        n_kept: int,
-    ) -> Sparse:
-        """Return the weights of sources whose Gram matrix is taken to be diagonal."""
-        square = self.gamma**2
-        pairs = self.pairs.rows(items, self.gamma, n_kept)
-        rows = np.arange(len(items))
-        repeats = np.asarray(pairs[rows, items]).ravel()
-        squares = latest.data**2
-        ends = np.bincount(latest.indices, squares, latest.shape[1])
-        sums = 2 * repeats + self._target_squares[items]
-        diagonal = (square * sums - ends[items]) / (1 - square)
-        quotient = scale**2 / (diagonal * scale**2 + penalty)
-        of_entries = quotient[_row_of_entry(pairs)]
-        pairs.data *= of_entries.astype(np.float32)
-        return pairs
-
-    @property
-    def _target_squares(self) -> NDArray[np.float64]:
-        """The diagonal of T'T."""
-        sequences = self.pairs.sequences
-        squares = sequences.weights.astype(np.float64) ** 2
-        sums = np.bincount(sequences.items, squares, self.pairs.n_items)
-        return sums.astype(np.float64)
-
-
-def _with_dislikes(
-    solution: Floats,
-    factor: Floats,
-    latest: Sparse,
-    dislikes: Sparse,
-) -> None:
-    """Add ``C = diag(c)`` times squared scores of users to the system of each disliked item.
-
-    With the sources Z of the users who dislike the item and the system A = U'U, Woodbury's identity
-    has one equation for each dislike: x - A^-1 Z' (C^-1 + Z A^-1 Z')^-1 Z x.
-    """
-    from scipy.linalg import cho_solve
-
-    for item in np.flatnonzero(np.diff(dislikes.indptr)):
-        of_item = slice(dislikes.indptr[item], dislikes.indptr[item + 1])
-        Z = latest[dislikes.indices[of_item]].toarray()
-        # Users without a source say nothing.
-        has_source = Z.any(axis=1)
-        Z = Z[has_source]
-        confidence = dislikes.data[of_item][has_source]
-        inverse = cho_solve((factor, False), Z.T)
-        small = Z @ inverse
-        small[np.diag_indices_from(small)] += 1 / confidence
-        errors = np.linalg.solve(small, Z @ solution[:, item])
-        solution[:, item] -= inverse @ errors
-
-
-def _unordered_weights(histories: Sparse, n_kept: int) -> Sparse:
-    """Return the weights of EASE between the most frequent items; others have none."""
-    from scipy.sparse import csr_array
-
-    n_items = histories.shape[1]
-    counts = np.bincount(histories.indices, minlength=n_items)
-    by_count = np.argsort(-counts, kind="stable")
-    items = np.sort(by_count[:_DENSE])
-    P = gram(histories[:, items])
-    P[np.diag_indices_from(P)] += np.float32(default_penalty(counts))
-    invert(P)
-    P /= -np.diagonal(P).copy()
-    np.fill_diagonal(P, 0)
-    largest = _largest(P, n_kept)
-    lengths = np.zeros(n_items, np.int64)
-    lengths[items] = np.diff(largest.indptr)
-    indptr = np.append(0, np.cumsum(lengths))
-    arrays = (largest.data, items[largest.indices], indptr)
-    return csr_array(arrays, shape=(n_items, n_items))
-
-
-class _Neighborhood(NamedTuple):
-    """Training users that share the latest items of some users.
-
-    Attributes
-    ----------
-    latest : csr_array of shape (n_users, n_items)
-        The latest items of the users, by which neighbours are sought.
-    common : csr_array of shape (n_users, n_training_users)
-        Sums of the weights in `latest` over the items that neighbours have, too.
-    histories : csr_array of shape (n_training_users, n_items)
-    """
-
-    latest: Sparse
-    common: Sparse
-    histories: Sparse
-
-    @property
-    def shares(self) -> Sparse:
-        """Shares of the neighbours in a score: the squares of what they share, of sum 1."""
-        shares = self.common.copy()
-        shares.data **= 2
-        shares.data /= self._totals()[_row_of_entry(shares)]
-        return shares
-
-    def scores(self) -> Floats:
-        """Return the mean of the histories of the neighbours, weighted by squares."""
-        histories = kernels.csr_arrays(self.histories)
-        shares = kernels.csr_arrays(self.shares)
-        return sparse_rows(shares, histories, self.histories.shape[1])
-
-    def terms(self, rated: NDArray[np.int32], items: Indices) -> Floats:
-        """Return the contributions of rated items of a single user to the scores of items.
-
-        A square is the common sum times the weights of the rated items in it.
-        """
-        common = self.common.toarray()[0]
-        neighbors = np.flatnonzero(common)
-        have = self.histories[neighbors]
-        shared = have[:, rated].toarray()
-        shared *= common[neighbors][:, None]
-        terms: Floats = shared.T @ have[:, items].toarray()
-        weights = self.latest.toarray()[0, rated] / self._totals()
-        terms *= weights[:, None]
-        return terms
-
-    def _totals(self) -> Floats:
-        """Return the total weight of the neighbours of each user, or 1 without any."""
-        squares = np.square(self.common.data, dtype=np.float64)
-        rows = _row_of_entry(self.common)
-        totals = np.bincount(rows, squares, self.common.shape[0])
-        return np.where(totals > 0, totals, 1).astype(np.float32)
-
-
-def _row_of_entry(matrix: Sparse) -> Indices:
-    """Return the row of each stored entry."""
-    rows = np.arange(matrix.shape[0])
-    return np.repeat(rows, np.diff(matrix.indptr))
-
-
-def _newest_users(histories: Sparse, ranks: Indices) -> Sparse:
-    """Return the newest users of each item, as a matrix of shape (n_items, n_users)."""
-    from scipy.sparse import csr_array
-
-    # With the newest users first, so are the users of each item.
-    newest_first = np.argsort(-ranks)
-    by_item = histories[newest_first].T.tocsr()
-    starts = by_item.indptr[:-1][_row_of_entry(by_item)]
-    places = np.arange(by_item.nnz) - starts
-    is_new = places < _CANDIDATES
-    users = newest_first[by_item.indices[is_new]]
-    counts = np.minimum(np.diff(by_item.indptr), _CANDIDATES)
-    indptr = np.append(0, np.cumsum(counts))
-    ones = np.ones(len(users), np.float32)
-    return csr_array((ones, users, indptr), shape=by_item.shape)
-
-
-def _largest(matrix: Floats, n: int) -> Sparse:
-    """Return the n entries of each row that are largest in size."""
-    from scipy.sparse import csr_array
-
-    n_rows, n_columns = matrix.shape
-    n = min(n, n_columns)
-    columns = np.empty((n_rows, n), np.int32)
-    columns[:] = np.arange(n)
-    values = matrix
-    if n < n_columns:
-        for rows in kernels.pieces(n_rows, _ROWS):
-            sizes = np.abs(matrix[rows])
-            order = np.argpartition(-sizes, n, axis=1)
-            columns[rows] = np.sort(order[:, :n], axis=1)
-        values = np.take_along_axis(matrix, columns, axis=1)
-    indptr = np.arange(n_rows + 1) * n
-    arrays = (values.ravel(), columns.ravel(), indptr)
-    return csr_array(arrays, shape=matrix.shape)
 
 
 def _ranks(indptr: Indices, times: NDArray[Any]) -> Indices:
@@ -959,47 +574,3 @@ def _latest_of_each(sequences: Sequences) -> Sequences:
     lengths = np.bincount(sequences.users[latest], minlength=sequences.n_users)
     indptr = np.append(0, np.cumsum(lengths))
     return Sequences(indptr, sequences.items[latest], sequences.weights[latest])
-
-
-def _best_shares(
-    parts: Sequence[Floats],
-    is_seen: NDArray[np.bool_],
-    targets: NDArray[np.int32],
-) -> list[float]:
-    """Return the shares of parts that rank the targets best, changed one at a time.
-
-    A target competes with the items that are not in the history, and with all items if it
-    is in the history itself.
-    """
-    users = np.arange(len(targets))
-    is_seen = is_seen & ~is_seen[users, targets][:, None]
-
-    def gain(shares: Sequence[float]) -> float:
-        """Return the mean discounted gain of the targets in lists of 20."""
-        scores = np.zeros_like(parts[0])
-        for share, of_part in zip(shares, parts, strict=True):
-            scores += np.float32(share) * of_part
-        scores[is_seen] = -np.inf
-        of_targets = scores[users, targets][:, None]
-        n_better = np.count_nonzero(scores > of_targets, axis=1)
-        n_equal = np.count_nonzero(scores == of_targets, axis=1) - 1
-        ranks = n_better + n_equal / 2
-        gains = 1 / np.log2(2 + ranks)
-        gains[ranks >= _LENGTH] = 0
-        return float(gains.mean())
-
-    # The parts have other scales: the regressions estimate chances, and EASE does not.
-    sizes = [float(part.max(axis=1).mean()) for part in parts]
-    best = [1 / max(size, _LEAST_SIZE) for size in sizes]
-    best_gain = gain(best)
-    for _ in range(_ROUNDS):
-        for at in range(len(parts)):
-            present = best[at]
-            for change in _CHANGES:
-                tried = best.copy()
-                tried[at] = present * change
-                tried_gain = gain(tried) if any(tried) else 0.0
-                if tried_gain > best_gain:
-                    best = tried
-                    best_gain = tried_gain
-    return best

@@ -93,7 +93,7 @@ def test_weights_of_interactions_count_as_sources_and_targets():
 
 
 def test_items_beyond_the_dense_ones_have_the_diagonal_of_the_gram_matrix(monkeypatch):
-    monkeypatch.setattr("recsys.models.next._DENSE", 5)
+    monkeypatch.setattr("recsys.models.transitions._DENSE", 5)
     ratings = make_ratings(length=4)
     model = Next(decay=1.0, regularization=2.0, item_power=0.0).fit(ratings)
     sequences = sequences_of_events(ratings)
