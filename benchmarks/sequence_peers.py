@@ -30,7 +30,8 @@ SETTINGS = {
     "session_max_len": 100,
     "dropout_rate": 0.2,
     "batch_size": 64,
-    "loss": "softmax",
+    "loss": "sampled_softmax",
+    "n_negatives": 64,
     "deterministic": True,
     "verbose": 0,
 }
