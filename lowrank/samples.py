@@ -244,7 +244,8 @@ def validated_array(
     if not allow_nan:
         check_not_masked(X, "X")
     elif np.ma.isMaskedArray(X):  # scikit-learn ignores the mask
-        X = X.astype(np.result_type(X.dtype, np.float32)).filled(np.nan)
+        masked: Any = X.astype(np.result_type(X.dtype, np.float32))
+        X = masked.filled(np.nan)
     settings |= {"dtype": FLOAT_DTYPES, "reset": reset, "ensure_all_finite": False}
     data = validate_data(estimator, X, **settings)
     is_sparse = sparse.issparse(data)

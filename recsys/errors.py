@@ -15,7 +15,7 @@ Each message is one sentence with the problem, its place and a correction.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import cast
 
 
@@ -60,6 +60,11 @@ def check_whole(
         raise DataError(f"{name} must be at least {least}; got {value}.")
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is a number, of Python or of NumPy, and not a bool."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def check_share(name: str, value: object) -> None:
     """Check that an argument is a number from 0 to 1.
 
@@ -67,8 +72,7 @@ def check_share(name: str, value: object) -> None:
     ------
     DataError
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= cast(float, value) <= 1:
+    if not is_number(value) or not 0 <= cast(float, value) <= 1:
         raise DataError(f"{name} must be a number from 0 to 1; got {value!r}.")
 
 

@@ -100,19 +100,22 @@ def predicted_pairs(
 
 def _pairs_frame(pairs: PairsLike, *, with_times: bool) -> pl.DataFrame:
     """Return pairs as a frame with the columns user and item, and timestamp if used."""
+    if isinstance(pairs, np.ndarray):
+        pairs = pairs.tolist()
     if not isinstance(pairs, Sequence):
         optional = ("timestamp",) if with_times else ()
         return of_roles(pairs, ("user", "item"), optional)
-    are_pairs = bool(pairs)
+    are_pairs = True
     for pair in pairs:
         are_pairs &= isinstance(pair, tuple | list) and len(pair) == 2
     # Of two lists of ids, each would be taken as a pair.
-    if not are_pairs or any(np.ndim(part) for part in pairs[0]):
+    if not are_pairs or any(np.ndim(part) for pair in pairs[:1] for part in pair):
         raise DataError(
             "Pairs must be a frame with the columns user and item, or a list of (user, item) "
             "pairs."
         )
-    users, items = zip(*pairs, strict=True)
+    users = [user for user, _ in pairs]
+    items = [item for _, item in pairs]
     columns = query_series(users, "user"), query_series(items, "item")
     return pl.DataFrame(columns)
 

@@ -45,7 +45,7 @@ from recsys.data.times import (
     time_problem,
     timed,
 )
-from recsys.errors import DataError, check_choice
+from recsys.errors import DataError, check_choice, is_number
 from recsys.messages import counted, enumerated, shortened
 
 SHOWN = 3
@@ -124,7 +124,7 @@ class RowRules:
         if first is not None and last is not None and first >= last:
             raise DataError(f"since must be before until; got {since} and {until}.")
         missing = options.get("missing")
-        if not isinstance(missing, int | float | None) or isinstance(missing, bool):
+        if missing is not None and not is_number(missing):
             raise DataError(f"missing must be a number; got {missing!r}.")
         half_life = options.get("half_life")
         time_format = options.get("time_format")
@@ -138,7 +138,7 @@ class RowRules:
             since=first,
             until=last,
             time_format=None if time_format is None else check_time_format(time_format),
-            missing=missing,
+            missing=None if missing is None else float(missing),
             bad_rows=_largest_share(options.get("bad_rows")),
             scale=None if scale is None else check_scale(scale),
             weights=options.get("weight") is not None,
@@ -152,12 +152,11 @@ class RowRules:
 def _checked_weights(weights: EventWeights | None) -> EventWeights | None:
     """Return weights of events, all of which are finite."""
     for kind, weight in (weights or {}).items():
-        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not (is_number and math.isfinite(weight)):
+        if not (is_number(weight) and math.isfinite(weight)):
             raise DataError(
                 f"The weight of the event {kind!r} must be a number; got {weight!r}."
             )
-    return weights
+    return weights and {kind: float(weight) for kind, weight in weights.items()}
 
 
 def _largest_share(bad_rows: Any) -> float | None:

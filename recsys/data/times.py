@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import polars as pl
 
 from recsys.data.ids import MISSING_IDS, Place, row_place
@@ -21,7 +22,7 @@ from recsys.data.time_units import (
     units_of,
     usual_unit,
 )
-from recsys.errors import DataError
+from recsys.errors import DataError, is_number
 from recsys.messages import shortened
 
 Moment: TypeAlias = "str | int | date | datetime"
@@ -505,6 +506,8 @@ def moment(value: Moment, what: str) -> int:
     DataError
         If the value cannot be read.
     """
+    if isinstance(value, np.generic):
+        value = value.item()
     text = str(value).strip()
     if re.fullmatch(r"\d{4}(-\d\d)?", text) and isinstance(value, str):
         value = f"{text}-01" if "-" in text else f"{text}-01-01"
@@ -531,11 +534,13 @@ def duration(value: str | float, what: str) -> float:
         If the value is not a positive number of seconds (s), minutes (min), hours (h), days
         (d), weeks (w) or years (y).
     """
+    if isinstance(value, np.generic):
+        value = value.item()
     match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(s|min|h|d|w|y)\s*", str(value))
     seconds = 0.0
     if match:
         seconds = float(match[1]) * _DURATIONS[match[2]]
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif is_number(value):
         seconds = float(value)
     if not 0 < seconds < float("inf"):
         raise DataError(

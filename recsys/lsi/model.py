@@ -305,10 +305,9 @@ class LSI(
 
     def _next_id(self) -> int:
         """Return the first number that no document has as its id, nor any number after it."""
-        numbers = self.documents_.ids.values.cast(pl.Int64, strict=False)
-        largest = numbers.max()
-        n_documents = len(self.documents_)
-        return n_documents if largest is None else max(n_documents, largest + 1)
+        numbers = self.documents_.ids.values.cast(pl.Int64, strict=False).drop_nulls()
+        largest: list[int] = numbers.top_k(1).to_list()
+        return max([len(self.documents_) - 1, *largest]) + 1
 
     def _with_new_terms(self, counts: Any, unknown: list[list[str]]) -> Any:
         """Return counts including new terms, which are added to the index for BM25.

@@ -193,8 +193,8 @@ class Search:
         scores = self.bm25(query) if bm25 is None else bm25
         n = len(self.documents)
         # A removed document leaves its words behind, which then count as unknown.
-        n_words = np.count_nonzero(np.diff(self.documents.postings.indptr)[query.terms])
-        weight = words_weight(self.mean_length, n_words)
+        frequency = np.diff(self.documents.postings.indptr)[query.terms]
+        weight = words_weight(self.mean_length, int(np.count_nonzero(frequency)))
         average = float(scores.sum()) / n
         deviation = _deviation(average, float(scores @ scores) / n - average**2)
         words = weight / deviation if deviation > 0 else 0.0

@@ -160,6 +160,9 @@ def test_predicts_one_pair(recommender):
     assert recommender.predict([(1, "a")])["prediction"].to_list() == [expected]
     with pytest.raises(DataError, match=r"or a list of \(user, item\) pairs"):
         recommender.predict([(1, "a", 3)])
+    array = np.array([(1, "a")], dtype=object)
+    assert recommender.predict(array)["prediction"].to_list() == [expected]
+    assert recommender.predict([]).columns == ["user", "item", "prediction"]
     with pytest.raises(DataError, match=r"or a list of \(user, item\) pairs"):
         recommender.predict([1, 2], ["a", "b"])
     assert isinstance(recommender.predict(9, "a", cold_start="bias"), float)

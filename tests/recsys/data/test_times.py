@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta, timezone
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -293,7 +294,9 @@ def test_moments_and_durations():
     ]
     assert days == [1_706_745_600] * 3
     assert moment("2024", "since") == moment("2024-01-01T00:00:00+00", "since")
-    assert moment(5, "since") == 5
+    assert moment(5, "since") == moment(np.int32(5), "since") == 5
+    assert moment(np.datetime64("2024-02-01"), "since") == days[0]
+    assert duration(np.int64(60), "half_life") == 60
     with pytest.raises(DataError, match=r"until must be a date or time, .* got 'soon'"):
         moment("soon", "until")
     assert duration("1.5h", "half_life") == duration(5400, "half_life") == 5400
