@@ -199,8 +199,9 @@ def metrics_of_lists() -> float:
     from metrics import ACCURACY, N, measured_by
     from topn import fifth_of_each_user
 
-    from recsys.evaluation.experiment import RankingTask, measure_lists
+    from recsys.evaluation.measurement import measure_lists
     from recsys.evaluation.metrics import METRICS
+    from recsys.evaluation.tasks import RankingTask
     from recsys.models.registry import make_model
 
     task = RankingTask.of(fifth_of_each_user(generated_ratings(), 0), N)

@@ -36,9 +36,10 @@ from measuring import (
 
 from lowrank import truncated_svd
 from recsys.evaluation import read_split
-from recsys.evaluation.experiment import RankingTask, measure_lists
+from recsys.evaluation.measurement import measure_lists
 from recsys.evaluation.metrics import METRICS, Catalogue
 from recsys.evaluation.statistics import Ratio, bootstrap, sign_flip
+from recsys.evaluation.tasks import RankingTask
 from recsys.models.base import FactorModel
 from recsys.ranking.topn import CsrPairs, top_n
 

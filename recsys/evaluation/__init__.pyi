@@ -1,7 +1,6 @@
 from .calibration import calibrate as calibrate
-from .experiment import WithoutFeatures as WithoutFeatures
 from .experiment import evaluate as evaluate
-from .experiment import sample_candidates as sample_candidates
+from .measurement import WithoutFeatures as WithoutFeatures
 from .metrics import METRICS as METRICS
 from .metrics import Metric as Metric
 from .metrics import average_precision as average_precision
@@ -37,6 +36,7 @@ from .splits import random_split as random_split
 from .splits import sessions_split as sessions_split
 from .splits import time_cuts as time_cuts
 from .splits import time_split as time_split
+from .tasks import sample_candidates as sample_candidates
 from .tuning import Trial as Trial
 from .tuning import Tuning as Tuning
 from .tuning import tune as tune

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from recsys.evaluation.experiment import RankingTask, with_history
+from recsys.evaluation.measurement import with_history
 from recsys.evaluation.splits import Split, default_split
+from recsys.evaluation.tasks import RankingTask
 from recsys.ranking.chance import Chances
 from recsys.recommender import Recommender
 

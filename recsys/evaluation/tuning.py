@@ -19,16 +19,11 @@ import polars as pl
 from recsys.data.identity import fingerprint
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError, check_choice
-from recsys.evaluation.experiment import (
-    RankingTask,
-    check_folding,
-    measure_lists,
-    prepare_positions,
-    with_history,
-)
+from recsys.evaluation.measurement import check_folding, measure_lists, with_history
 from recsys.evaluation.metrics import METRICS, Metric, MetricLike, resolve_metrics
 from recsys.evaluation.settings import Settings
 from recsys.evaluation.splits import RatingsLike, Split, default_split
+from recsys.evaluation.tasks import RankingTask, prepare_positions
 from recsys.messages import counted
 from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.parameters import Range

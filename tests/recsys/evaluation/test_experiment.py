@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 
-import recsys.evaluation.experiment
+import recsys.evaluation.measurement
 import recsys.ranking.topn
 from recsys.data.features import Features
 from recsys.data.ids import Ids
@@ -29,8 +29,8 @@ from recsys.evaluation import (
     split_from_pair,
     time_split,
 )
-from recsys.evaluation.experiment import draw_items
 from recsys.evaluation.statistics import holm, sign_flip
+from recsys.evaluation.tasks import draw_items
 from recsys.features.selection import with_features
 from recsys.models.als import ALS
 from recsys.models.baselines import Bias, Popular, Random
@@ -237,7 +237,7 @@ def test_a_model_that_needs_values_says_so(implicit_split):
 def test_blocks_change_nothing(split, monkeypatch):
     whole = evaluate(["bias"], split).per_user
     monkeypatch.setattr(recsys.ranking.topn, "_BLOCK_SCORES", 60)
-    monkeypatch.setattr(recsys.evaluation.experiment, "_BLOCK", 70)
+    monkeypatch.setattr(recsys.evaluation.measurement, "_BLOCK", 70)
     assert evaluate(["bias"], split).per_user.equals(whole)
 
 

@@ -13,7 +13,7 @@ from recsys import Ratings, Recommender, evaluate, k_fold, random_split, split_f
 from recsys.cli.main import cli
 from recsys.errors import DataError
 from recsys.evaluation import Evaluation
-from recsys.evaluation.experiment import RankingTask
+from recsys.evaluation.tasks import RankingTask
 
 METRICS = ["precision", "recall", "ndcg"]
 

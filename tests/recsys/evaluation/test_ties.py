@@ -17,7 +17,7 @@ from recsys.evaluation import (
     shared_test,
     split_from_pair,
 )
-from recsys.evaluation.experiment import RankingTask
+from recsys.evaluation.tasks import RankingTask
 from recsys.models.base import Model
 from recsys.models.baselines import Popular
 from recsys.models.holdout import HeldOut
