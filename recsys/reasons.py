@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 Language: TypeAlias = Literal["en", "de"]
 LANGUAGES: tuple[Language, ...] = ("en", "de")
 
+_NAMED = 2**10  # kinds and features whose words are kept
 _NOTHING = 1e-3  # share that is rounding
 _LEAST = 0.1  # share of the score below which reasons are summed
 # Nobody likes an item because it is in stock, or for what it costs.
@@ -86,24 +88,41 @@ def shared_reasons(
     below a tenth are summed in the last reason, which has the key "other", with the shares of
     features that are stock or price.
     """
+    return reasons_of_scores(name, terms[None])[0]
+
+
+def reasons_of_scores(
+    name: Callable[[int], Mapping[str, Any]], terms: Floats
+) -> list[list[dict[str, Any]]]:
+    """Return the reasons of several scores, the rows of `terms`; see `shared_reasons`."""
     positive = np.maximum(terms, 0).astype(np.float64)
-    total = positive.sum()
-    if not total:
-        return []
-    shares = positive / total
-    reasons = []
-    large = np.flatnonzero(shares >= _LEAST)
-    for term in large[np.argsort(-shares[large], kind="stable")].tolist():
-        reason = dict(name(term))
-        label = _LABEL.match(reason.get("feature") or "")
-        if label is not None and _OF_THE_SHOP.search(label[1]):
-            continue
-        reason["share"] = round(float(shares[term]), 3)
-        reasons.append(reason)
-    rest = 1 - sum(reason["share"] for reason in reasons)
-    if rest > _NOTHING:
-        reasons.append({"other": True, "share": round(rest, 3)})
-    return reasons
+    totals = positive.sum(axis=1)
+    shares = positive / np.where(totals > 0, totals, 1)[:, None]
+    large: list[list[tuple[float, int]]] = [[] for _ in terms]
+    rows, columns = np.nonzero(shares >= _LEAST)
+    values = shares[rows, columns].tolist()
+    for row, term, share in zip(rows.tolist(), columns.tolist(), values, strict=True):
+        large[row].append((-share, term))
+    scores = []
+    for large_terms, total in zip(large, totals.tolist(), strict=True):
+        reasons = []
+        for loss, term in sorted(large_terms):
+            reason = dict(name(term))
+            if not _is_of_the_shop(reason.get("feature")):
+                reason["share"] = round(-loss, 3)
+                reasons.append(reason)
+        rest = 1 - sum(reason["share"] for reason in reasons)
+        if total and rest > _NOTHING:
+            reasons.append({"other": True, "share": round(rest, 3)})
+        scores.append(reasons)
+    return scores
+
+
+@lru_cache(_NAMED)
+def _is_of_the_shop(feature: str | None) -> bool:
+    """Return whether a feature is stock or price."""
+    label = _LABEL.match(feature or "")
+    return label is not None and _OF_THE_SHOP.search(label[1]) is not None
 
 
 def in_words(reasons: Sequence[Mapping[str, Any]], language: Language) -> str:
@@ -166,6 +185,7 @@ def preferred_language(accepted: str) -> Language | None:
     return "de" if weights["de"] > weights["en"] else "en"
 
 
+@lru_cache(_NAMED)
 def _deed(kind: str, language: Language) -> str:
     """Return the words for what a user has done by an event of a kind."""
     return next(

@@ -30,8 +30,8 @@ from recsys.models.parts import (
     Doubles,
     Floats,
     Indices,
+    Ints,
     Longs,
-    Mask,
     Part,
     Sides,
     record,
@@ -377,49 +377,25 @@ class AxisFeatures(Part):
         return (vectors - centre).astype(np.float32), reliability(offsets, variance)
 
 
-class FeatureParts(NamedTuple):
-    """The exact parts of the vectors of some items that are due to their features.
+class FeaturePart(NamedTuple):
+    """The exact part of the vector of an item that is due to its features.
 
     Attributes
     ----------
+    indices : int32 ndarray of shape (n_entries,)
+        Features of the item.
     terms : float64 ndarray of shape (n_entries, d)
-        What each feature of each item adds to the prediction p of the item's vector.
-    indptr, rows : int64 ndarrays of shapes (n_items + 1,) and (n_entries,)
-        The entries of each item, and the item of each entry.
-    covariance : float32 ndarray of shape (n_items, d, d)
-        The matrices S^-1 of vectors S^-1 (P p + the ratings' part).
-    precision : ndarray of shape (d, d)
-        The matrix P, without its weights.
-    weights : ndarray of shape (n_items, 1)
-        Weights of P for each item.
-    is_cold : bool ndarray of shape (n_items,)
-        Items without ratings, whose vectors are exactly p.
+        What each feature adds to the vector.
+    total : float64 ndarray of shape (d,)
+        Sum of the terms.
+    is_cold : bool
+        True without ratings.
     """
 
+    indices: Ints
     terms: Doubles
-    indptr: Longs
-    rows: Longs
-    covariance: Floats
-    precision: Floats
-    weights: Floats
-    is_cold: Mask
-
-    @property
-    def sums(self) -> Doubles:
-        """The parts of the vectors, shape (n_items, d)."""
-        running = np.cumsum(self.terms, axis=0)
-        running = np.vstack([np.zeros(running.shape[1]), running])
-        predicted: Doubles = running[self.indptr[1:]] - running[self.indptr[:-1]]
-        pulled = predicted @ self.precision * self.weights
-        sums = (self.covariance @ pulled[..., None])[..., 0]
-        return np.where(self.is_cold[:, None], predicted, sums)
-
-    def products(self, vector: Doubles) -> Doubles:
-        """Return the products of a vector with the part of each entry, shape (n_entries,)."""
-        weights = self.covariance @ vector @ self.precision * self.weights
-        weights[self.is_cold] = vector
-        products: Doubles = np.einsum("ij,ij->i", self.terms, weights[self.rows])
-        return products
+    total: Doubles
+    is_cold: bool
 
 
 @record

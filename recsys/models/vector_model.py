@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,15 +18,15 @@ from lowrank.completion.links import (
     posterior_terms,
     unpack,
 )
-from lowrank.kernels import CsrArrays, transposed
+from lowrank.kernels import transposed
 from recsys.models.base import FactorModel, FoldingModel, RatingModel
 from recsys.models.feature_factors import (
     AxisFeatures,
     FeatureFactors,
-    FeatureParts,
+    FeaturePart,
     widened,
 )
-from recsys.models.histories import Explanation, Histories, csr_rows
+from recsys.models.histories import Explanation, Histories, csr_rows, rows_of
 from recsys.models.parameters import model
 from recsys.models.parts import (
     OTHER,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _ALL = slice(None)
+_STORED = 2**24  # numbers in the parts of items that are kept for explanations
 
 
 @record
@@ -295,13 +297,11 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         columns, _ = self._checked_history(history, items)
         shares = self._no_shares(len(columns))
         vectors = self._means("item", columns).astype(np.float64)
-        item_rows = None
+        parts: list[FeaturePart] = []
         if fitted is not None:
-            item_rows = csr_rows(fitted.item_features, columns)
-        parts = None
-        if fitted is not None and item_rows is not None:
-            parts = self._feature_parts(columns, item_rows, fitted)
-            vectors -= parts.sums
+            parts = self._feature_parts(columns, fitted)
+        if parts:
+            vectors -= np.array([part.total for part in parts])
         base = self.global_mean + vectors[:, -1]
         # The bias of the item is in the base; the user's bias is multiplied by one.
         vectors[:, -1] = 1
@@ -310,17 +310,25 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         solutions, w = user.solved(vectors)
         base += solutions @ user.base
         terms = solutions @ user.entries.T
-        if parts is not None and item_rows is not None:
-            scores = parts.products(np.append(w[:-1], 1))
-            np.add.at(shares["item"], (parts.rows, item_rows.indices), scores)
+        if parts:
+            terms_of_parts = np.concatenate([part.terms for part in parts])
+            scores = terms_of_parts @ np.append(w[:-1], 1)
+            rows = np.repeat(np.arange(len(parts)), [len(part.terms) for part in parts])
+            indices = np.concatenate([part.indices for part in parts])
+            np.add.at(shares["item"], (rows, indices), scores)
         if history.features is not None and len(user.features):
-            indices = history.features.indices
-            shares["user"][:, indices] = solutions @ user.features.T
-        has_cold = self.knows("item") and (parts is None or parts.is_cold.any())
+            of_user = solutions @ user.features.T
+            shares["user"][:, history.features.indices] = of_user
+        has_cold = self.knows("item")
+        if parts:
+            has_cold &= any(part.is_cold for part in parts)
         if self.features is not None and (has_cold or not len(history.indices)):
             # Add the contributions of slopes for items or users without ratings.
             factors = self._solved("user", history)["user_factors"][0, self.factors :]
             item_columns = self.item_factors[columns, self.factors :]
+            item_rows = None
+            if fitted is not None:
+                item_rows = csr_rows(fitted.item_features, columns)
             sides = {"item": item_rows, "user": history.features}
             for side, features in sides.items():
                 if self.knows(side):
@@ -332,32 +340,50 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         }
         return self._explanation(base, terms, columns, **by_feature)
 
-    def _feature_parts(
-        self,
-        items: Indices,
-        features: CsrArrays,
-        fitted: Ratings,
-    ) -> FeatureParts:
-        """Return the parts of the vectors of items that are due to their features."""
+    def _feature_parts(self, items: Indices, fitted: Ratings) -> list[FeaturePart]:
+        """Return the parts of the vectors of items that are due to their features, if any.
+
+        They are the same for all users, and kept.
+        """
+        if csr_rows(fitted.item_features, items[:0]) is None:
+            return []
+        source = self._source
+        key = source.item_factors, fitted.item_features
+        stored: dict[int, FeaturePart] = {}
+        cached_key, cached = vars(source).get("_parts", ((None, None), stored))
+        if cached_key[0] is key[0] and cached_key[1] is key[1]:
+            stored = cached
+        missing = [item for item in items.tolist() if item not in stored]
+        if missing:
+            solved = [*self._solved_parts(np.array(missing), fitted)]
+            if len(stored) * solved[0].terms.size > _STORED:
+                stored = {
+                    item: stored[item] for item in items.tolist() if item in stored
+                }
+            # Other threads keep what they have read.
+            stored = stored | dict(zip(missing, solved, strict=True))
+            vars(source)["_parts"] = key, stored
+        return [stored[item] for item in items.tolist()]
+
+    def _solved_parts(self, items: Indices, fitted: Ratings) -> Iterator[FeaturePart]:
+        """Yield the parts of the vectors of items, S^-1 P p of a prediction p with precision P."""
         prior = self._source._prior("item")
         axis: AxisFeatures = self._features_of("item")
         counts = self._item_totals(fitted)[0][items]
-        rows = np.repeat(np.arange(len(items)), np.diff(features.indptr))
-        is_cold = counts == 0
+        weights = prior.weights(counts).tolist()
+        packed = self._item_covariance(items, fitted)
+        covariances = unpack(packed, len(prior.mean)).astype(np.float64)
+        features = csr_rows(fitted.item_features, items)
         assert prior.features is not None
-        coefficients = prior.features[features.indices].astype(np.float64)
-        of_cold = is_cold[rows]
-        coefficients[of_cold] = axis.coefficients[features.indices[of_cold]]
-        terms = coefficients * features.data[:, None]
-        return FeatureParts(
-            terms,
-            features.indptr,
-            rows,
-            unpack(self._item_covariance(items, fitted), terms.shape[1]),
-            prior.precision,
-            prior.weights(counts)[:, None],
-            is_cold,
-        )
+        assert features is not None
+        for number, (indices, values) in enumerate(rows_of(features)):
+            is_cold = bool(counts[number] == 0)
+            coefficients = axis.coefficients if is_cold else prior.features
+            terms = coefficients[indices].astype(np.float64) * values[:, None]
+            if not is_cold:
+                pull = prior.precision * weights[number]
+                terms = terms @ pull @ covariances[number]
+            yield FeaturePart(indices, terms, terms.sum(axis=0), is_cold)
 
     @abstractmethod
     def _item_covariance(self, items: Indices, fitted: Ratings) -> Floats:

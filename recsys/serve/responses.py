@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
@@ -20,6 +20,7 @@ import polars as pl
 
 from lowrank.kernels import pieces
 from lowrank.kernels.arrays import Floats32, Int32s, Int64s, Masks
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
@@ -37,7 +38,7 @@ from recsys.ranking.rerank import (
     check_groups,
 )
 from recsys.ranking.topn import SOURCES, CsrPairs, KnownUsers, TopN, top_n
-from recsys.reasons import in_words, kinds_of_history, shared_reasons
+from recsys.reasons import in_words, kinds_of_history, reasons_of_scores
 from recsys.recommender import Recommender
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
@@ -45,6 +46,9 @@ from recsys.serve.visitors import RecentEvents
 
 Told: TypeAlias = Literal["", "en", "de"]
 """Language in which reasons are also told in words; empty for none."""
+
+ReasonsOf: TypeAlias = Callable[[int, Int64s], list[Json]]
+"""Function that returns the reasons of items in a list, given by its number."""
 
 History: TypeAlias = tuple[Int32s, Floats32]
 """Int64s of items in ascending order, and their ratings."""
@@ -160,13 +164,7 @@ class Responses:
 
         They meet a named `condition`, if there is one.
         """
-        indices = np.asarray(users, np.int64)
-        model = self.recommender.model
-        # No frames: they would take longer than the search.
-        lists = self._search(model, indices, n, self._seen, condition)
-        labels = id_texts(self.ratings.users, indices)
-        pairs = zip(labels, lists, strict=True)
-        return [self._list(label, rows, "personal") for label, rows in pairs]
+        return self._best(users, [], n, condition)
 
     def explained(
         self,
@@ -175,10 +173,23 @@ class Responses:
         condition: str | None = None,
     ) -> list[Json]:
         """Return the n best unrated items of known users, with reasons in a language."""
-        lists = self.best([user for user, _ in queries], n, condition)
-        for (user, told), answer in zip(queries, lists, strict=True):
-            self._add_reasons(self.recommender, user, answer["items"], told)
-        return lists
+        users, languages = zip(*queries, strict=True)
+        return self._best(users, languages, n, condition)
+
+    def _best(
+        self,
+        users: Sequence[int],
+        languages: Sequence[Told],
+        n: int,
+        condition: str | None,
+    ) -> list[Json]:
+        indices = np.asarray(users, np.int64)
+        model = self.recommender.model
+        # No frames: they would take longer than the search.
+        lists = self._search(model, indices, n, self._seen, condition, languages)
+        labels = id_texts(self.ratings.users, indices)
+        pairs = zip(labels, lists, strict=True)
+        return [self._list(label, rows, "personal") for label, rows in pairs]
 
     def history(self, rated: Iterable[tuple[Id, float | None]]) -> History | None:
         """Return the ratings of a new user as arrays; None if only `recommend_new` can use them.
@@ -356,14 +367,20 @@ class Responses:
         n: int,
         rated_pairs: CsrPairs,
         condition: str | None,
+        languages: Sequence[Told] = (),
     ) -> list[list[Json]]:
-        """Return the n best items of users of a model, without `rated_pairs`."""
+        """Return the n best items of users of a model, without `rated_pairs`.
+
+        Known users have reasons, if there are languages.
+        """
         lists: list[list[Json]] = []
         options = self._searches[condition].options
         for part in pieces(len(users), self._piece):
             check_time()
-            blocks = top_n(model, users[part], n, exclude=rated_pairs, **options)
-            lists += self._fill(blocks, len(users[part]))
+            few = users[part]
+            blocks = top_n(model, few, n, exclude=rated_pairs, **options)
+            reasons_of = self._reasons_of(self.recommender, few, languages[part])
+            lists += self._fill(blocks, len(few), reasons_of=reasons_of)
         return lists
 
     def _choose(
@@ -377,7 +394,7 @@ class Responses:
     ) -> list[Json]:
         """Return recommendations with all options of `Recommender.recommend`."""
         lists: list[Json] = []
-        indices = recommender.ratings.users.find(users).tolist()
+        indices = recommender.ratings.users.find(users)
         for part in pieces(len(users), self._piece):
             check_time()
             ids = list(users[part])
@@ -385,11 +402,11 @@ class Responses:
             chances = None
             if options.shows_chance:
                 chances = partial(recommender._chances_of, labels=labels)
-            filled = self._fill(blocks, len(ids), chances)
-            lists_of_part = zip(indices[part], labels, filled, strict=True)
+            languages = [] if explain is None else [explain] * len(ids)
+            reasons_of = self._reasons_of(recommender, indices[part], languages)
+            filled = self._fill(blocks, len(ids), chances, reasons_of)
+            lists_of_part = zip(indices[part].tolist(), labels, filled, strict=True)
             for index, label, rows in lists_of_part:
-                if explain is not None and index >= 0:
-                    self._add_reasons(recommender, index, rows, explain)
                 is_known = index >= 0 and recommender._has_data_of(index)
                 kind = policy if is_known or policy != "personal" else "popular"
                 lists.append(self._list(str(label), rows, kind))
@@ -614,21 +631,27 @@ class Responses:
         }
         return [name for name in is_able if is_able[name]]
 
-    def _add_reasons(
+    def _reasons_of(
         self,
         recommender: Recommender,
-        user: int,
-        rows: list[Json],
-        told: Told,
-    ) -> None:
-        """Add reasons to each row of a list, also in words if a language is requested."""
-        check_time()
-        index_of = self.ratings.items.place
-        indices = [index_of(row["item"]) for row in rows]
-        items = np.array(indices, np.int64)
-        terms, _ = self._terms(recommender, user, items)
-        for row, reasons in zip(rows, terms.told(_N_REASONS, told), strict=True):
-            row |= reasons
+        users: Int64s,
+        languages: Sequence[Told],
+    ) -> ReasonsOf | None:
+        """Return a function of the reasons in the lists of users, -1 for users without data.
+
+        A language also tells them in words. Without languages, lists have no reasons.
+        """
+        if not languages:
+            return None
+
+        def reasons_of(row: int, items: Int64s) -> list[Json]:
+            if users[row] < 0:
+                return [{}] * len(items)
+            check_time()
+            terms, _ = self._terms(recommender, int(users[row]), items)
+            return terms.told(_N_REASONS, languages[row])
+
+        return reasons_of
 
     def _terms(
         self,
@@ -651,11 +674,11 @@ class Responses:
             parts.append(sums.user_features)
         terms = _Terms(
             self.catalogue,
+            ratings,
+            user,
             history,
             features,
-            kinds_of_history(ratings, user, history.indices),
-            not self.ratings.implicit,
-            np.concatenate(parts, axis=1),
+            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1),
         )
         return terms, sums
 
@@ -671,6 +694,7 @@ class Responses:
         blocks: Iterable[TopN],
         n_lists: int,
         chances_of: Callable[[TopN], Floats32] | None = None,
+        reasons_of: ReasonsOf | None = None,
     ) -> list[list[Json]]:
         """Return the lists of a search."""
         lists: list[list[Json]] = [[] for _ in range(n_lists)]
@@ -705,6 +729,8 @@ class Responses:
             rows = top.rows.tolist()
             for row, entry in zip(rows, entries, strict=True):
                 lists[row].append(entry)
+            if reasons_of is not None:
+                _add_reasons(top, entries, reasons_of)
         return lists
 
     def _list(
@@ -725,33 +751,42 @@ class Responses:
 class _Terms:
     """Terms of the scores of items: the items of a history, and then features by name.
 
-    `values` have a row for each item. `kinds` are what the user has done with the history.
+    `values` have a row for each item of a list.
     """
 
     catalogue: Catalogue
+    ratings: Ratings
+    user: int
     history: Histories
     features: Sequence[str]
-    kinds: Sequence[str]
-    has_values: bool
     values: Floats32
 
     def told(self, n: int, language: Told) -> list[Json]:
         """Return the n largest terms of each item, also in words if a language is requested."""
+        # The items of a list often have the same reasons.
+        name = cache(self.name)
         answers: list[Json] = []
-        names: dict[int, Json] = {}
-        for values, largest in zip(self.values, _largest(self.values, n), strict=True):
+        for terms, values in zip(*_largest(self.values, n), strict=True):
             because = []
-            for term, contribution in largest:
-                # The items of a list often have the same reasons.
-                if term not in names:
-                    names[term] = self.name(term)
-                because.append({**names[term], "contribution": short(contribution)})
-            answer: Json = {"because": because}
-            if language:
-                reasons = shared_reasons(self._with_kind, values)
-                answer["reasons"] = reasons
-                answer["text"] = in_words(reasons, language)
-            answers.append(answer)
+            for term, value in zip(terms, values, strict=True):
+                if value:
+                    reason = name(term).copy()
+                    reason["contribution"] = short(value)
+                    because.append(reason)
+            answers.append({"because": because})
+        if not language:
+            return answers
+        kinds = kinds_of_history(self.ratings, self.user, self.history.indices)
+
+        def with_kind(term: int) -> Json:
+            if term < len(kinds):
+                return {**name(term), "kind": kinds[term]}
+            return name(term)
+
+        lists = reasons_of_scores(with_kind, self.values)
+        for answer, reasons in zip(answers, lists, strict=True):
+            answer["reasons"] = reasons
+            answer["text"] = in_words(reasons, language)
         return answers
 
     def name(self, term: int) -> Json:
@@ -760,29 +795,33 @@ class _Terms:
         if term >= n_history:
             return {"feature": self.features[term - n_history]}
         name = self.catalogue.named(int(self.history.indices[term]))
-        value = self.history.values[term].item()
-        name["value"] = short(value) if self.has_values else None
-        return name
-
-    def _with_kind(self, term: int) -> Json:
-        """Return the name of a term, for an item with what the user has done."""
-        name = self.name(term)
-        if term < len(self.kinds):
-            name["kind"] = self.kinds[term]
+        name["value"] = None
+        if not self.catalogue.ratings.implicit:
+            name["value"] = short(self.history.values[term].item())
         return name
 
 
-def _largest(terms: Floats32, n: int) -> list[list[tuple[int, float]]]:
-    """Return the n largest terms of each score; terms against an item count, too."""
-    n_terms = terms.shape[1]
-    columns = np.broadcast_to(np.arange(n_terms), terms.shape)
-    if n < n_terms:
-        # Sorting all terms would take longer than the search for the items.
-        sizes = np.abs(terms)
-        columns = np.argpartition(sizes, n_terms - n, axis=1)[:, n_terms - n :]
-    values = terms[np.arange(len(terms))[:, None], columns]
-    largest = []
-    for of_item in zip(columns.tolist(), values.tolist(), strict=True):
-        pairs = [pair for pair in zip(*of_item, strict=True) if pair[1]]
-        largest.append(sorted(pairs, key=lambda pair: (-abs(pair[1]), pair[0])))
-    return largest
+def _add_reasons(top: TopN, entries: list[Json], reasons_of: ReasonsOf) -> None:
+    """Add reasons to the entries of a search, list by list."""
+    positions: dict[int, list[int]] = {}
+    for position, row in enumerate(top.rows.tolist()):
+        positions.setdefault(row, []).append(position)
+    for row, of_list in positions.items():
+        reasons = reasons_of(row, top.items[of_list])
+        for position, reasons_of_item in zip(of_list, reasons, strict=True):
+            entries[position] |= reasons_of_item
+
+
+def _largest(terms: Floats32, n: int) -> tuple[list[list[int]], list[list[float]]]:
+    """Return the positions of the n largest terms of each score, and their values, in order.
+
+    Terms against an item count, too.
+    """
+    sizes = np.abs(terms)
+    rows = np.arange(len(terms))
+    columns = np.empty((min(n, terms.shape[1]), len(terms)), np.int64)
+    for column in columns:
+        # For few terms, a partition would take longer.
+        sizes.argmax(axis=1, out=column)
+        sizes[rows, column] = -1
+    return columns.T.tolist(), terms[rows, columns].T.tolist()
