@@ -203,16 +203,7 @@ def tune(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    fixed = dict(fixed or {})
-    if isinstance(model, Model):
-        request = request_of(model)
-        if request is None:
-            raise DataError(
-                f"A {type(model).__name__} cannot be tuned: its class needs the decorator @model, "
-                f"and a name of its own instead of {model.name!r}."
-            )
-        model = request.model
-        fixed = request.parameters | fixed
+    model, fixed = _as_named(model, fixed or {})
     measure, metric = _metric_of(model, data, metric)
     searched = _search_space(model, metric, ranges or {}, fixed)
     unfitted = make_model(model, **fixed)
@@ -221,27 +212,14 @@ def tune(
 
         data = with_usual_features(data, features, unrated=False)
     if validation is None:
-        all_held_out = default_split(data, test_fraction, random_state)
+        held_out = default_split(data, test_fraction, random_state)
     else:
-        all_held_out = validation(data)
-    all_held_out.check()
-    split = all_held_out
-    if split.method != "sessions":  # of which all users are new
-        split = split.without_new()
-    elif metric in RATING_METRICS:
-        raise DataError(
-            f"{metric} does not apply to sessions; use hit_rate@N, mrr@N or ndcg@N."
-        )
-    if not split.test.n_ratings:
-        raise DataError(
-            f"No rating of the validation part ({all_held_out.description}) has both a "
-            "user and an item with other ratings, so no trial can be measured; hold out "
-            "fewer ratings, or at random if these are the newest."
-        )
+        held_out = validation(data)
+    split = _validation_split(held_out, metric)
     check_folding(unfitted, split)
     common = {"random_state": random_state, "threads": threads}
     declared = {entry.name for entry in parameters(model)}
-    task = _Objective(
+    objective = _Objective(
         model=model,
         metric=metric,
         measure=measure,
@@ -251,54 +229,17 @@ def tune(
         sample=_sample_users(split, random_state),
         relevant_from=relevant_from,
     )
-    held_out = dict(split.parameters)
-    for name in ("random_state", "cut"):
-        held_out.pop(name, None)
-    identity: dict[str, Any] = {
-        "training data": fingerprint(data),
-        "model": model,
-        "metric": metric,
-        "ranges": {name: [r.low, r.high, r.log] for name, r in searched.items()},
-        "fixed parameters": fixed,
-        "validation part": {"method": split.method, **held_out},
-        "seed": random_state,
-    }
-    if relevant_from is not None:
-        identity["relevant from"] = relevant_from
-    opened = _open_study(study, identity, task)
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
-    grid = _grid(searched, trials, random_state) if sampler == "grid" else None
-    done = _finished(opened)
-    while len(done) < trials:
-        number = len(done)
-        if number and time.monotonic() > deadline:
-            break
-        # Each trial has its own seed, so that continuing an interrupted study changes no result.
-        seed = int(np.random.default_rng([random_state, number]).integers(2**32))
-        if sampler == "tpe":
-            opened.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=False)
-        else:
-            opened.sampler = optuna.samplers.RandomSampler(seed=seed)
-        if grid is not None and number:
-            # optuna's GridSampler would not try the point of an interrupted trial again.
-            tried = [trial.parameters for trial in done]
-            point = next((point for point in grid if point not in tried), None)
-            if point is None:
-                break
-            opened.enqueue_trial(point)
-        objective = partial(
-            task.run,
-            is_first=not number,
-            deadline=deadline if number else math.inf,
-            on_step=None if on_step is None else partial(on_step, number),
-        )
-        try:
-            opened.optimize(objective, n_trials=1)
-        except _OutOfTimeError:
-            break
-        done = _finished(opened)
-        if on_trial is not None:
-            on_trial(done[-1], task.best(done))
+    mark = fingerprint(data)
+    identity = objective.identity(mark, fixed, random_state)
+    search = _Search(
+        _open_study(study, identity, objective),
+        objective,
+        sampler,
+        random_state,
+        grid=_grid(searched, trials, random_state) if sampler == "grid" else None,
+        deadline=math.inf if timeout is None else time.monotonic() + timeout,
+    )
+    done = search.run(trials, on_trial, on_step)
     return Tuning(
         model,
         metric,
@@ -306,12 +247,108 @@ def tune(
         fixed,
         defaults=make_model(model).get_params(),
         trials=tuple(done),
-        best=task.best(done),
-        fingerprint=identity["training data"],
+        best=objective.best(done),
+        fingerprint=mark,
         train_ratings=split.train.n_ratings,
         validation_ratings=split.test.n_ratings,
         held_out=split.description,
     )
+
+
+def _as_named(
+    model: str | Model, fixed: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Return the name of a model, and the fixed parameters with its own."""
+    if not isinstance(model, Model):
+        return model, dict(fixed)
+    request = request_of(model)
+    if request is None:
+        raise DataError(
+            f"A {type(model).__name__} cannot be tuned: its class needs the decorator @model, "
+            f"and a name of its own instead of {model.name!r}."
+        )
+    return request.model, {**request.parameters, **fixed}
+
+
+def _validation_split(held_out: Split, metric: str) -> Split:
+    """Return the split without new users and items, after a check that trials can be measured."""
+    held_out.check()
+    split = held_out
+    if held_out.method != "sessions":  # of which all users are new
+        split = held_out.without_new()
+    elif metric in RATING_METRICS:
+        raise DataError(
+            f"{metric} does not apply to sessions; use hit_rate@N, mrr@N or ndcg@N."
+        )
+    if not split.test.n_ratings:
+        raise DataError(
+            f"No rating of the validation part ({held_out.description}) has both a "
+            "user and an item with other ratings, so no trial can be measured; hold out "
+            "fewer ratings, or at random if these are the newest."
+        )
+    return split
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Trials of a study, one after the other."""
+
+    study: optuna.Study
+    objective: _Objective
+    sampler: Literal["tpe", "random", "grid"]
+    random_state: int
+    grid: list[dict[str, float | None]] | None
+    deadline: float
+
+    def run(
+        self,
+        trials: int,
+        on_trial: Callable[[Trial, Trial], None] | None,
+        on_step: Callable[[int, Step], None] | None,
+    ) -> list[Trial]:
+        """Return the finished trials, also of earlier searches in the study."""
+        done = _finished(self.study)
+        while len(done) < trials:
+            number = len(done)
+            if number and (time.monotonic() > self.deadline or not self._begin(done)):
+                break
+            self.study.sampler = self._seeded_sampler(number)
+            objective = partial(
+                self.objective.run,
+                is_first=not number,
+                deadline=self.deadline if number else math.inf,
+                on_step=None if on_step is None else partial(on_step, number),
+            )
+            try:
+                self.study.optimize(objective, n_trials=1)
+            except _OutOfTimeError:
+                break
+            done = _finished(self.study)
+            if on_trial is not None:
+                on_trial(done[-1], self.objective.best(done))
+        return done
+
+    def _begin(self, done: Sequence[Trial]) -> bool:
+        """Enqueue the next point of the grid, if there is one; return False at its end."""
+        if self.grid is None:
+            return True
+        # optuna's GridSampler would not try the point of an interrupted trial again.
+        tried = [trial.parameters for trial in done]
+        for point in self.grid:
+            if point not in tried:
+                self.study.enqueue_trial(point)
+                return True
+        return False
+
+    def _seeded_sampler(self, number: int) -> optuna.samplers.BaseSampler:
+        """Return a sampler whose seed is the trial's, as if no study was interrupted before."""
+        from optuna.samplers import RandomSampler, TPESampler
+
+        generator = np.random.default_rng([self.random_state, number])
+        seed = int(generator.integers(2**32))
+        if self.sampler == "tpe":
+            return TPESampler(seed=seed, constant_liar=False)
+        return RandomSampler(seed=seed)
 
 
 def _grid(
@@ -376,6 +413,29 @@ class _Objective:
     def minimize(self) -> bool:
         return self.measure.direction < 0
 
+    def identity(
+        self, training: str, fixed: Mapping[str, Any], random_state: int
+    ) -> dict[str, Any]:
+        """Return what a search must have in common with an earlier one that it continues."""
+        held_out = dict(self.split.parameters)
+        for name in ("random_state", "cut"):
+            held_out.pop(name, None)
+        identity: dict[str, Any] = {
+            "training data": training,
+            "model": self.model,
+            "metric": self.metric,
+            "ranges": {
+                name: [ends.low, ends.high, ends.log]
+                for name, ends in self.ranges.items()
+            },
+            "fixed parameters": fixed,
+            "validation part": {"method": self.split.method, **held_out},
+            "seed": random_state,
+        }
+        if self.relevant_from is not None:
+            identity["relevant from"] = self.relevant_from
+        return identity
+
     def run(
         self,
         trial: optuna.Trial,
@@ -388,17 +448,7 @@ class _Objective:
         import optuna
 
         start = time.perf_counter()
-        values: dict[str, float | None] = {}
-        defaults = make_model(self.model, **self.common).get_params()
-        for name, ends in self.ranges.items():
-            if is_first:
-                values[name] = defaults[name]
-            elif ends.integer:
-                low, high = int(ends.low), int(ends.high)
-                values[name] = trial.suggest_int(name, low, high, log=ends.log)
-            else:
-                number = trial.suggest_float(name, ends.low, ends.high, log=ends.log)
-                values[name] = ends.rounded(number)
+        values = self._defaults() if is_first else self._suggested(trial)
         trial.set_user_attr("parameters", values)
         model = make_model(self.model, **self.common, **values)
         curve: list[float] = []
@@ -442,6 +492,23 @@ class _Objective:
         if curve and sees_test and model._keeps_best_sweep:
             trial.set_user_attr("iterations", int(np.argmin(curve)) + 1)
         return value
+
+    def _defaults(self) -> dict[str, float | None]:
+        """Return the model's own values of the parameters to tune."""
+        defaults = make_model(self.model, **self.common).get_params()
+        return {name: defaults[name] for name in self.ranges}
+
+    def _suggested(self, trial: optuna.Trial) -> dict[str, float | None]:
+        """Return the values that optuna suggests."""
+        values: dict[str, float | None] = {}
+        for name, ends in self.ranges.items():
+            if ends.integer:
+                low, high = int(ends.low), int(ends.high)
+                values[name] = trial.suggest_int(name, low, high, log=ends.log)
+            else:
+                number = trial.suggest_float(name, ends.low, ends.high, log=ends.log)
+                values[name] = ends.rounded(number)
+        return values
 
     def _value(self, model: Model, split: Split) -> float:
         """Return the metric of a model in its current state."""

@@ -223,8 +223,8 @@ class Next(Model):
         if self.habit:
             self._add_habits()
         if ratings.item_features is not None:
-            counts = ratings.counts("item")
-            axis = fitted_axis(ratings.item_features, counts, self.item_vectors())
+            n_users = ratings.counts("item")
+            axis = fitted_axis(ratings.item_features, n_users, self.item_vectors())
             self.features = Profiles(users=None, items=axis)
 
     def _add_habits(self) -> None:
