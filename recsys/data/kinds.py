@@ -68,6 +68,18 @@ class EventRule:
         """True if some kinds are dislikes or impressions."""
         return min(self.weights, default=1.0) <= 0
 
+    @property
+    def has_weights(self) -> bool:
+        """True if interactions have weights, even while these all happen to be 1."""
+        if self.above is not None:
+            return False
+        is_weighted = self.policy == "sum" or self.half_life is not None
+        return is_weighted or any(weight != 1 for weight in self.weights)
+
+    def without_events(self) -> EventRule:
+        """Return the rule of ratings that have lost the events behind them."""
+        return EventRule("last" if self.above is not None else self.policy)
+
     def without_age(self) -> EventRule:
         """Return the rule by which an event counts the same at any age."""
         return replace(self, half_life=None)

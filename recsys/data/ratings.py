@@ -408,8 +408,8 @@ class Ratings:
 
     @property
     def weighted(self) -> bool:
-        """True if some value is not 1, so that implicit feedback has weights."""
-        return any(end != 1 for end in self.value_range())
+        """True if implicit feedback has weights: by its rule, or as some value is not 1."""
+        return self.rule.has_weights or any(end != 1 for end in self.value_range())
 
     def with_values(self, values: Floats | float) -> Ratings:
         """Return the same pairs with other values: an array, or one number for all pairs.
@@ -422,7 +422,7 @@ class Ratings:
         values = np.broadcast_to(np.asarray(values, np.float32), (self.nnz,))
         # The events had the old values, and cannot be judged again.
         data, levels = Values.of(values)
-        rule = EventRule(self.rule.policy)
+        rule = self.rule.without_events()
         return replace(self, data=data, levels=levels, events=None, rule=rule)
 
     def with_grade(self, grade: float) -> Ratings:
@@ -555,7 +555,7 @@ class Ratings:
             n_duplicates=0,
             source=None,
             events=None,
-            rule=EventRule(self.rule.policy),
+            rule=self.rule.without_events(),
         )
 
     @property
@@ -719,7 +719,7 @@ class Ratings:
             log = self.log
             users, items, seconds = log.users, log.items, log.seconds
         columns = [self.users.take(users), self.items.take(items)]
-        if not self.implicit or self.weighted:
+        if not self.implicit or self.value_range() != (1, 1):
             values = event_weights(self.log, self.rule) if events else self.values
             columns.append(pl.Series("rating", values))
         if seconds is not None:

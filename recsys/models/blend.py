@@ -448,6 +448,10 @@ class Blend(Model):
         vars(result)["_parts"] = parts
         return result
 
+    def _check_features(self, side: str, n_features: int) -> None:
+        for part in self.parts:
+            part._check_features(side, n_features)
+
 
 def _columns(forms: Sequence[tuple[np.float32, FactorForm]]) -> FactorForm:
     """Return the form of no users, with the items of the models' forms."""

@@ -331,7 +331,7 @@ class SparseEASE(LinearFilter):
 
     def _begin(self, ratings: Ratings) -> None:
         self.unit = weight_unit(ratings)
-        self.weighted = bool((ratings.values != self.unit).any())
+        self.weighted = ratings.weighted or not ratings.implicit
         self.penalty, _ = _penalty(ratings, self)
 
     def _counting(self, histories: Histories) -> Floats:

@@ -72,13 +72,16 @@ class Shop:
         """Return the shop after some more rows, those with a time once each."""
         part = self._distinct(tuple(new))
         rows = self._distinct(self.rows + part)
-        unordered = self.unordered
-        for listed in (part, rows):
-            unordered |= _unordered_users(listed)
-        return replace(self, rows=rows, unordered=unordered)
+        return self._with_rows(rows, part)
 
     def _distinct(self, rows: tuple[Event, ...]) -> tuple[Event, ...]:
         return tuple(dict.fromkeys(rows)) if self.setting.timed else rows
+
+    def _with_rows(self, rows: tuple[Event, ...], part: tuple[Event, ...]) -> Shop:
+        """Return the shop with some rows, of which a part was read last."""
+        unordered = self.unordered | _unordered_users(part) | _unordered_users(rows)
+        unordered &= {event.user for event in rows}
+        return replace(self, rows=rows, unordered=unordered)
 
     def updated(
         self,
@@ -88,8 +91,9 @@ class Shop:
     ) -> Shop:
         """Return the shop after an update: forgotten users first, the window last."""
         window = self.window if window is None else window
-        shop = self.told(new)
-        rows = tuple(event for event in shop.rows if event.user != forget)
+        part = self._distinct(tuple(new))
+        told = self._distinct(self.rows + part)
+        rows = tuple(event for event in told if event.user != forget)
         if window is not None and rows:
             times = np.array([event.time for event in rows])
             first = times.max() - window * DAY
@@ -97,8 +101,8 @@ class Shop:
             if n_stay <= 0.05 * len(times):
                 raise FewLeftError
             rows = tuple(event for event in rows if (event.time or 0) >= first)
-        unordered = shop.unordered & {event.user for event in rows}
-        shop = replace(shop, rows=rows, unordered=unordered, window=window)
+        # A new row outside of the window does not come out of order: it does not come.
+        shop = replace(self._with_rows(rows, part), window=window)
         if not shop.ratings:
             raise NothingLeftError
         return shop

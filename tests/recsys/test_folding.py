@@ -638,3 +638,25 @@ def test_a_history_in_a_file_weighs_as_in_the_model(tmp_path):
     result = run(cli, [*map(str, args)])
     assert result.exit_code == 1
     assert "There are events without a weight: like (1)" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["ease", "ials", "sparse-ease", "spectral", "next"])
+def test_weights_count_although_all_were_1_at_the_fit(name):
+    orders = make_frame().drop("rating")
+    orders = orders.with_columns(quantity=1.0, timestamp=1_700_000_000 + pl.col("item"))
+    fitted = Recommender(name).fit(Ratings.from_frame(orders, weight="quantity"))
+    bought = orders.head(2).with_columns(
+        user=pl.lit(99), item=pl.Series([103, 110]), quantity=pl.Series([4.0, 1.0])
+    )
+    scores = {}
+    for quantity in (4.0, 1.0):
+        history = {103: quantity, 110: 1.0}
+        listed = fitted.recommend(history=history, n=5)
+        scores[quantity] = dict(listed.select("item", "score").iter_rows())
+    assert scores[4.0] != pytest.approx(scores[1.0], rel=0.01)
+    if name in ("ials", "next"):  # items of which move in an update
+        return
+    # A user who has bought the same is told the same.
+    updated = fitted.update(bought, refit=False).recommend(99, n=5)
+    expected = dict(updated.select("item", "score").iter_rows())
+    assert scores[4.0] == pytest.approx(expected, rel=1e-4)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import date, datetime
 
 import numpy as np
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 
 import recsys.saving.model_file
 from lowrank.kernels import backend
+from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
@@ -36,6 +38,7 @@ from recsys.recommender import Recommender
 from recsys.saving.arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
 from recsys.saving.atomic import exclusive, move_link
 from recsys.saving.model_file import checksum, format_of, read_manifest
+from recsys.saving.storage import save_model
 from recsys.saving.tables import check_features
 from recsys.saving.versions import list_versions
 
@@ -1182,6 +1185,22 @@ def featured():
         }
     )
     return Ratings.from_frame(rows, item_table=films, user_table=people)
+
+
+@pytest.mark.parametrize("side", ["user", "item"])
+@pytest.mark.parametrize(
+    "name", ["als", "bayes", "ials", "ease", "sparse-ease", "spectral", "blend"]
+)
+def test_rejects_features_of_another_number_than_the_model_has(
+    featured, name, side, tmp_path
+):
+    fitted = Recommender(name).fit(with_features(featured))
+    axis = featured.axis(side)
+    wider = axis.table.frame.with_columns(size=pl.col(side).cast(pl.Float64))
+    others = featured.with_axes(replace(axis, table=Features.of(wider, side)))
+    ratings = fitted.ratings.with_axes(with_features(others).axis(side))
+    save_model(replace(fitted.fitted, ratings=ratings), tmp_path / "m")
+    rejected(tmp_path / "m", rf"the model has \d+ features of {side}s instead of \d+")
 
 
 @pytest.mark.parametrize("texts", ["terms", "vectors"])
