@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -107,15 +108,15 @@ class Shop:
             raise NothingLeftError
         return shop
 
-    @property
+    @cached_property
     def users(self) -> set[str]:
         return {event.user for event in self.rows}
 
-    @property
+    @cached_property
     def items(self) -> set[str]:
         return {event.item for event in self.rows}
 
-    @property
+    @cached_property
     def log(self) -> dict[str, list[Event]]:
         """The events of each user in the order of time.
 
@@ -131,7 +132,7 @@ class Shop:
             events.sort(key=lambda event: event.time or 0)
         return dict(log)
 
-    @property
+    @cached_property
     def ratings(self) -> dict[tuple[str, str], Rating]:
         """The rating of each pair, by the rule of the setting."""
         of_pair: dict[tuple[str, str], list[Event]] = defaultdict(list)
@@ -147,7 +148,7 @@ class Shop:
                 ratings[pair] = Rating(value, time)
         return ratings
 
-    @property
+    @cached_property
     def table(self) -> Table:
         return Table(self.ratings, self.users, self.items)
 
@@ -161,8 +162,8 @@ class Shop:
         """Return the time of the latest event of a pair that was not returned."""
         return max(
             event.time or 0
-            for event in self.rows
-            if (event.user, event.item) == (user, item)
+            for event in self.log[user]
+            if event.item == item
             and (self.setting.grades or self.setting.weight(event) > 0)
         )
 

@@ -145,6 +145,8 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="life-"))
         self.n_files = 0
+        self.saved: Recommender | None = None
+        self.is_changed = True  # since the last fit to a file of all remaining events
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder)
@@ -215,7 +217,7 @@ class Life(RuleBasedStateMachine):
         )
         version.parent.mkdir(exist_ok=True)
         self.recommender.save(version)
-        self.recommender.save(other)
+        shutil.copytree(version, other)
         promote(version)
         self.recommender = Recommender.load(version.parent / "latest")
         promote(other)
@@ -245,7 +247,7 @@ class Life(RuleBasedStateMachine):
         left = pairs_of(Recommender.load(place).ratings)
         assert left in (self.shop.ratings, shop.ratings)
         subprocess.run([str(word) for word in words], check=True)
-        self.shop, self.latest = shop, rows
+        self.shop, self.latest, self.saved = shop, rows, None
         self._take(Recommender.load(place))
 
     @rule(is_run=rarely, user=users)
@@ -306,6 +308,7 @@ class Life(RuleBasedStateMachine):
         problem = reference.disagreement(got, candidates, 4)
         assert problem is None, problem
 
+    @precondition(lambda self: self.is_changed)
     @rule()
     def fit_again(self) -> None:
         """Fit to a file of all remaining events, which a refit equals to the bit."""
@@ -321,6 +324,7 @@ class Life(RuleBasedStateMachine):
         assert arrays.keys() == others.keys()
         for name, array in arrays.items():
             assert np.array_equal(array, others[name]), name
+        self.is_changed = False
 
     @precondition(lambda self: self.setting.timed)
     @rule(data=st.data())
@@ -423,7 +427,9 @@ class Life(RuleBasedStateMachine):
 
     def _saved(self) -> Path:
         path = self.folder / "model"
-        self.recommender.save(path, overwrite=True)
+        if self.saved is not self.recommender:
+            self.recommender.save(path, overwrite=True)
+            self.saved = self.recommender
         return path
 
     def _update(self, rows: list[Event] | None = None, **options: Any) -> None:
@@ -453,6 +459,7 @@ class Life(RuleBasedStateMachine):
     def _take(self, updated: Recommender) -> None:
         """Go on with an updated model, for which the reference is fitted where it was."""
         self.recommender = updated
+        self.is_changed = True
         if "fitted again" in updated.training["update"]:
             self._fitted()
         elif self.name not in ("popular", "ease", "next"):
