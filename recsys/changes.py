@@ -258,14 +258,10 @@ def change_of(
     before, newer = old, new
     leaving = None
     if forget is not None:
-        leaving = Ids(forget, "user")
-        known = are_known(leaving, old)
+        leaving = _leaving(forget, old, new)
         before = _without_rows(old, leaving)
         if new is not None:
-            known |= are_known(leaving, new)
             newer = _without_rows(new, leaving)
-        unknown = leaving.take(np.flatnonzero(~known))
-        old.users.index(unknown)  # raises if there are any
     parts = [before]
     if newer is not None:
         before = _with_ids_of(before, newer)
@@ -279,12 +275,7 @@ def change_of(
     touched = _touched_users(parts, rule, forgotten, reach)
     parts[0] = _of_users(before, touched)
     entries = _joined_events(parts, rule)
-    stays = ~forgotten[entries.rows]
-    n_late = 0
-    if entries.seconds is not None:
-        is_late = entries.seconds > reach.last
-        n_late = int(np.count_nonzero(is_late & stays))
-        stays &= ~is_late & (entries.seconds >= reach.first)
+    stays, n_late = _staying(entries, forgotten, reach)
     n_old = len(_log(parts[0]))
     n_removed = int(np.count_nonzero(~stays[:n_old]))
     removed = {"user": entries.rows[~stays], "item": entries.items[~stays]}
@@ -318,6 +309,26 @@ def change_of(
         n_late=n_late,
         n_repeated=collected.n_same,
     )
+
+
+def _leaving(forget: IdsLike, old: Ratings, new: Ratings | None) -> Ids:
+    """Return the ids of users to forget; raise an error if one is unknown."""
+    leaving = Ids(forget, "user")
+    parts = [old] if new is None else [old, new]
+    unknown = leaving.take(np.flatnonzero(~are_known(leaving, *parts)))
+    old.users.index(unknown)  # raises if there are any
+    return leaving
+
+
+def _staying(entries: Entries, forgotten: Mask, reach: _Reach) -> tuple[Mask, int]:
+    """Mark the events of other users within the reach; return also how many are too late."""
+    stays = ~forgotten[entries.rows]
+    if entries.seconds is None:
+        return stays, 0
+    is_late = entries.seconds > reach.last
+    n_late = int(np.count_nonzero(is_late & stays))
+    stays &= ~is_late & (entries.seconds >= reach.first)
+    return stays, n_late
 
 
 def _without_events(
@@ -533,48 +544,18 @@ def _compared(
     has_changed[users[users >= 0]] = False
     is_new_item = np.ones(after.n_items, np.bool_)
     is_new_item[items[items >= 0]] = False
-    n_items = np.int64(max(after.n_items, 1))
-    positions, rows = _ratings_of(after, touched)
-    columns = after.indices[positions]
-    # One number for each pair of a user and an item.
-    pairs = rows * n_items + columns
-    old_positions, old_rows = _ratings_of(old, touched)
-    old_rows = users[old_rows]
-    old_columns = items[old.indices[old_positions]]
-    old_pairs = old_rows * n_items + old_columns
-    # Removed users or items have no pair any more, but a number for each rating.
-    is_gone = (old_rows < 0) | (old_columns < 0)
-    old_pairs[is_gone] = -1 - np.flatnonzero(is_gone)
-    _, at, old_at = np.intersect1d(
-        pairs,
-        old_pairs,
-        assume_unique=True,
-        return_indices=True,
-    )
-    is_removed = np.ones(len(old_pairs), np.bool_)
-    is_removed[old_at] = False
-    old_at = old_positions[old_at]
-    new_at = positions[at]
-    is_same = old.values_at(old_at) == after.values_at(new_at)
-    if old.seconds is not None and after.seconds is not None:
-        is_same &= old.seconds[old_at] == after.seconds[new_at]
-    # A rating with another value counts once, as a removed or an added one does.
-    differs = np.ones(len(pairs), np.bool_)
-    differs[at[is_same]] = False
-    changed_rows: Indices = np.append(rows[differs], old_rows[is_removed])
-    changed_columns: Indices = np.append(columns[differs], old_columns[is_removed])
-    has_changed[changed_rows[changed_rows >= 0]] = True
+    changed = _changed_pairs(old, after, users, items, touched)
     # Dislikes and impressions change vectors, too.
-    of_zeros = [_zero_pairs(old, touched), _zero_pairs(after, touched)]
-    at_users = users[of_zeros[0].users], of_zeros[1].users
-    at_items = items[of_zeros[0].items], of_zeros[1].items
-    has_changed[np.concatenate(at_users)] = True
-    old_zeros = at_users[0] * n_items + at_items[0]
-    new_zeros = at_users[1] * n_items + at_items[1]
-    differing = np.setxor1d(old_zeros, new_zeros) % n_items
-    changed_columns = np.append(changed_columns, differing)
-    changed_columns = changed_columns[changed_columns >= 0]
-    touches = np.bincount(changed_columns, minlength=after.n_items)
+    zeros = _zero_pairs(after, touched)
+    old_zeros = _zero_pairs(old, touched)
+    old_zeros = _Pairs(users[old_zeros.users], items[old_zeros.items])
+    for pairs in (changed, zeros, old_zeros):
+        has_changed[pairs.users[pairs.users >= 0]] = True
+    n_items = max(after.n_items, 1)
+    remaining = old_zeros.numbers(n_items)[old_zeros.items >= 0]
+    differing = np.setxor1d(remaining, zeros.numbers(n_items))
+    columns = np.append(changed.items, differing % n_items)
+    touches = np.bincount(columns[columns >= 0], minlength=after.n_items)
     is_outdated = is_new_item | _has_grown(after.counts("item"), touches)
     return Change(
         old,
@@ -591,6 +572,49 @@ class _Pairs(NamedTuple):
 
     users: Indices
     items: Indices
+
+    def numbers(self, n_items: int) -> Indices:
+        """Return one number for each pair."""
+        return self.users * np.int64(n_items) + self.items
+
+
+def _changed_pairs(
+    old: Ratings,
+    after: Ratings,
+    users: Indices,
+    items: Indices,
+    touched: pl.Series,
+) -> _Pairs:
+    """Return pairs that were added, removed, or have another value or time, in new indices.
+
+    `users` and `items` have the new index of each old one, -1 if it was removed.
+    """
+    n_items = max(after.n_items, 1)
+    positions, rows = _ratings_of(after, touched)
+    new = _Pairs(rows, after.indices[positions].astype(np.int64))
+    old_positions, old_rows = _ratings_of(old, touched)
+    earlier = _Pairs(users[old_rows], items[old.indices[old_positions]])
+    numbers = earlier.numbers(n_items)
+    # Removed users or items have no pair any more, but a number for each rating.
+    is_gone = (earlier.users < 0) | (earlier.items < 0)
+    numbers[is_gone] = -1 - np.flatnonzero(is_gone)
+    _, at, old_at = np.intersect1d(
+        new.numbers(n_items), numbers, assume_unique=True, return_indices=True
+    )
+    is_removed = np.ones(len(numbers), np.bool_)
+    is_removed[old_at] = False
+    old_at = old_positions[old_at]
+    new_at = positions[at]
+    is_same = old.values_at(old_at) == after.values_at(new_at)
+    if old.seconds is not None and after.seconds is not None:
+        is_same &= old.seconds[old_at] == after.seconds[new_at]
+    # A rating with another value counts once, as a removed or an added one does.
+    differs = np.ones(len(rows), np.bool_)
+    differs[at[is_same]] = False
+    return _Pairs(
+        np.append(new.users[differs], earlier.users[is_removed]),
+        np.append(new.items[differs], earlier.items[is_removed]),
+    )
 
 
 def _zero_pairs(ratings: Ratings, users: pl.Series) -> _Pairs:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys import Ratings, Recommender, evaluate, random_split
+from recsys.changes import change_of
 from recsys.cli.main import cli
 from recsys.data.kinds import IMPRESSION
 from recsys.errors import DataError
@@ -280,6 +281,13 @@ def test_forgetting_removes_dislikes(frame):
     assert forgotten.ratings.zeros.indices.tolist() == (
         others.ratings.zeros.indices.tolist()
     )
+
+
+def test_forgetting_a_user_with_dislikes_changes_no_other_user(frame):
+    user = int(frame.filter(pl.col("event") == "dislike")["user"][0])
+    change = change_of(read(frame), forget=[user])
+    assert change.users.tolist().count(-1) == 1
+    assert change.changed_users.tolist() == []
 
 
 def test_explanations_add_up_with_dislikes(frame):
