@@ -286,9 +286,14 @@ class SVD:
         )
 
     def _rounded(self, dtype: np.dtype[Any]) -> SVD:
-        """Return the decomposition with its arrays in a dtype."""
+        """Return the decomposition with its arrays in a dtype, and the bound of their product."""
+        bound = self.spectral_error_bound
+        if dtype != self.s.dtype:
+            # Half a machine epsilon of each entry of U, S and V', in Frobenius norms.
+            bound += 1.5 * float(np.finfo(dtype).eps) * self._kept_norm
         return replace(
             self,
+            spectral_error_bound=bound,
             U=self.U.astype(dtype, copy=False),
             s=self.s.astype(dtype, copy=False),
             Vt=self.Vt.astype(dtype, copy=False),

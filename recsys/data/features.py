@@ -83,6 +83,8 @@ class Features:
         Columns without values, which are left out.
     is_catalogue : bool
         Whether the items without a row are not to be recommended.
+    n_repeated : int
+        Number of rows of the source that are left out, because their id is that of an earlier row.
 
     Examples
     --------
@@ -100,6 +102,7 @@ class Features:
     read_as: Mapping[str, ReadAs] = field(default_factory=dict)
     empty: tuple[str, ...] = ()
     is_catalogue: bool = False
+    n_repeated: int = 0
 
     @classmethod
     def of(
@@ -168,7 +171,14 @@ class Features:
             else:
                 empty.append(values.name)
         frame = pl.DataFrame(columns)
-        return cls(frame, kinds, tuple(left_out), read_as, tuple(empty))
+        return cls(
+            frame,
+            kinds,
+            tuple(left_out),
+            read_as,
+            tuple(empty),
+            n_repeated=len(first) - len(frame),
+        )
 
     def without(self, ids: Ids) -> Features:
         """Return the table without the rows of some ids, with the kinds of columns as before."""

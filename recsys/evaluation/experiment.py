@@ -207,6 +207,7 @@ def evaluate(
         on_step,
     )
     is_single = isinstance(split, Split | Mapping) or not isinstance(split, Iterable)
+    is_single |= hasattr(split, "columns")  # a frame, which is an error below
     folds: Iterable[Any] = [split] if is_single else split
     for fold in folds:
         experiment.measure_fold(fold)

@@ -661,6 +661,9 @@ def _described(
         remarks.append(f"lacks {len(ids) - n_known:,} of {counted(len(ids), ids.kind)}")
     if n_known < len(features):
         remarks.append(f"has {len(features) - n_known:,} without ratings")
+    if features.n_repeated:
+        repeated = counted(features.n_repeated, "row")
+        remarks.append(f"{repeated} of repeated {ids.kind}s left out")
     aside = f" ({', '.join(remarks)})" if remarks else ""
     unused = f"; left out: {', '.join(features.left_out)}" if features.left_out else ""
     columns = str(features) if features.kinds else "ids only"

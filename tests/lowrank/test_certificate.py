@@ -31,6 +31,16 @@ def test_bound_is_above_the_spectral_error_and_near_it(container, dtype, k):
     assert error <= result.spectral_error_bound <= 60 * error
 
 
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_bound_includes_rounding_to_float32(container):
+    left = np.random.default_rng(0).standard_normal((90, 4))
+    matrix = (left @ left[:50].T).astype(np.float32)
+    result = truncated_svd(container(matrix), 40)
+    product = (result.U.astype(np.float64) * result.s) @ result.Vt
+    error = np.linalg.norm(matrix - product, 2)
+    assert error <= result.spectral_error_bound <= 60 * error
+
+
 def test_bound_holds_for_triplets_that_are_not_singular():
     matrix, rng = decaying(), np.random.default_rng(0)
     U, V = (np.linalg.qr(rng.standard_normal((size, 3)))[0] for size in matrix.shape)

@@ -612,10 +612,13 @@ def test_an_evaluation_says_what_it_is(split):
     assert len(shown) < 200
 
 
-@pytest.mark.parametrize("given", [None, [Ratings.from_matrix([[1.0, 2.0]])], [5]])
+@pytest.mark.parametrize(
+    "given",
+    [None, [Ratings.from_matrix([[1.0, 2.0]])], [5], pl.DataFrame({"user": [1]})],
+)
 def test_rejects_other_types_than_splits(given):
     with pytest.raises(
-        DataError, match=r"split must be a Split or several; got (None|Rat|int)"
+        DataError, match=r"split must be a Split or several; got (None|Rat|int|DataF)"
     ):
         evaluate(["popular"], given)
 

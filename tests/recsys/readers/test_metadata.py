@@ -63,6 +63,15 @@ def test_any_name_and_the_kinds_of_all_columns(shop: Path) -> None:
     ) in str(loaded.source)
 
 
+def test_repeated_rows_of_a_table_are_counted(shop: Path) -> None:
+    (shop / "wares.csv").write_text("sku,price\na1,7.5\na1,8\nb2,12\nb2,12\na1,9\n")
+    loaded = read_ratings(shop / "events.csv", item_table=shop / "wares.csv")
+    assert loaded.item_table.frame["price"].to_list() == [7.5, 12.0]
+    assert "(lacks 1 of 3 items, 3 rows of repeated items left out)" in str(
+        loaded.source
+    )
+
+
 def test_formats_without_a_header_line_of_text(shop: Path) -> None:
     """Typed formats say the same as the file of text."""
     (shop / "items.csv").write_text(SHOP)
