@@ -29,6 +29,8 @@ _MOST_NEGATIVE = 0.1  # maximum share of counts that are 0 or less, such as retu
 _FEWEST = 30  # minimum number of values whose shape tells small counts from grades
 _FEWEST_LEVELS = 3
 _ONES = 0.5  # minimum share of ones among small counts
+_MOST_FAR = 0.2  # maximum share of grades that are far from all others
+_FAR = 2  # ranges of the others by which they are far
 _NOISE = 3.0  # standard deviations by which a frequency may exceed the one before
 _MOST_SAMPLED = 1 << 20
 
@@ -173,9 +175,40 @@ def judge(
 
 def judge_values(values: AnyFloats, name: str = "") -> Feedback:
     """Decide as `judge` on an array of values; of a long one, a regular sample is judged."""
+    return judge(*sampled_levels(values), name)
+
+
+def sampled_levels(values: AnyFloats) -> tuple[AnyFloats, Longs]:
+    """Return the distinct values of an array, and their counts.
+
+    Of a long one, a regular sample and the two extremes are counted.
+    """
     step = max(1, len(values) // _MOST_SAMPLED)
-    levels, counts = np.unique(values[::step], return_counts=True)
-    return judge(levels, counts, name)
+    sample = values[::step]
+    if step > 1:
+        sample = np.append(sample, [values.min(), values.max()])
+    return np.unique(sample, return_counts=True)
+
+
+def usual_range(levels: AnyFloats, counts: Longs) -> tuple[float, float] | None:
+    """Return the range of the usual grades if a few others are far from it, else None.
+
+    Examples
+    --------
+    >>> usual_range(np.array([1, 2, 3, 4, 5, 99]), np.array([5, 10, 30, 60, 50, 9]))
+    (1.0, 5.0)
+    """
+    if len(levels) <= _FEWEST_LEVELS:
+        return None
+    gaps = np.diff(levels)
+    end = int(gaps.argmax()) + 1
+    n = int(counts.sum())
+    n_below = int(counts[:end].sum())
+    usual = levels[:end] if 2 * n_below > n else levels[end:]
+    low, high = float(usual[0]), float(usual[-1])
+    are_few = min(n_below, n - n_below) <= _MOST_FAR * n
+    are_far = gaps[end - 1] > _FAR * (high - low)
+    return (low, high) if len(usual) >= _FEWEST_LEVELS and are_few and are_far else None
 
 
 def named_kind(name: str) -> Kind | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias, cast
+from unicodedata import normalize
 from uuid import UUID
 
 import numpy as np
@@ -17,7 +18,7 @@ import polars as pl
 from lowrank.kernels.retrieval import hash_texts
 from recsys.data.arrays import Array, Codes, Hashes, Longs
 from recsys.errors import DataError, UnknownIdError
-from recsys.messages import close_matches, enumerated, shortened
+from recsys.messages import close_matches, counted, enumerated, shortened
 
 IdsLike: TypeAlias = (
     "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | Array"
@@ -57,6 +58,7 @@ _INEXACT = r"^-?[1-9][0-9]{15,}\.0+$"
 _JOIN_PAYS_FROM = (
     10  # a join is faster than a search for more than one query per this many ids
 )
+_UNSEEN = r"[\s\p{Cf}\"']+"  # blanks, marks without width, and quotes that do not match
 _QUOTED = 200  # maximum number of characters of an id in a message
 _LEAST_PART = 2  # minimum length of an unknown id that is searched for within other ids
 _NAMED = 3  # maximum number of ids named in an error message
@@ -345,6 +347,34 @@ class Ids:
             return f"ids look like {_listed(self.values.head(_NAMED))}"
         ids_are = "ids{} are" if len(nearest) > 1 else "id{} is"
         return f"the nearest {ids_are.format(to_which)} {_listed(nearest)}"
+
+
+def alike_remark(ids: Ids) -> str:
+    """Return a remark on ids that are written like others, which may be meant; "" for none.
+
+    Examples
+    --------
+    >>> alike_remark(Ids(["u1", "U1", "u2"], "user"))
+    "1 user id differs from another one only in writing ('U1' and 'u1')"
+    """
+    if ids.dtype != pl.String:
+        return ""
+    forms = ids.values.str.normalize("NFKC").str.to_lowercase()
+    forms = forms.str.replace_all(_UNSEEN, "").str.strip_suffix(".0")
+    forms = forms.str.strip_chars_start("+0")
+    n_alike = len(forms) - forms.n_unique()
+    if not n_alike:
+        return ""
+    repeated = forms.filter(forms.is_duplicated())[0]
+    first, second = ids.values.filter(forms == repeated).head(2)
+    # Letters and accents may be coded in two ways that look the same.
+    looks_same = normalize("NFKC", first) == normalize("NFKC", second)
+    shown = ascii if looks_same else repr
+    differ = "differs" if n_alike == 1 else "differ"
+    return (
+        f"{counted(n_alike, f'{ids.kind} id')} {differ} from another one only in "
+        f"writing ({shown(first)} and {shown(second)})"
+    )
 
 
 def id_hashes(ids: pl.Series) -> Hashes:

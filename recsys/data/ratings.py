@@ -47,7 +47,15 @@ from recsys.data.frames import (
     matrix_entries,
     to_polars,
 )
-from recsys.data.ids import Ids, IdsLike, Place, as_id_series, id_problem, is_bad_id
+from recsys.data.ids import (
+    Ids,
+    IdsLike,
+    Place,
+    alike_remark,
+    as_id_series,
+    id_problem,
+    is_bad_id,
+)
 from recsys.data.kinds import IMPRESSION, EventRule, FeatureRequest, Policy
 from recsys.data.read_options import (
     OF_FILES,
@@ -75,6 +83,11 @@ if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
 
 _polars_process: dict[str, int] = {}  # process id of the first recommender
+_LARGE_SHARE = 0.1  # share of the rows that one user or item rarely has,
+_TIMES_MEAN = 5  # and how many times the mean it is then
+_PLACEHOLDERS = {"na", "n/a", "none", "anonymous", "guest", "unknown", "undefined"}
+"""Texts that programs write for a missing id (R writes NA), and that may be names."""
+
 _DTYPES = {
     "indptr": ("int64",),
     "indices": ("int32",),
@@ -826,13 +839,10 @@ def build_ratings(
     rule = EventRule(policy, rows.half_life, kinds, weights)
     users, items, entries = encoded(rows)
     shape = len(users), len(items)
+    rows.remarks += _remarks_on_ids(users, items, entries)
     if policy == "error":
         _check_unrepeated(users, items, entries, rows.place)
     collected = with_used_kinds(collect(entries, shape, rule, implicit=rows.implicit))
-    counts = np.diff(collected.csr.indptr)
-    # R and some programs write NA for a missing id; it may also be a name.
-    if len(users) and users.values[int(counts.argmax())] == "NA":
-        rows.remarks.append("the user 'NA' has the most items, and may stand for none")
     if collected.n_same:
         rows.remarks.append(_repeated_rows(collected))
     zeros = zeros_of(collected.events, shape, collected.rule)
@@ -866,6 +876,26 @@ def with_options(
     if ratings.seconds is not None:
         stored[AS_OF] = iso_time(rules.now)
     return replace(ratings, source=replace(ratings.source, options=stored))
+
+
+def _remarks_on_ids(users: Ids, items: Ids, entries: Entries) -> list[str]:
+    """Return remarks on ids that are alike, or have a large share of the rows."""
+    remarks = []
+    for ids, codes in ((users, entries.rows), (items, entries.items)):
+        remarks.append(alike_remark(ids))
+        counts = np.bincount(codes, minlength=1)
+        largest = int(counts.argmax())
+        if not len(codes):
+            continue
+        most_frequent = ids.values[largest]
+        share = counts[largest] / len(codes)
+        is_large = share > max(_LARGE_SHARE, _TIMES_MEAN / len(ids))
+        if is_large or str(most_frequent).lower() in _PLACEHOLDERS:
+            remarks.append(
+                f"the {ids.kind} {most_frequent!r} has {100 * share:.2g}% of the rows, "
+                "and may stand for none"
+            )
+    return [remark for remark in remarks if remark]
 
 
 def _repeated_rows(collected: Collected) -> str:

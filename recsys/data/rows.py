@@ -23,7 +23,14 @@ from recsys.data.age import (
     present,
 )
 from recsys.data.arrays import Array, Floats, Longs
-from recsys.data.feedback import Feedback, Kind, judge, judge_values
+from recsys.data.feedback import (
+    Feedback,
+    Kind,
+    judge,
+    judge_values,
+    sampled_levels,
+    usual_range,
+)
 from recsys.data.ids import (
     MISSING_IDS,
     Place,
@@ -636,6 +643,9 @@ def _decide(rows: Rows, rules: RowRules) -> None:
         _judge_levels(rows)
     if rules.feedback is None and feedback.remark:
         rows.remarks.append(feedback.remark)
+    may_be_grades = "grades" in (feedback.kind, feedback.by_name)
+    if may_be_grades and rules.scale is None and "rating" in rows.columns:
+        _remark_on_far_ratings(rows)
 
 
 def _judged(rows: Rows, rules: RowRules) -> Feedback:
@@ -681,6 +691,11 @@ def marks_unrated(levels: Floats) -> bool:
     return _are_whole(levels) and bool(levels[0] == -1 and levels[1] >= 0)
 
 
+def _ends_a_scale(levels: Floats) -> bool:
+    """Return whether whole grades end at 5 or 10, or all are the same."""
+    return len(levels) == 1 or (levels[-1] in (5, 10) and _are_whole(levels))
+
+
 def _are_whole(levels: Floats) -> bool:
     return len(levels) >= _FEW_LEVELS and bool((levels == np.floor(levels)).all())
 
@@ -698,10 +713,30 @@ def _judge_levels(rows: Rows) -> None:
         is_rated = rows.decode().columns["rating"] != -1
         left_out = counted(rows.keep(is_rated), "row")
         rows.remarks.append(f"{left_out} left out whose rating is -1 (not rated)")
-    elif levels[0] == 0 and levels[-1] in (5, 10) and _are_whole(levels):
+    elif levels[0] == 0 and _ends_a_scale(levels):
+        some = "all" if len(levels) == 1 else "some"
         rows.remarks.append(
-            "some ratings are 0; add --missing 0 if a 0 means no rating"
+            f"{some} ratings are 0; add --missing 0 if a 0 means no rating"
         )
+
+
+def _remark_on_far_ratings(rows: Rows) -> None:
+    """Remark on a few ratings that are far from all others, such as 99 for none."""
+    distribution = _distribution(rows)
+    if distribution is None:
+        distribution = sampled_levels(rows.columns["rating"].to_numpy())
+    usual = usual_range(*distribution)
+    if usual is None:
+        return
+    low, high = usual
+    ratings = rows.decode().columns["rating"].to_numpy()
+    far = np.flatnonzero((ratings < low) | (ratings > high))
+    value = f"{ratings[far[0]]:g}"
+    are = "is" if len(far) == 1 else "are"
+    rows.remarks.append(
+        f"{counted(len(far), 'rating')} {are} far from the usual {low:g} to {high:g}: "
+        f"{value} ({rows.place(int(far[0]))}); --missing {value} (missing=) leaves it out"
+    )
 
 
 def _leave_out_bad(rows: Rows, bad: pl.Series) -> None:

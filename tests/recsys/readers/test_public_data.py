@@ -306,7 +306,7 @@ def test_an_anonymous_user(read: Read) -> None:
         f"{user};{item}\n" for user in ("NA", 5, 6) for item in range(user == "NA", 3)
     )
     loaded = read(f"userId;itemId\n{rows}NA;9\nNA;0\n")
-    assert "the user 'NA' has the most items, and may stand for none" in str(
+    assert "the user 'NA' has 40% of the rows, and may stand for none" in str(
         loaded.source
     )
 
