@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from recsys.models.base import Model
 
 F = TypeVar("F", bound=Callable[..., Any])
+_Value = TypeVar("_Value")
 Verb = Callable[..., Any]
 Decorator = Callable[[Verb], Verb]
 Given = tuple[tuple[str, str, Any], ...]
@@ -276,18 +277,20 @@ class _Weights(click.ParamType[dict[str, float]]):
     ) -> Any:
         if isinstance(value, dict):
             return value
-        weights = {}
+        weights: dict[str, float] = {}
         for pair in value.split(","):
             # From the right: the name of a kind may contain the sign, a weight cannot.
             kind, equals, number = pair.rpartition("=")
             try:
-                weights[kind.strip()] = float(number)
+                weight = float(number)
             except ValueError:
                 equals = ""
-            if not (equals and kind.strip()):
+            kind = kind.strip()
+            if not (equals and kind):
                 self.fail(
                     f"must be KIND=WEIGHT,..., such as purchase=5,view=1; got {value!r}."
                 )
+            _add(weights, kind, weight)
         return weights
 
 
@@ -319,7 +322,25 @@ def _merged_weights(
     values: Any,
 ) -> dict[str, float] | None:
     """Return the weights of an option that is repeated, as one mapping."""
-    return {kind: weight for pairs in values for kind, weight in pairs.items()} or None
+    weights: dict[str, float] = {}
+    for pairs in values:
+        for kind, weight in pairs.items():
+            _add(weights, kind, weight)
+    return weights or None
+
+
+def _add(values: dict[str, _Value], name: str, value: _Value) -> None:
+    """Set the value of a name, which may have only one.
+
+    Raises
+    ------
+    click.BadParameter
+    """
+    earlier = values.setdefault(name, value)
+    if earlier != value:
+        raise click.BadParameter(
+            f"{name!r} has two values, {earlier} and {value}; give one."
+        )
 
 
 _TYPES: dict[str, Any] = {
@@ -598,6 +619,9 @@ class FitOptions:
     )
 
     def __post_init__(self) -> None:
+        texts: dict[str, str] = {}
+        for model, name, text in self.parameter:
+            _add(texts, f"{model}.{name}" if model else name, text)
         if self.model == "auto":
             # The dataclass is frozen. The word is for people; all code tests for None.
             object.__setattr__(self, "model", None)

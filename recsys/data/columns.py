@@ -429,9 +429,11 @@ def usual_column(
             return positions[0]
         if positions:
             either = " and ".join(repr(names[position]) for position in positions)
+            advice = f"choose one with {_option(role, where)}"
+            if len({names[position] for position in positions}) < len(positions):
+                advice = "rename one of them"  # no option tells equal names apart
             raise DataError(
-                f"{where} has several columns that may be the {role}: {either}; choose one "
-                f"with {_option(role, where)}."
+                f"{where} has several columns that may be the {role}: {either}; {advice}."
             )
     return None
 

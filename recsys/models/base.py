@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _COUNTED = 2**20  # ratings per block when counting, which copies them
+_FAR = 1e9  # from 1: powers of such ratings may leave single precision
 _PAIRS = 2**16  # pairs scored at a time
 _SCORES = 2**22  # scores computed at a time for pairs, without a form: 16 MB
 _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
@@ -394,9 +395,35 @@ class Model:
         requested = self.get_params()
         if self.name in progress.trials:
             self.set_params(**progress.trials[self.name]._found_params())
-        self._prepare(ratings)
-        self._fit(ratings, progress)
+        largest = max(map(abs, ratings.value_range())) if ratings.nnz else 1.0
+        if largest and not 1 / _FAR <= largest <= _FAR:
+            self._fit_extreme(ratings, progress)
+        else:
+            self._prepare(ratings)
+            self._fit(ratings, progress)
         return self.set_params(**requested)
+
+    def _fit_extreme(self, ratings: Ratings, progress: Progress) -> None:
+        """Fit to ratings so large or small that their powers may leave single precision.
+
+        Raises
+        ------
+        DataError
+        """
+        try:
+            with np.errstate(over="raise", invalid="raise", divide="raise"):
+                self._prepare(ratings)
+                self._fit(ratings, progress)
+                self._check_finite()
+        except (FloatingPointError, DataError) as error:
+            position = int(np.abs(ratings.values).argmax())
+            user = ratings.users.values[int(ratings.user_index_of_nonzeros()[position])]
+            item = ratings.items.values[int(ratings.indices[position])]
+            value = ratings.values[position]
+            raise DataError(
+                f"The fit of {self.name} exceeds single precision: the largest rating is "
+                f"{value:g}, of item {item!r} by user {user!r}; scale the ratings to about 1."
+            ) from error
 
     def _prepare(self, ratings: Ratings) -> None:
         """Compute statistics of the ratings before the fit."""

@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
+from recsys.errors import DataError
+
 try:
     import fcntl
 except ImportError:  # not on Windows
@@ -93,7 +95,7 @@ def replace_file(new: Path, target: Path) -> None:
     """
     flush(new)
     new.replace(target)
-    flush(target.parent)
+    _flush_name(target)
 
 
 def put_in_place(
@@ -125,7 +127,7 @@ def put_in_place(
         with exclusive(target, lambda: None):  # after an update in progress has ended
             if not _exchange(new, target):
                 _replace_in_two_steps(new, target)
-    flush(target.parent)
+    _flush_name(target)
 
 
 def _rename_to_free_name(new: Path, target: Path) -> None:
@@ -413,7 +415,7 @@ def move_link(link: Path, name: str) -> None:
             new.replace(link)
         finally:
             new.unlink(missing_ok=True)
-    flush(link.parent)
+    _flush_name(link)
 
 
 def flush(path: Path) -> None:
@@ -428,6 +430,24 @@ def flush(path: Path) -> None:
         raise
     finally:
         os.close(descriptor)
+
+
+def _flush_name(path: Path) -> None:
+    """Write the name of a renamed file to the disk.
+
+    Raises
+    ------
+    DataError
+        If that fails. It says that the file is in place, unlike an error of the system.
+    """
+    try:
+        flush(path.parent)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(
+            f"{path} is written, but a power failure may lose it: its directory could not be "
+            f"flushed to the disk ({reason})."
+        ) from error
 
 
 def _remove(directory: Path) -> None:

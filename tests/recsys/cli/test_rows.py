@@ -94,6 +94,11 @@ def test_a_range_of_time(run, events):
             ("--event-weight", "buy=1,x=1", "--event-weight", "cart=3"),
             "There are events without a weight: view (4); give",
         ),
+        (
+            ("--event-weight", "view=1", "--event-weight", "view=3"),
+            "'view' has two values, 1.0 and 3.0; give one.",
+        ),
+        (("--event-weight", "view=1,buy=2,view=3"), "'view' has two values"),
     ],
 )
 def test_wrong_values_are_named(run, events, options, message):
@@ -102,9 +107,26 @@ def test_wrong_values_are_named(run, events, options, message):
         "inspect",
         events,
         *options,
-        code=2 if "KIND=WEIGHT" in message or "takes" in message else 1,
+        code=2 if "KIND=WEIGHT" in message or "two values" in message else 1,
     )
     assert message in " ".join(result.stderr.split())
+
+
+def test_rejects_two_values_of_a_parameter(run, events):
+    words = (
+        "fit",
+        events,
+        *WEIGHTS,
+        "--model",
+        "ials",
+        "-p",
+        "factors=3",
+        "--out",
+        "m",
+    )
+    stderr = run(*words, "-p", "factors=4", code=2).stderr
+    assert "'factors' has two values, 3 and 4; give one." in stderr
+    run(*words, "-p", "factors=3", "-p", "iterations=2")
 
 
 def test_a_model_that_does_not_use_weights_says_so(run, events):

@@ -472,3 +472,19 @@ def test_nan_and_infinity_never_reach_a_model(name):
         frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "rating": [3.0, bad]})
         with pytest.raises(DataError, match="Row 2: "):
             Recommender(name).fit(Ratings.from_frame(frame))
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+@every_model
+def test_fits_extreme_ratings_or_names_the_largest(name, scale):
+    ratings = make_ratings()
+    values = ratings.values * np.float32(scale)
+    scaled = dataclasses.replace(ratings.with_values(values), implicit=False)
+    overflow = {"als": [1e30], "bayes": [1e30, 1e-30], "clusters": [1e30]}
+    overflow["softimpute"] = [1e30]
+    if scale in overflow.get(name, []):
+        with pytest.raises(DataError, match=r"largest rating is .* of item .* by"):
+            make_model(name).fit(scaled)
+        return
+    model = make_model(name).fit(scaled)
+    assert np.isfinite(model.scores([0])).all()

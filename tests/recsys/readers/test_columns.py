@@ -72,6 +72,11 @@ def test_what_was_asked_for_wins_and_frees_the_rest() -> None:
             "one with --rating-col.",
         ),
         (
+            ["user", "item", "rating", "rating"],
+            {},
+            "may be the rating: 'rating' and 'rating'; rename one of them.",
+        ),
+        (
             ["user", "user_id", "item"],
             {},
             "may be the user: 'user' and 'user_id'; .* --user-col",

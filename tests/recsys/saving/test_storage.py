@@ -1155,6 +1155,23 @@ def test_a_process_without_standard_error_answers(tmp_path):
     assert done.stdout == "1\n"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not flush directories")
+def test_a_failing_flush_of_the_directory_says_that_the_model_is_in_place(
+    recommender, tmp_path, monkeypatch
+):
+    flush = os.fsync
+
+    def failing(descriptor):
+        if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            raise OSError(errno.EIO, "Input/output error")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(DataError, match="m is written, but a power failure may lose"):
+        recommender.save(tmp_path / "m")
+    assert Recommender.load(tmp_path / "m").model.name == recommender.model.name
+
+
 # Features
 
 
