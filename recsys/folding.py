@@ -66,7 +66,10 @@ def folded_users(
             "a table of users (user_table, --user-table)."
         )
     # A user may be described by features alone.
-    rated = {} if histories is None else histories
+    rated: Any = {} if histories is None else histories
+    # Arrays, and Series and Index of polars and pandas, are lists of items; frames are not.
+    if isinstance(rated, np.ndarray) or hasattr(rated, "to_list"):
+        rated = list(rated)
     weighted = None if reading is None else _weighted_like(rated, known, reading, model)
     # Weighted interactions have the kinds and the ages of events, which a frame of ratings lacks.
     if weighted is None:
@@ -127,7 +130,7 @@ def _weighted_like(
     is_weighted = known.implicit or known.rule.graded
     if not is_weighted or isinstance(source, Mapping | list | tuple):
         return None
-    frame = as_frame(cast(FrameLike, source))
+    frame = _as_frame(source)
     names = column_names(frame)
     if "rating" in names:
         return None
@@ -197,6 +200,18 @@ def _with_kinds(
     )
 
 
+def _as_frame(source: Any) -> pl.DataFrame:
+    """Return a frame of histories as a polars frame, or raise an error for other types."""
+    try:
+        return as_frame(source)
+    except DataError:
+        raise DataError(
+            "A history is a mapping of items to ratings, a list of items for a model of "
+            "implicit feedback, or a frame with the columns user, item and rating; got "
+            f"{type(source).__name__}."
+        ) from None
+
+
 def _history_frame(source: HistoryLike, *, needs_values: bool) -> pl.DataFrame:
     """Return the histories of users as a frame.
 
@@ -222,14 +237,7 @@ def _history_frame(source: HistoryLike, *, needs_values: bool) -> pl.DataFrame:
             raise DataError(f"Item {[*source][row]!r}: {problem}")
         frame = pl.DataFrame([items, ratings])
     else:
-        try:
-            frame = as_frame(cast(FrameLike, source))
-        except DataError:
-            raise DataError(
-                "A history is a mapping of items to ratings, a list of items for a model of "
-                "implicit feedback, or a frame with the columns user, item and rating; got "
-                f"{type(source).__name__}."
-            ) from None
+        frame = _as_frame(source)
     return of_roles(frame, ("item",), ("user", "rating", "timestamp"))
 
 

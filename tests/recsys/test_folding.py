@@ -165,7 +165,7 @@ def test_the_last_rating_of_a_pair_counts(als):
         (
             pd.Series([5.0], index=[101]),
             DataError,
-            "A history is a mapping .* got Series",
+            "A history is a mapping .* got list",
         ),
     ],
 )
@@ -183,6 +183,10 @@ def test_contacts_need_no_ratings_and_ratings_become_contacts(counts):
     np.testing.assert_array_equal(rated.ratings.values, 1)
     listed = counts.recommend(history=frame["item"].to_list())
     assert listed.drop("user").equals(counts.recommend(3).drop("user"))
+    for items in (frame["item"], frame["item"].to_numpy(), pd.Index(frame["item"])):
+        assert counts.recommend(history=items).equals(listed)
+    with pytest.raises(DataError, match=r"A history is a mapping .* got str\."):
+        counts.recommend(history="101")
 
 
 def test_counts_stay_counts():
