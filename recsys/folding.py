@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -200,8 +200,8 @@ def _with_kinds(
     )
 
 
-def _as_frame(source: Any) -> pl.DataFrame:
-    """Return a frame of histories as a polars frame, or raise an error for other types."""
+def _as_frame(source: Any) -> FrameLike:
+    """Return `as_frame` of a frame of histories, or raise an error for other types."""
     try:
         return as_frame(source)
     except DataError:

@@ -57,8 +57,7 @@ class Texts:
                 for i, text in enumerate(texts)
             ]
             titles = [
-                plain_text(title) if isinstance(title, str) else title
-                for title in titles
+                _checked_title(title, first + i) for i, title in enumerate(titles)
             ]
             self._names += zip(ids, titles, map(_snippet, bodies), strict=True)
             yield list(map(_with_title, titles, bodies))
@@ -69,6 +68,13 @@ class Texts:
         ids, titles, snippets = map(list, zip(*self._names, strict=True))
         has_titles = any(title is not None for title in titles)
         return _table(ids, titles if has_titles else None, snippets)
+
+
+def _checked_title(title: Any, number: int) -> str | None:
+    """Return a title without its markup; None and NaN, as of pandas, are missing."""
+    if title is None or title != title:
+        return None
+    return plain_text(checked_text(title, number, "Title"))
 
 
 def _snippet(text: str) -> str:
@@ -253,7 +259,11 @@ def _of_matrix(
     n = counts.shape[0]
     ids, titles = labels
     _check_lengths(n, labels)
-    return _table(range(first, first + n) if ids is None else ids, titles), counts
+    if ids is None:
+        ids = range(first, first + n)
+    if titles is not None:
+        titles = [_checked_title(title, row) for row, title in enumerate(titles)]
+    return _table(ids, titles), counts
 
 
 def further_counts(

@@ -209,8 +209,14 @@ class Index:
         frame = pl.DataFrame([*columns, *others])
         if checked.is_single:
             return frame
-        names = checked.labels if labels is None else labels
-        return frame.select(pl.Series("query", [*names]).gather(rows), pl.all())
+        names = [*(checked.labels if labels is None else labels)]
+        if len(names) != len(checked.queries):
+            raise DataError(
+                f"labels must have one entry for each of {len(checked.queries)} queries; got "
+                f"{len(names)}."
+            )
+        column = pl.Series("query", names, strict=False).gather(rows)
+        return frame.select(column, pl.all())
 
     def _matched(
         self,
@@ -332,23 +338,27 @@ class Index:
             If a document is not in the index.
         """
         self._check_fitted()
-        frames = []
-        for row in self.documents_.rows_of(listed(documents)).tolist():
-            unit = self.documents_.unit_vectors(np.array([row]))[0]
-            query = _NO_WORDS._replace(direction=unit)
-            # The document itself is the most similar one.
-            ranking = self._search.by_meaning(query, n + 1)
-            # Without coordinates, a document is similar to none.
-            others = np.flatnonzero((ranking.documents != row) & unit.any())[:n]
-            ids, *names = self.documents_.columns_of(ranking.documents[others])
-            columns = [
-                self.documents_.columns_of(np.full(len(ids), row))[0],
-                ids.alias("similar"),
-                pl.Series("rank", np.arange(1, len(ids) + 1, dtype=np.int32)),
-                pl.Series("score", ranking.scores[others]),
-            ]
-            frames.append(pl.DataFrame([*columns, *names]))
-        return pl.concat(frames)
+        check_n(n)
+        rows = self.documents_.rows_of(listed(documents)).tolist()
+        frames = [self._similar_to(row, n) for row in rows]
+        return pl.concat(frames) if frames else self._similar_to(0, n).clear()
+
+    def _similar_to(self, row: int, n: int) -> pl.DataFrame:
+        """Return the documents similar to one in a row of the index."""
+        unit = self.documents_.unit_vectors(np.array([row]))[0]
+        query = _NO_WORDS._replace(direction=unit)
+        # The document itself is the most similar one.
+        ranking = self._search.by_meaning(query, n + 1)
+        # Without coordinates, a document is similar to none.
+        others = np.flatnonzero((ranking.documents != row) & unit.any())[:n]
+        ids, *names = self.documents_.columns_of(ranking.documents[others])
+        columns = [
+            self.documents_.columns_of(np.full(len(ids), row))[0],
+            ids.alias("similar"),
+            pl.Series("rank", np.arange(1, len(ids) + 1, dtype=np.int32)),
+            pl.Series("score", ranking.scores[others]),
+        ]
+        return pl.DataFrame([*columns, *names])
 
     def similar_terms(self, terms: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
         """Find the n terms most similar to each of some terms: cosines of rows of U_k S_k.

@@ -596,3 +596,31 @@ def test_terms_and_words_say_what_they_are():
         repr(words.fit(["one ship", "two ships"]))
         == "<Eigenwords: 4 words in 1 dimension>"
     )
+
+
+def test_missing_titles_of_pandas_are_none():
+    texts = ["black tea", "green tea", "oat milk"]
+    titles = pd.Series([np.nan, "Sencha", None])
+    expected = LSI(2).fit(texts, titles=[None, "Sencha", None]).query("tea")
+    assert LSI(2).fit(texts, titles=titles).query("tea").equals(expected)
+    with pytest.raises(DataError, match=r"Title 1 \(from 0\) must be a text; got int"):
+        LSI(2).fit(texts, titles=[None, 5, "Milk"])
+
+
+def test_labels_of_queries_are_as_many_as_queries(index):
+    found = index.query(["nurse", "doctor"], 1, labels=["a", 1])
+    assert found["query"].to_list() == ["a", "1"]
+    for labels in (["a"], ["a", "b", "c"]):
+        message = (
+            rf"labels must have one entry for each of 2 queries; got {len(labels)}"
+        )
+        with pytest.raises(DataError, match=message):
+            index.query(["nurse", "doctor"], labels=labels)
+
+
+def test_no_documents_are_similar_to_none(index):
+    empty = index.similar_documents([])
+    assert empty.schema == index.similar_documents(0).schema
+    assert empty.is_empty()
+    with pytest.raises(DataError, match="n must be at least 1; got 0"):
+        index.similar_documents(0, n=0)
