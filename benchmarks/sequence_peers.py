@@ -22,14 +22,14 @@ warnings.filterwarnings("ignore")
 
 MOST_EPOCHS = 200
 EPOCHS = 5  # between two looks at the last items
-PATIENCE = 3  # looks without a gain
+PATIENCE = 4  # looks without a gain
 SETTINGS = {
     "n_factors": 64,
     "n_blocks": 2,
     "n_heads": 1,
     "session_max_len": 100,
     "dropout_rate": 0.2,
-    "batch_size": 64,
+    "batch_size": 16,
     "loss": "sampled_softmax",
     "n_negatives": 64,
     "deterministic": True,

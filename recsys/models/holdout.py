@@ -16,7 +16,7 @@ from recsys.accuracy import ndcg
 from recsys.models.base import Model, Progress
 from recsys.models.histories import sampled_rows
 from recsys.models.parts import AnyFloats, Doubles, Floats, Indices, Longs, Mask
-from recsys.ranking.topn import CsrPairs, top_n, user_ties
+from recsys.ranking.topn import CsrPairs, TopN, top_n, user_ties
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -235,16 +235,25 @@ class HeldOut:
         n_items = self.train.n_items
         exclude = CsrPairs(self.train.indptr, self.train.indices)
         ties = user_ties(self.train.items.hashes, self.train.users.hashes[users])
-        listed = []
+        lists = []
         for model in models:
             best = top_n(model, users, _DEPTH, exclude=exclude, ties=ties)
-            listed += [top.rows * n_items + top.items for top in best]
+            lists.append(TopN.joined(best))
+        listed = [best.rows * n_items + best.items for best in lists]
         pairs = np.unique(np.concatenate(listed))
         rows, items = np.divmod(pairs, n_items)
+        scores = np.empty((len(models), len(pairs)), np.float32)
+        for number, model in enumerate(models):
+            # The items of the model's own lists have scores.
+            scores[number, np.searchsorted(pairs, listed[number])] = lists[
+                number
+            ].scores
+            others = np.flatnonzero(~np.isin(pairs, listed[number]))
+            of_others = model.pair_scores(users[rows[others]], items[others])
+            scores[number, others] = of_others
         # Equal scores are ranked in the order of the ties of each user.
-        items = items[np.lexsort((ties.places(rows, items), rows))]
-        scores = [model.pair_scores(users[rows], items) for model in models]
-        return rows, items, np.array(scores)
+        order = np.lexsort((ties.places(rows, items), rows))
+        return rows, items[order], scores[:, order]
 
 
 def event_order(ratings: Ratings, random_state: int) -> Longs:

@@ -16,6 +16,7 @@ from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError
 from recsys.models import ials
+from recsys.models.holdout import HeldOut
 from recsys.models.item_item import weight_unit
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
@@ -372,7 +373,7 @@ def test_the_counted_trials_and_sweeps_are_those_of_the_estimate(monkeypatch):
 
     original = ials.implicit_sweeps
     monkeypatch.setattr(ials, "implicit_sweeps", implicit_sweeps)
-    ratings = tastes()
+    ratings = tastes(300, 80)
     model = make_model("ials", factors=60).fit(ratings)
     needed = effort.effort(model, ratings)
     short = make_model("ials", factors=60, iterations=1)
@@ -398,3 +399,18 @@ def test_the_command_says_how_long_it_will_take(tmp_path):
     wrong = run("--model", "ease", "--budget", "5s")
     assert wrong.exit_code == 2
     assert "--budget is for --model auto, not for ease" in wrong.stderr
+
+
+def test_lists_of_many_items_have_the_scores_of_all_models(monkeypatch):
+    ratings = tastes(300, 80)
+    (fold,) = HeldOut.folds(ratings, 0)[:1]
+    models = [make_model(name).fit(fold.train) for name in ("spectral", "ials")]
+    monkeypatch.setattr("recsys.models.holdout._DEPTH", 20)  # so that lists differ
+    complete = fold.lists(models)
+    monkeypatch.setattr("recsys.models.holdout.FEW_ITEMS", 0)
+    searched = fold.lists(models)
+    for weights in np.eye(2), np.full((1, 2), 0.5):
+        for of_models in weights:
+            np.testing.assert_allclose(
+                searched.ndcg(of_models), complete.ndcg(of_models), atol=1e-12
+            )
