@@ -214,8 +214,8 @@ def _application(service: Service) -> _Application:
             # `navigator.sendBeacon`, which sends events while a page is left, needs it.
             allow_credentials="*" not in chosen.cors,
         )
-    app.include_router(routes)
-    app.include_router(health)
+    # `include_router` would analyse each route again, for each application.
+    app.router.routes += [*routes.routes, *health.routes]
     app.add_api_route(
         "/metrics",
         metrics,
