@@ -25,7 +25,12 @@ from recsys.cli.output import (
     parsed_gates,
     report_verdicts,
 )
-from recsys.cli.split import SplitOptions, load_splits, split_options
+from recsys.cli.split import (
+    SplitOptions,
+    load_splits,
+    note_other_scale,
+    split_options,
+)
 from recsys.messages import counted, nothing_at, worded
 
 if TYPE_CHECKING:
@@ -427,6 +432,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     reading = without_weights(first.provenance.reading)
     like = reading | {"implicit": first.ratings.implicit}
     test = inputs.load_ratings(request.test or "", request.reader, like)
+    note_other_scale(first.ratings, test)
     saved = dict(zip(_labels(paths, loaded, request.model), loaded, strict=True))
     if request.positions:
         require(len(saved) == 1, "--positions takes one saved model.")

@@ -256,7 +256,23 @@ def load_splits(
                 "so this is not a split by time"
             )
             note(worded(sentence, implicit=loaded.test.implicit))
+        note_other_scale(loaded.train, loaded.test)
     return loaded
+
+
+def note_other_scale(train: Ratings, test: Ratings) -> None:
+    """Say if the median of the test ratings is outside of the training ratings."""
+    import numpy as np
+
+    if train.implicit or test.implicit or not (train.nnz and test.nnz):
+        return
+    low, high = train.grade_range()
+    median = float(np.median(test.values))
+    if not low <= median <= high:
+        note(
+            f"the test ratings are of another scale: their median is {median:g}, and the "
+            f"training ratings are from {low:g} to {high:g}"
+        )
 
 
 @cli.command(

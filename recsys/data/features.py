@@ -20,6 +20,7 @@ from recsys.errors import DataError
 from recsys.messages import counted, enumerated
 
 _NAMED = 8  # maximum number of columns named in a summary
+_MOST_ODD = 0.1  # maximum share of texts that are named in a column of numbers
 _SAMPLE = 500
 _INTEGER = r"^[-+]?\d{1,18}$"
 _NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?$"
@@ -369,9 +370,12 @@ class Features:
         descriptions: dict[str, str] = {**self.kinds}
         for name, kind in self.kinds.items():
             if kind == "category":
-                descriptions[name] = counted(
-                    self.frame[name].drop_nulls().n_unique(), "value"
-                )
+                values = self.frame[name].drop_nulls()
+                descriptions[name] = counted(values.n_unique(), "value")
+                odd_text = _odd_text(values)
+                if odd_text is not None and self.read_as.get(name) == "text":
+                    reason = f"because {odd_text!r} is not a number"
+                    descriptions[name] += f", {reason}"
             elif kind == "list":
                 descriptions[name] = (
                     f"list of {self.frame[name].explode().drop_nulls().n_unique():,}"
@@ -533,6 +537,14 @@ def _plain_values(texts: pl.Series) -> pl.Series | None:
             # A single letter alone is ambiguous: F may also mean female.
             return lower == true if len(true) > 1 or distinct == pair else None
     return None
+
+
+def _odd_text(values: pl.Series) -> str | None:
+    """Return the first of a few texts among numbers, or None if there are none."""
+    if values.dtype != pl.String:
+        return None
+    odd = values.filter(~values.str.contains(_NUMBER))
+    return odd[0] if 0 < len(odd) <= _MOST_ODD * len(values) else None
 
 
 def _dates(texts: pl.Series) -> pl.Series | None:

@@ -64,6 +64,8 @@ from recsys.data.read_options import (
     set_options,
 )
 from recsys.data.rows import (
+    LARGE_SHARE,
+    TIMES_MEAN,
     BadRows,
     RowRules,
     Rows,
@@ -83,8 +85,6 @@ if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
 
 _polars_process: dict[str, int] = {}  # process id of the first recommender
-_LARGE_SHARE = 0.1  # share of the rows that one user or item rarely has,
-_TIMES_MEAN = 5  # and how many times the mean it is then
 _PLACEHOLDERS = {"na", "n/a", "none", "anonymous", "guest", "unknown", "undefined"}
 """Texts that programs write for a missing id (R writes NA), and that may be names."""
 
@@ -889,7 +889,7 @@ def _remarks_on_ids(users: Ids, items: Ids, entries: Entries) -> list[str]:
             continue
         most_frequent = ids.values[largest]
         share = counts[largest] / len(codes)
-        is_large = share > max(_LARGE_SHARE, _TIMES_MEAN / len(ids))
+        is_large = share > max(LARGE_SHARE, TIMES_MEAN / len(ids))
         if is_large or str(most_frequent).lower() in _PLACEHOLDERS:
             remarks.append(
                 f"the {ids.kind} {most_frequent!r} has {100 * share:.2g}% of the rows, "

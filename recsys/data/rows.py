@@ -65,6 +65,10 @@ OPTIONAL_ROLES = ("event", "event_id")
 ANY_EVENT = "*"  # stands for all kinds of events that are not named
 NO_EVENT = "(none)"  # stands for a missing kind
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
+LARGE_SHARE = 0.1
+"""Share of the data that one row, user or item rarely has."""
+TIMES_MEAN = 5
+"""Number of times the mean that a row, user or item with a large share has."""
 SKIPPED = 0.01
 """Share of the rows that may be bad if bad rows are skipped."""
 _LARGEST = float(np.finfo(np.float32).max)
@@ -545,6 +549,8 @@ def _convert(rows: Rows, rules: RowRules) -> None:
         rows.remarks.append(f"{left_out} left out whose rating is false")
     if rows.feedback is None:
         _decide(rows, rules)
+    if rows.implicit and "rating" in columns:
+        _remark_on_large_weight(rows)
     if rules.scale is not None and rows.implicit:
         raise DataError("scale applies to ratings, and these data have no ratings.")
     rows.remarks += remarks
@@ -737,6 +743,25 @@ def _remark_on_far_ratings(rows: Rows) -> None:
         f"{counted(len(far), 'rating')} {are} far from the usual {low:g} to {high:g}: "
         f"{value} ({rows.place(int(far[0]))}); --missing {value} (missing=) leaves it out"
     )
+
+
+def _remark_on_large_weight(rows: Rows) -> None:
+    """Remark on a row that has a large share of all weights."""
+    distribution = _distribution(rows)
+    if distribution is None:
+        weights = np.abs(rows.columns["rating"].to_numpy())
+        largest = float(weights.max(initial=0))
+        total = float(weights.sum(dtype=np.float64))
+    else:
+        levels, counts = distribution
+        largest = float(np.abs(levels).max(initial=0))
+        total = float(np.abs(levels) @ counts)
+    n = max(1, len(rows.columns["rating"]))
+    if largest <= total * max(LARGE_SHARE, TIMES_MEAN / n):
+        return
+    row = int(rows.decode().columns["rating"].abs().arg_max() or 0)
+    percent = f"{100 * largest / total:.3g}%"
+    rows.remarks.append(f"{rows.place(row)} has {percent} of all weights ({largest:g})")
 
 
 def _leave_out_bad(rows: Rows, bad: pl.Series) -> None:

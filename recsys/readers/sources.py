@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from os import PathLike, fspath
@@ -296,16 +296,19 @@ def open_data(
             raise DataError(
                 f"{option} applies to databases, and {files[0].name} is a file."
             )
+        # What a link or a second pattern repeats is not read again.
         if len(files) == 1:
-            yield files[0]
+            aside = " (listed twice)" if opener.n_repeated else ""
+            yield replace(files[0], name=f"{files[0].name}{aside}")
             return
+        aside = ", some listed twice" if opener.n_repeated else ""
         name = sources[0]
         if len(sources) > 1:
             name = enumerated(sources, _LISTED)
         elif Path(name).is_dir():
             name = f"{Path(name).resolve().name}/"
         yield replace(
-            files[0], name=f"{name} ({len(files):,} files)", parts=tuple(files)
+            files[0], name=f"{name} ({len(files):,} files{aside})", parts=tuple(files)
         )
 
 
@@ -320,6 +323,8 @@ class _Opener:
     on_rows: OnRows | None
     stream: bool
     has_tables: bool = False
+    n_repeated: int = 0
+    opened: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def table(self) -> str | None:
@@ -432,7 +437,17 @@ class _Opener:
         name: str,
         folder: Directory | Zip | None,
     ) -> list[DataFile]:
-        """Return a local file after unpacking it, or the members of a zip."""
+        """Return a local file after unpacking it, or the members of a zip.
+
+        There is none if the file was opened before, under any name.
+        """
+        if isinstance(folder, Directory):
+            status = path.stat()
+            identity = status.st_dev, status.st_ino
+            if identity in self.opened:
+                self.n_repeated += 1
+                return []
+            self.opened.add(identity)
         head = head_of(path)
         if MAGIC.match(head) and isinstance(folder, Directory):
             address = parse_address(str(path), self.table, self.query)

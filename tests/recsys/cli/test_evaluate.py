@@ -525,6 +525,19 @@ def test_compare_needs_two_models(run, ratings):
     assert "Give at least two models to compare" in said
 
 
+def test_says_that_test_ratings_are_of_another_scale(run, ratings):
+    frame = pl.read_csv(ratings / "ratings.csv").sort("timestamp")
+    frame[:400].write_csv("train.csv")
+    percent = pl.col("rating") * 20
+    frame[400:].write_csv("same.csv")
+    frame[400:].with_columns(percent).write_csv("percent.csv")
+    run("fit", "train.csv", "--model", "bias", "--out", "saved")
+    remark = "the test ratings are of another scale: their median is"
+    for arguments in (["--train", "train.csv", "--model", "bias"], ["saved"]):
+        assert remark in run("evaluate", *arguments, "--test", "percent.csv").stderr
+        assert remark not in run("evaluate", *arguments, "--test", "same.csv").stderr
+
+
 def test_warns_if_a_training_file_is_newer_than_the_test_file(run, ratings):
     frame = pl.read_csv(ratings / "ratings.csv").sort("timestamp")
     frame[:400].write_csv("train.csv")

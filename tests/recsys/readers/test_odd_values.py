@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
-from recsys import Ratings
+from recsys import Ratings, read_ratings
 from tests.recsys.readers.conftest import Read
 
 N_USERS = 40
@@ -93,6 +95,40 @@ def test_a_rating_that_may_be_of_the_scale(read: Read, odd: str) -> None:
     assert "far from" not in str(read(f"{table()}\n1,2,{odd}\n").source)
 
 
+@pytest.mark.parametrize("options", [{"weight": "plays"}, {}])
+def test_a_row_with_nearly_all_of_the_weight(
+    read: Read, options: dict[str, str]
+) -> None:
+    content = table().replace("rating", "plays")
+    said = str(read(f"{content}\n1,2,1e30\n", **options).source)
+    assert "ratings.csv, line 402 has 100% of all weights (1e+30)" in said
+    assert "of all weights" not in str(read(content, **options).source)
+
+
+def test_a_file_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "plays.csv"
+    path.write_text(table().replace("rating", "plays"))
+    (tmp_path / "more.csv").write_text("user,item,plays\nuser 1,new,7\n")
+    (tmp_path / "link.csv").symlink_to(path)
+    plays = read_ratings(path)
+    twice = read_ratings([path, tmp_path / "link.csv"])
+    assert str(twice.source).startswith("plays.csv (listed twice): ")
+    np.testing.assert_array_equal(twice.values, plays.values)
+    by_pattern = read_ratings(str(tmp_path / "*.csv"))
+    assert "(2 files, some listed twice)" in str(by_pattern.source)
+    assert by_pattern.values.sum() == plays.values.sum() + 7
+
+
 def test_ratings_that_are_all_zero(read: Read) -> None:
     said = str(read(table(rating=lambda grade: "0")).source)
     assert "all ratings are 0; add --missing 0 if a 0 means no rating" in said
+
+
+@pytest.mark.parametrize("odd", ["free", "1,234.50", "inf"])
+def test_a_text_among_the_numbers_of_a_table(tmp_path: Path, odd: str) -> None:
+    (tmp_path / "ratings.csv").write_text(table())
+    prices = [odd, *(f"{number}.5" for number in range(1, 40))]
+    lines = [f'{item},"{price}"' for item, price in enumerate(prices)]
+    (tmp_path / "items.csv").write_text("\n".join(["item,price", *lines]))
+    said = str(read_ratings(tmp_path).source)
+    assert f"price (40 values, because {odd!r} is not a number)" in said

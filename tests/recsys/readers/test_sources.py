@@ -244,8 +244,10 @@ def test_folders_and_patterns_of_parts_and_lists(
     assert rows(read_ratings([str(parts[0]), str(parts[1])])) == EXPECTED
     with pytest.raises(DataError, match=r"No file matches the pattern events/\*\.json"):
         read_ratings("events/*.json")
+    empty = events / "empty.csv"
+    empty.write_bytes(parts[2].read_bytes())
     with pytest.raises(DataError, match="no file has rows"):
-        read_ratings([parts[2], parts[2]])
+        read_ratings([parts[2], empty])
 
 
 def test_dates_in_the_names_of_folders(tmp_path: Path) -> None:
