@@ -99,7 +99,8 @@ def reasons_of_scores(
     totals = positive.sum(axis=1)
     shares = positive / np.where(totals > 0, totals, 1)[:, None]
     large: list[list[tuple[float, int]]] = [[] for _ in terms]
-    rows, columns = np.nonzero(shares >= _LEAST)
+    # Faster than `nonzero` of a matrix.
+    rows, columns = np.divmod(np.flatnonzero(shares >= _LEAST), shares.shape[1] or 1)
     values = shares[rows, columns].tolist()
     for row, term, share in zip(rows.tolist(), columns.tolist(), values, strict=True):
         large[row].append((-share, term))

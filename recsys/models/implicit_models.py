@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lowrank import kernels
-from lowrank.kernels import CsrArrays
+from lowrank.kernels import CsrArrays, row_places
 from recsys.errors import DataError
 from recsys.models.base import FactorModel, FoldingModel, Progress, check_indices
 from recsys.models.factor_form import FactorForm
@@ -410,13 +410,18 @@ class ImplicitKNN(ItemItemModel):
         )
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
-        from scipy.sparse import csr_array
-
-        # A matrix of all neighbours would check them all.
-        starts, items, weights = Histories(*self._neighbors).take(rows).csr
-        shape = (len(rows), self.n_items)
-        similarities = csr_array((weights, items, starts), shape=shape)
-        return np.asarray(similarities[:, columns].toarray(), np.float32)
+        distinct, positions = np.unique(columns, return_inverse=True)
+        column_of = np.full(self.n_items, -1)
+        column_of[distinct] = np.arange(len(distinct))
+        places, indptr = row_places(self.neighbor_indptr, rows)
+        neighbors = self.neighbor_items.take(places)
+        # Few of the neighbours are among the columns.
+        at = np.flatnonzero((column_of >= 0).take(neighbors))
+        row_of = np.searchsorted(indptr, at, "right") - 1
+        entries = np.zeros((len(rows), len(distinct)), np.float32)
+        weights = self.neighbor_weights[places[at]]
+        entries[row_of, column_of[neighbors[at]]] = weights
+        return entries[:, positions]
 
 
 class Neighbors:

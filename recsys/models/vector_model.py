@@ -345,10 +345,11 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
 
         They are the same for all users, and kept.
         """
-        if csr_rows(fitted.item_features, items[:0]) is None:
+        features = fitted.item_features
+        if features is None or not features.matrix.shape[1]:
             return []
         source = self._source
-        key = source.item_factors, fitted.item_features
+        key = source.item_factors, features
         stored: dict[int, FeaturePart] = {}
         cached_key, cached = vars(source).get("_parts", ((None, None), stored))
         if cached_key[0] is key[0] and cached_key[1] is key[1]:

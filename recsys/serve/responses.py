@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
@@ -57,6 +57,7 @@ NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 _log = logging.getLogger("recsys.serve")
 _PIECE = 2**25  # scores of the users that are ranked together: some 0.3 s
 _N_REASONS = 3  # of a recommendation
+_grade = lru_cache(2**10)(short)  # grades are few
 _FIRST = 10  # places of the list in which an item should be
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
 _OF_FORMAT = {
@@ -794,10 +795,10 @@ class _Terms:
         n_history = len(self.history.indices)
         if term >= n_history:
             return {"feature": self.features[term - n_history]}
-        name = self.catalogue.named(int(self.history.indices[term]))
+        name = self.catalogue.named(self.history.indices.item(term))
         name["value"] = None
         if not self.catalogue.ratings.implicit:
-            name["value"] = short(self.history.values[term].item())
+            name["value"] = _grade(self.history.values.item(term))
         return name
 
 
