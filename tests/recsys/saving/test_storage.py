@@ -16,6 +16,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import date, datetime
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -104,16 +105,29 @@ def make_ratings():
     return Ratings.from_frame(frame, item_table=items, user_table=users)
 
 
-@pytest.fixture
-def recommender():
+@cache
+def fitted():
     return Recommender(Tiny()).fit(make_ratings())
 
 
 @pytest.fixture
-def saved(recommender, tmp_path):
-    path = tmp_path / "model"
-    recommender.save(path, keep_columns=["age"])
-    return path
+def recommender():
+    """Return a model that no test changes."""
+    return fitted()
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """Return the path of a saved model that no test changes."""
+    return tmp_path_factory.mktemp("original") / "model"
+
+
+@pytest.fixture
+def saved(recommender, original, tmp_path):
+    """Return the path of a copy, which a test may change."""
+    if not original.exists():
+        recommender.save(original, keep_columns=["age"])
+    return shutil.copytree(original, tmp_path / "model")
 
 
 def edit_manifest(path, change):
@@ -843,9 +857,10 @@ def test_links_in_a_model_are_not_followed(saved, tmp_path, name):
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_arrays_that_are_not_finite(saved, recommender, value):
+def test_arrays_that_are_not_finite(saved, value):
     replace_array(saved, "arrays/item_bias.npy", np.full(5, value, np.float32))
     rejected(saved, "is damaged: item_bias has values that are not finite")
+    recommender = Recommender(Tiny()).fit(make_ratings())
     recommender.model.item_bias[2] = value
     with pytest.raises(DataError, match="item_bias has values that are not finite"):
         recommender.save(saved, overwrite=True)
@@ -1246,11 +1261,17 @@ def test_features_come_back(featured, texts, tmp_path):
     )
 
 
-@pytest.fixture
-def with_blocks(featured, tmp_path):
-    path = tmp_path / "model"
+@pytest.fixture(scope="module")
+def original_with_blocks(featured, tmp_path_factory):
+    path = tmp_path_factory.mktemp("blocks") / "model"
     Recommender("popular").fit(with_features(featured, texts="vectors")).save(path)
     return path
+
+
+@pytest.fixture
+def with_blocks(original_with_blocks, tmp_path):
+    """Return the path of a copy, which a test may change."""
+    return shutil.copytree(original_with_blocks, tmp_path / "model")
 
 
 @pytest.mark.parametrize(
