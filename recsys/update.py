@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from recsys.changes import Change, change_of, like_old, wider_range
 from recsys.data.age import FADED, faded_remark, iso_time, present
@@ -69,6 +70,8 @@ class Plan:
         How grades exceed the range of the last fit.
     untimed : str or None
         Times of new ratings that are lost, because the old ones have none.
+    doubtful : str or None
+        New ids that may be known ones, or ids of the other column.
     """
 
     change: Change
@@ -79,6 +82,7 @@ class Plan:
     forgets: bool
     wider: str | None = None
     untimed: str | None = None
+    doubtful: str | None = None
 
     @property
     def description(self) -> str:
@@ -104,7 +108,8 @@ class Plan:
             and after.seconds is None
         ):
             parts.append("without times, a repeated event counts as a new one")
-        parts += [remark for remark in (self.untimed, self.wider) if remark is not None]
+        remarks = (self.untimed, self.wider, self.doubtful)
+        parts += [remark for remark in remarks if remark is not None]
         return ", ".join(parts)
 
 
@@ -150,7 +155,45 @@ def planned(
         source = f"{_source_name(after, origin)}, without forgotten users"
         change = replace(change, after=replace(after, source=None))
     forgets = forget is not None
-    return Plan(change, reading, aged, reason, source, forgets, wider, untimed)
+    return Plan(
+        change,
+        reading,
+        aged,
+        reason,
+        source,
+        forgets,
+        wider,
+        untimed,
+        doubtful=None if new is None else _doubtful_ids(old, new),
+    )
+
+
+def _doubtful_ids(old: Ratings, new: Ratings) -> str | None:
+    """Return a remark on new ids that may be known ones, or ids of the other column."""
+    pairs = ((old.users, old.items, new.users), (old.items, old.users, new.items))
+    for ids, other_ids, new_ids in pairs:
+        unknown = new_ids.values.filter(ids.find(new_ids.values) < 0)
+        # Numbers of users and of items are often the same.
+        if not len(unknown) or pl.String not in (ids.dtype, unknown.dtype):
+            continue
+        noun = counted(len(unknown), f"new {ids.kind}")
+        texts = unknown.cast(pl.String)
+        n_other = int((other_ids.find(texts) >= 0).sum())
+        if 2 * n_other > len(unknown):
+            return (
+                f"of the {noun}, {n_other:,} are {other_ids.kind}s of the model, as if the "
+                "columns were exchanged"
+            )
+        forms = (
+            texts.str.to_lowercase(),
+            texts.str.to_uppercase(),
+            texts.str.strip_chars_start("0"),
+        )
+        is_known = [ids.find(form) >= 0 for form in forms]
+        n_alike = int(np.logical_or.reduce(is_known).sum())
+        if n_alike:
+            return f"of the {noun}, {n_alike:,} differ from known ones only in writing"
+    return None
 
 
 def _lost_times(

@@ -435,11 +435,16 @@ def _date_problem(text: str, times: pl.Series | None) -> str | None:
         if orders_of_text and len(orders) == 1:
             return "is a date, but other times are numbers; choose one form."
     year_form = "%Y" if len(year) == _YEAR_DIGITS else "%y"
+    dates = [f"%m{mark}%d{mark}{year_form}", f"%d{mark}%m{mark}{year_form}"]
+    # Years of the future are days.
+    may_be_year = text.split(mark)[0] <= f"{datetime.now():%y}"
+    if mark == "-" and year_form == "%y" and may_be_year:
+        dates.append("%y-%m-%d")
     forms = [
-        f"'{date}{mark}{year_form}{clock}'"
-        for date in (f"%m{mark}%d", f"%d{mark}%m")
+        f"'{date}{clock}'"
+        for date in dates
         for clock in _CLOCKS
-        if is_time(text, f"{date}{mark}{year_form}{clock}")
+        if is_time(text, f"{date}{clock}")
     ]
     if not forms:
         return None

@@ -232,10 +232,15 @@ class DataFile:
                 try:
                     yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
+                    # Windows has letters, quotes and the euro where Latin-1 has none.
+                    is_windows = re.search(rb"[\x80-\x9f]", raw) is not None
+                    language = "Windows-1252" if is_windows else "Latin-1"
+                    option = "cp1252" if is_windows else "latin-1"
                     bad.add(
                         self.at(number),
-                        f"byte 0x{raw[error.start]:02x} (byte {offset + error.start} of the file) "
-                        "is not valid UTF-8; if the text is in Latin-1, add --encoding latin-1.",
+                        f"byte 0x{raw[error.start]:02x} (byte {offset + error.start} of "
+                        f"the file) is not valid UTF-8; if the text is in {language}, add "
+                        f"--encoding {option}.",
                     )
                     yield "\n"
                 offset += len(raw)

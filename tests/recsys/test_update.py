@@ -13,6 +13,7 @@ from recsys.changes import change_of
 from recsys.data.features import Features
 from recsys.errors import DataError
 from recsys.models.histories import Histories
+from recsys.update import planned
 
 FOLDING = ["als", "bayes", "bias", "ials", "softimpute", "clusters", "implicit-als"]
 DAY = 86400
@@ -43,6 +44,48 @@ NEW = Ratings.from_frame(
 
 def pairs(ratings):
     return {(user, item): rest for user, item, *rest in ratings.to_frame().iter_rows()}
+
+
+def texts(user, item):
+    """Return the old ratings with texts as ids, such as "u7" and "i107"."""
+    renamed = (
+        pl.format(user, "user").alias("user"),
+        pl.format(item, "item").alias("item"),
+    )
+    return Ratings.from_frame(frame().with_columns(*renamed))
+
+
+@pytest.mark.parametrize(
+    ("user", "item", "remark"),
+    [
+        (
+            "U{}",
+            "i{}",
+            "of the 40 new users, 40 differ from known ones only in writing",
+        ),
+        ("00{}x", "i{}", None),
+        (
+            "u{}",
+            "I{}",
+            "of the 30 new items, 30 differ from known ones only in writing",
+        ),
+        ("w{}", "k{}", None),
+    ],
+)
+def test_new_ids_that_may_be_known_ones(user, item, remark):
+    old = texts("u{}", "i{}")
+    fitted = Recommender(model="popular").fit(old).fitted
+    said = planned(fitted, texts(user, item)).description
+    assert (remark is None and "differ" not in said) or remark in said
+
+
+def test_new_ratings_with_exchanged_columns():
+    old = texts("u{}", "i{}")
+    exchanged = old.to_frame().rename({"user": "item", "item": "user"})
+    fitted = Recommender(model="popular").fit(old).fitted
+    plan = planned(fitted, Ratings.from_frame(exchanged))
+    said = "of the 30 new users, 30 are items of the model, as if the columns were"
+    assert said in plan.description
 
 
 # What the ratings are afterwards

@@ -264,6 +264,10 @@ def test_a_format_reads_what_has_one():
     [
         ("06/09/2025", "either order .* add --time-format '%m/%d/%Y' or '%d/%m/%Y'"),
         ("31-12-24 10:30:00", "is not ISO 8601; add --time-format '%d-%m-%y %H:%M:%S'"),
+        (
+            "25-06-15",
+            "either order of day and month; add --time-format '%d-%m-%y' or '%y-",
+        ),
         ("9/6", "neither a number nor"),
         ("yesterday", "neither a number nor an ISO 8601 date"),
         ("NULL", "the time is missing"),

@@ -181,6 +181,10 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
             "ratings.csv, line 4: byte 0xe9 (byte 49 of the file) is not valid UTF-8; if the text "
             "is in Latin-1, add --encoding latin-1.",
         ),
+        (
+            HEADER.encode() + GOOD.encode() + b"\x80,30,1,1\n",
+            "if the text is in Windows-1252, add --encoding cp1252.",
+        ),
     ],
 )
 def test_bad_text(read: Read, content: str | bytes, message: str) -> None:
