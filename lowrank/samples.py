@@ -376,6 +376,7 @@ def checked_scores(
     """
     from sklearn.utils.validation import check_array
 
+    check_not_masked(X, "X")
     scores: FloatArray = check_array(
         X,
         input_name="X",

@@ -47,8 +47,8 @@ def check_whole(
     name: str,
     value: object,
     least: int,
-) -> None:
-    """Check an option that takes a whole number of at least `least`.
+) -> int:
+    """Check an option that takes a whole number of at least `least`, and return it as an int.
 
     Raises
     ------
@@ -58,6 +58,7 @@ def check_whole(
         raise DataError(f"{name} must be a whole number; got {value!r}.")
     if value < least:
         raise DataError(f"{name} must be at least {least}; got {value}.")
+    return int(value)
 
 
 def is_number(value: object) -> bool:

@@ -476,13 +476,12 @@ def _converted(parameter: Parameter, text: str) -> Any:
         return None
     try:
         value = _TYPES.get(parameter.type, click.STRING).convert(text, None, None)
-        parameter.check(value)
+        return parameter.checked(value)
     except (click.BadParameter, DataError) as error:
         reason = error.message if isinstance(error, click.BadParameter) else str(error)
         # Click lists all ways to write true and false.
         reason = reason.partition(" Recognized values: ")[0]
         raise click.UsageError(f"-p {parameter.name}={text}: {reason}") from error
-    return value
 
 
 def fit_recommender(

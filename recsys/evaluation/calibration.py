@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from recsys.errors import check_whole
 from recsys.evaluation.measurement import with_history
 from recsys.evaluation.splits import Split, default_split
 from recsys.evaluation.tasks import RankingTask
@@ -54,6 +55,7 @@ def calibrate(
     >>> [f"{chance:.0%}" for chance in chances]
     ['34%', '34%']
     """
+    random_state = check_whole("random_state", random_state, 0)
     model = recommender.model
     split = split or default_split(recommender.ratings, random_state=random_state)
     task = RankingTask.of(

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from recsys.data.identity import fingerprint
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError, check_choice
+from recsys.errors import DataError, check_choice, check_whole
 from recsys.evaluation.measurement import (
     NO_FEATURES,
     ModelLike,
@@ -165,6 +165,7 @@ def evaluate(
     >>> found.comparisons["adjusted"].to_list()[:2]
     [0.0001, 0.0001]
     """
+    random_state = check_whole("random_state", random_state, 0)
     if isinstance(split, Ratings):
         split = default_split(split, random_state=random_state)
     positions = positions or _has_sessions(split)

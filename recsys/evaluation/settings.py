@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recsys.errors import DataError, check_whole
+from recsys.errors import DataError, check_whole, is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class Settings:
             raise DataError("n must be a number or several; got none.")
         if self.new not in ("drop", "keep"):
             raise DataError(f"new must be 'drop' or 'keep'; got {self.new!r}.")
+        if self.relevant_from is not None and not is_number(self.relevant_from):
+            raise DataError(
+                f"relevant_from must be a rating or None; got {self.relevant_from!r}."
+            )
         check_whole("resamples", self.resamples, 0)
         if not 0 < self.confidence < 1:
             raise DataError(

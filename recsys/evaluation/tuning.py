@@ -18,7 +18,7 @@ import polars as pl
 
 from recsys.data.identity import fingerprint
 from recsys.data.ratings import Ratings, has_ratings
-from recsys.errors import DataError, check_choice
+from recsys.errors import DataError, check_choice, check_whole
 from recsys.evaluation.measurement import check_folding, measure_lists, with_history
 from recsys.evaluation.metrics import METRICS, Metric, MetricLike, resolve_metrics
 from recsys.evaluation.settings import Settings
@@ -197,8 +197,8 @@ def tune(
     ['factors', 'regularization', 'count_power', 'iterations']
     """
     data = as_ratings(ratings)
-    if trials < 1:
-        raise DataError(f"trials must be at least 1; got {trials}.")
+    trials = check_whole("trials", trials, 1)
+    random_state = check_whole("random_state", random_state, 0)
     check_choice("sampler", sampler, ("tpe", "random", "grid"))
     import optuna
 
@@ -583,7 +583,8 @@ def _open_study(
                     raise damaged
                 # A killed process leaves an incomplete line, which optuna would continue.
                 file.truncate(text.rfind(b"\n") + 1)
-    identity = json.loads(json.dumps(identity))  # as they are read again
+    # As they are read again; numbers of NumPy become those of Python.
+    identity = json.loads(json.dumps(identity, default=lambda number: number.item()))
     try:
         if path is not None:
             storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))

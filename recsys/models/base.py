@@ -272,7 +272,8 @@ class Model:
 
     def __post_init__(self) -> None:
         for declared in self.parameters():
-            declared.check(getattr(self, declared.name))
+            value = declared.checked(getattr(self, declared.name))
+            setattr(self, declared.name, value)
 
     @classmethod
     def parameters(cls) -> tuple[Parameter, ...]:
@@ -324,14 +325,15 @@ class Model:
             If a parameter does not exist, or a value has another type or is out of range.
         """
         declared = {p.name: p for p in self.parameters()}
+        values: dict[str, Any] = {}
         for name, value in params.items():
             if name not in declared:
                 names = ", ".join(declared) or "none"
                 raise DataError(
                     f"The {self.name} model has no parameter {name!r}; it has {names}."
                 )
-            declared[name].check(value)
-        for name, value in params.items():
+            values[name] = declared[name].checked(value)
+        for name, value in values.items():
             setattr(self, name, value)
         return self
 

@@ -458,7 +458,9 @@ class Clusters(RatingModel, FoldingModel, FactorModel):
             random_state=seed,
         )
         k_means = KMeans(
-            min(self.clusters, ratings.n_items), n_init=1, random_state=seed
+            min(self.clusters, ratings.n_items),
+            n_init=1,
+            random_state=seed % 2**32,  # which takes no larger seeds
         )
         # With several threads, the order of summation would be random.
         with threadpool_limits(limits=1), warnings.catch_warnings():

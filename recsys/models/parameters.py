@@ -112,8 +112,8 @@ class Parameter:
             return None
         return Range(self.low, self.high, log=self.log)
 
-    def check(self, value: object) -> None:
-        """Check the type and range of a value.
+    def checked(self, value: object) -> object:
+        """Check the type and range of a value, and return it as a value of Python.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class Parameter:
             If the value is of another type or out of range.
         """
         if (value is None and self.default is None) or not self.description:
-            return
+            return value
         accepted, expected = _TYPES[self.type]
         # A bool is an int in Python, but not a number for a user.
         is_bool = isinstance(value, bool | np.bool_)
@@ -139,6 +139,7 @@ class Parameter:
                 expected += f" and below {self.below:g}"
         if not valid:
             raise DataError(f"{self.name} must be {expected}; got {value!r}.")
+        return value.item() if isinstance(value, np.generic) else value
 
 
 def parameter(

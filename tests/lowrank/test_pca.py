@@ -612,6 +612,8 @@ def test_masked_entries_are_not_numbers(fit):
         fit(X)
     with pytest.raises(ArgumentError, match=message.replace("X", "blocks")):
         fit(RowBlocks([X]))
+    with pytest.raises(ArgumentError, match="X must have no masked entries"):
+        PCA().fit(gaussian()).inverse_transform(X)
 
 
 def test_subnormal_numbers_are_whitened_and_standardized():

@@ -450,3 +450,29 @@ def test_a_tuning_is_a_table_in_a_notebook(ratings):
     page = quick("bias", ratings, trials=2)._repr_html_()
     assert "user_damping" in page
     assert "<table" in page
+
+
+@pytest.mark.parametrize("fixed", [{}, {"nonnegative": np.bool_(True)}])
+def test_numbers_of_numpy_are_arguments(ratings, tmp_path, fixed):
+    arguments = {"trials": 1, "test_fraction": 0.25, "random_state": 3}
+    of_python = tune("als", ratings, study=tmp_path / "study", fixed=fixed, **arguments)
+    arguments = {"trials": np.int8(1), "test_fraction": np.float32(0.25)}
+    study = tmp_path / "study"
+    seed = np.int64(3)
+    of_numpy = tune(
+        "als", ratings, study=study, fixed=fixed, random_state=seed, **arguments
+    )
+    assert of_numpy.trials == of_python.trials
+    split = random_split(ratings, 0.25, random_state=0)
+    table = evaluate("popular", split, random_state=3, relevant_from=4.0).table
+    other = evaluate(
+        "popular", split, random_state=seed, relevant_from=np.float32(4)
+    ).table
+    assert table["ndcg@10"].equals(other["ndcg@10"])
+
+
+@pytest.mark.parametrize("seed", [None, -1, 1.5, "a"])
+@pytest.mark.parametrize("function", [evaluate, tune])
+def test_seeds_are_whole_numbers(ratings, function, seed):
+    with pytest.raises(DataError, match="random_state must be "):
+        function("bias", ratings, random_state=seed)
