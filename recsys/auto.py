@@ -437,11 +437,12 @@ class Auto(Model):
             size = counted(held_out, noun)
             if len(folds) > 1:
                 size += f" of {len(folds)} splits"
-            self.findings = [
-                f"compared {choice}".replace("; ", ", "),
-                f"{result.metric} on {size}: {', '.join(result.results)}",
-                f"chose {result.verdict}",
-            ]
+            if result.results:
+                self.findings = [
+                    f"compared {choice}".replace("; ", ", "),
+                    f"{result.metric} on {size}: {', '.join(result.results)}",
+                    f"chose {result.verdict}",
+                ]
             omitted = ", ".join(filter(None, [omitted, result.omitted]))
         if omitted:
             if not self.findings:
@@ -501,10 +502,15 @@ class Auto(Model):
         lists: list[Lists] = []
         trials: list[Model] = []
         for fold, trials in self._trials(choice, folds):
-            lists.append(fold.lists(trials))
+            if len(trials) > 1:
+                lists.append(fold.lists(trials))
         compared = self._clock.compared
         omitted = [choice.without(compared)]
         choice = choice.only(compared)
+        metric = f"NDCG@{TOP}"
+        if not lists:  # there was no time for a second model
+            (only,) = choice.candidates
+            return _Verdict(only, trials, metric, [], str(only), omitted[0])
         heights = [ndcg_of(lists, unit) for unit in np.eye(len(trials))]
         means = [float(of_model.mean()) for of_model in heights]
         results = _results(choice, means)
@@ -541,7 +547,7 @@ class Auto(Model):
         return _Verdict(
             chosen,
             trials,
-            f"NDCG@{TOP}",
+            metric,
             results,
             verdict,
             ", ".join(filter(None, omitted)),

@@ -352,6 +352,9 @@ def test_a_comparison_ends_when_it_is_slower_than_expected(ratings, monkeypatch)
     auto = Auto(budget=0.001).fit(ratings)
     assert "left out for the budget of 0.001 s: " in auto.findings[-1]
     assert auto.candidate == auto.choose(ratings).candidates[0]
+    # Lists of a single model need no time.
+    is_compared = not auto.findings[0].endswith(" without a comparison")
+    assert is_compared != ratings.implicit
 
 
 def test_no_budget_changes_nothing(monkeypatch):
