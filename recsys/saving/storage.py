@@ -389,8 +389,8 @@ def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
         )
     ratings = _saved_ratings(arrays, manifest, users, items)
     for axis in ratings.axes:
-        if axis.features is not None:
-            model._check_features(axis.ids.kind, axis.features.matrix.shape[1])
+        n_features = 0 if axis.features is None else axis.features.matrix.shape[1]
+        model._check_features(axis.ids.kind, n_features)
     origin = {entry.name: getattr(manifest, entry.name) for entry in fields(Provenance)}
     return Saved(model, ratings, manifest.training, Provenance(**origin))
 

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 import recsys.saving.model_file
 from lowrank.kernels import backend
+from recsys.data.axis import Axis
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
@@ -1231,8 +1232,11 @@ def test_rejects_features_of_another_number_than_the_model_has(
     wider = axis.table.frame.with_columns(size=pl.col(side).cast(pl.Float64))
     others = featured.with_axes(replace(axis, table=Features.of(wider, side)))
     ratings = fitted.ratings.with_axes(with_features(others).axis(side))
-    save_model(replace(fitted.fitted, ratings=ratings), tmp_path / "m")
-    rejected(tmp_path / "m", rf"the model has \d+ features of {side}s instead of \d+")
+    without = fitted.ratings.with_axes(Axis(axis.ids, axis.table))
+    for number, other in enumerate([ratings, without]):
+        save_model(replace(fitted.fitted, ratings=other), tmp_path / str(number))
+        message = rf"the model has \d+ features of {side}s instead of \d+"
+        rejected(tmp_path / str(number), message)
 
 
 @pytest.mark.parametrize("texts", ["terms", "vectors"])
