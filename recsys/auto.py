@@ -190,8 +190,10 @@ def choose_model(ratings: Ratings, purpose: Purpose = "later") -> Choice:
         return Choice(tuple(candidates), ratings, reason)
     reason = feedback.reason
     if ratings.implicit and feedback.kind != "counts":
-        kind = "weighted interactions" if ratings.weighted else "interactions"
-        reason = f"there are no ratings, only {kind}"
+        reason = "there are no ratings, only interactions"
+        # A matrix may have counts, which are weights even if all are 1.
+        if ratings.value_range() != (1, 1):
+            reason = "there are no ratings, only weighted interactions"
     else:
         ratings = as_implicit(ratings)
     if ratings.n_ratings < _ENOUGH:
