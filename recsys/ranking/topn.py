@@ -496,7 +496,9 @@ def _by_scores(
     if exclude is not None:
         scores[exclude(users)] = -np.inf
     if options["allowed"] is not None:
-        scores[:, ~options["allowed"]] = -np.inf
+        # Assigning by a mask takes several times as long.
+        highest = np.where(options["allowed"], np.inf, -np.inf).astype(np.float32)
+        np.minimum(scores, highest, out=scores)
     ties = options["ties"]
     error = scorer._score_error(users)
     if error is None:

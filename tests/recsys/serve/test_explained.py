@@ -14,6 +14,7 @@ from recsys import Ratings, Recommender
 from recsys.features.selection import with_features
 from recsys.models import ials
 from recsys.models.abilities import Explains
+from recsys.models.histories import Histories
 from recsys.models.registry import MODELS, model_class
 from recsys.ranking.lists import ListOptions
 from recsys.serve import create_app
@@ -108,3 +109,27 @@ def test_frequent_requests_have_the_reasons_of_all_others(
             "text"
         ]
         assert text.startswith(("weil ", "wegen ", "unter anderem "))
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_an_item_has_the_same_reasons_in_a_list_and_alone(
+    fitted: Any, name: str
+) -> None:
+    answers = Responses(fitted(name), name)
+    (answer,) = answers.recommend([7], 10, ListOptions(), explain="en")
+    for row in answer["items"]:
+        alone = answers.explain(7, row["item"], 3, "en")
+        contributions = [reason["contribution"] for reason in row["because"]]
+        assert contributions == pytest.approx(
+            [reason["contribution"] for reason in alone["because"]], rel=1e-4, abs=1e-6
+        )
+        total = sum(reason["share"] for reason in row["reasons"])
+        assert total == pytest.approx(1 if row["reasons"] else 0, abs=0.01)
+
+
+def test_repeated_items_have_the_same_explanation(fitted: Any) -> None:
+    recommender = fitted("implicit-knn")
+    history = Histories.of(recommender.ratings).row(7)
+    twice = recommender.model.contributions(history, [3, 5, 3])
+    assert (twice.terms[0] == twice.terms[2]).all()
+    assert twice.terms.any()
