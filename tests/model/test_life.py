@@ -629,6 +629,9 @@ class Life(RuleBasedStateMachine):
         assert pairs_of(ratings) == shop.ratings
         if not self.setting.timed:
             return
+        # It decides between equal times in the updates to come.
+        in_order = dict(zip(user_ids, ratings.in_time_order, strict=True))
+        assert shop.unordered == {user for user in user_ids if not in_order[user]}
         log = ratings.log
         values = np.ones(len(log)) if log.values is None else log.values.at()
         kinds = [""] * len(log)
