@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import recsys
@@ -81,6 +81,8 @@ def brute_force(
 def test_positions_are_lists_of_recommend_one_by_one(
     seed: int, model: str, repeats: str, by_time: bool
 ) -> None:
+    # Two items of a history have equal scores, whose order depends on the user.
+    assume(model != "implicit-knn" or repeats == "drop")
     frame = sessions(seed)
     if by_time:
         # Users of the training part come again.
