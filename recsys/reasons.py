@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from recsys.data.arrays import Floats, Ints, Longs
+from recsys.data.arrays import Doubles, Floats, Ints, Longs
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -97,17 +97,12 @@ def reasons_of_scores(
     """Return the reasons of several scores, the rows of `terms`; see `shared_reasons`."""
     positive = np.maximum(terms, 0).astype(np.float64)
     totals = positive.sum(axis=1)
-    shares = positive / np.where(totals > 0, totals, 1)[:, None]
-    large: list[list[tuple[float, int]]] = [[] for _ in terms]
-    # Faster than `nonzero` of a matrix.
-    rows, columns = np.divmod(np.flatnonzero(shares >= _LEAST), shares.shape[1] or 1)
-    values = shares[rows, columns].tolist()
-    for row, term, share in zip(rows.tolist(), columns.tolist(), values, strict=True):
-        large[row].append((-share, term))
+    divisors = np.where(totals > 0, totals, 1)
+    shares = positive / divisors[:, None]
     scores = []
-    for large_terms, total in zip(large, totals.tolist(), strict=True):
+    for large, total in zip(_large_shares(shares), totals.tolist(), strict=True):
         reasons = []
-        for loss, term in sorted(large_terms):
+        for loss, term in sorted(large):
             reason = dict(name(term))
             if not _is_of_the_shop(reason.get("feature")):
                 reason["share"] = round(-loss, 3)
@@ -117,6 +112,24 @@ def reasons_of_scores(
             reasons.append({"other": True, "share": round(rest, 3)})
         scores.append(reasons)
     return scores
+
+
+def _large_shares(shares: Doubles) -> list[list[tuple[float, int]]]:
+    """Return the large shares of each row, negated so that sorting begins with the largest."""
+    n_rows, n_columns = shares.shape
+    large: list[list[tuple[float, int]]] = [[] for _ in range(n_rows)]
+    # Faster than `nonzero` of a matrix.
+    places = np.flatnonzero(shares >= _LEAST)
+    rows, columns = np.divmod(places, max(1, n_columns))
+    values = shares[rows, columns]
+    for row, column, share in zip(
+        rows.tolist(),
+        columns.tolist(),
+        values.tolist(),
+        strict=True,
+    ):
+        large[row].append((-share, column))
+    return large
 
 
 @lru_cache(_NAMED)

@@ -245,12 +245,14 @@ class HeldOut:
         scores = np.empty((len(models), len(pairs)), np.float32)
         for number, model in enumerate(models):
             # The items of the model's own lists have scores.
-            scores[number, np.searchsorted(pairs, listed[number])] = lists[
-                number
-            ].scores
-            others = np.flatnonzero(~np.isin(pairs, listed[number]))
-            of_others = model.pair_scores(users[rows[others]], items[others])
-            scores[number, others] = of_others
+            positions = np.searchsorted(pairs, listed[number])
+            scores[number, positions] = lists[number].scores
+            is_other = np.ones(len(pairs), np.bool_)
+            is_other[positions] = False
+            scores[number, is_other] = model.pair_scores(
+                users[rows[is_other]],
+                items[is_other],
+            )
         # Equal scores are ranked in the order of the ties of each user.
         order = np.lexsort((ties.places(rows, items), rows))
         return rows, items[order], scores[:, order]

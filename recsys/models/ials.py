@@ -757,26 +757,19 @@ def _climbed(
 ) -> GridPoint:
     """Return a local maximum of `height` by hill climbing; `heights` caches the values.
 
-    A step that gains is repeated before others are tried. After the deadline, the result is the
-    best point so far.
+    After the deadline, it is the best point so far.
     """
-
-    def is_higher(point: GridPoint) -> bool:
-        if point not in heights:
-            if time.perf_counter() > deadline or len(heights) > _TRIALS:
-                return False
-            heights[point] = height(point)
-        return heights[point] > heights.get(best, -math.inf)
-
-    best = start
-    is_higher(best)
-    waiting = [*steps]
-    while waiting:
-        i, j = waiting.pop(0)
-        while is_higher((best[0] + i, best[1] + j)):
-            best = best[0] + i, best[1] + j
-            waiting = [step for step in steps if step != (i, j)]
-    return best
+    point = start
+    while time.perf_counter() < deadline:
+        neighbors = [(point[0] + i, point[1] + j) for i, j in steps]
+        for neighbor in (point, *neighbors):
+            if neighbor not in heights and time.perf_counter() < deadline:
+                heights[neighbor] = height(neighbor)
+        highest = max(heights, key=heights.__getitem__, default=point)
+        if highest == point or len(heights) > _TRIALS:
+            return highest
+        point = highest
+    return point
 
 
 def _solve(

@@ -44,8 +44,10 @@ class Neighborhood(NamedTuple):
     def shares(self) -> Sparse:
         """Shares of the neighbours in a score: the squares of what they share, of sum 1."""
         shares = self.common.copy()
+        rows = shares.tocoo().coords[0]
+        totals = self._totals()
         shares.data **= 2
-        shares.data /= self._totals()[shares.tocoo().coords[0]]
+        shares.data /= totals[rows]
         return shares
 
     def scores(self) -> Floats:
@@ -62,10 +64,14 @@ class Neighborhood(NamedTuple):
         common = self.common.toarray()[0]
         neighbors = np.flatnonzero(common)
         have = self.histories[neighbors]
+        of_neighbors = common[neighbors]
         shared = have[:, rated].toarray()
-        shared *= common[neighbors][:, None]
-        terms: Floats = shared.T @ have[:, items].toarray()
-        weights = self.latest.toarray()[0, rated] / self._totals()
+        shared *= of_neighbors[:, None]
+        recommended = have[:, items].toarray()
+        terms: Floats = shared.T @ recommended
+        latest = self.latest.toarray()
+        weights = latest[0, rated]
+        weights /= self._totals()
         terms *= weights[:, None]
         return terms
 
@@ -73,8 +79,10 @@ class Neighborhood(NamedTuple):
         """Return the total weight of the neighbours of each user, or 1 without any."""
         squares = np.square(self.common.data, dtype=np.float64)
         rows = self.common.tocoo().coords[0]
-        totals = np.bincount(rows, squares, self.common.shape[0])
-        return np.where(totals > 0, totals, 1).astype(np.float32)
+        n_users = self.common.shape[0]
+        totals = np.bincount(rows, squares, n_users)
+        totals[totals == 0] = 1
+        return totals.astype(np.float32)
 
 
 class TrainingUsers(NamedTuple):
@@ -100,17 +108,28 @@ class TrainingUsers(NamedTuple):
         histories = histories.copy()
         histories.sort_indices()
         newest = _newest_users(histories, ranks)
-        return cls(histories, newest, ranks / max(1, len(ranks)))
+        n_users = max(1, len(ranks))
+        return cls(
+            histories,
+            newest,
+            newness=ranks / n_users,
+        )
 
     def neighborhood(self, latest: Sparse, lengths: Indices, n: int) -> Neighborhood:
         """Return the n nearest users of each row of latest items, from histories of some length."""
         from scipy.sparse import vstack
 
-        common = [
-            self._nearest(latest[rows], lengths[rows], n)
-            for rows in kernels.pieces(max(1, len(lengths)), _SEARCHED)
-        ]
-        return Neighborhood(latest, vstack(common, format="csr"), self.histories)
+        n_users = max(1, len(lengths))
+        parts = []
+        for rows in kernels.pieces(n_users, _SEARCHED):
+            nearest = self._nearest(latest[rows], lengths[rows], n)
+            parts.append(nearest)
+        common = vstack(parts, format="csr")
+        return Neighborhood(
+            latest,
+            common,
+            self.histories,
+        )
 
     def _nearest(self, latest: Sparse, lengths: Indices, n: int) -> Sparse:
         """Return the sums of the weights that the nearest users share."""
@@ -119,24 +138,34 @@ class TrainingUsers(NamedTuple):
         common = (latest @ self.newest).tocsr()
         rows = common.tocoo().coords[0]
         # Who has the same items, such as the user in the training data, tells nothing new.
-        lengths_of_neighbors = np.diff(self.histories.indptr)[common.indices]
+        all_lengths = np.diff(self.histories.indptr)
+        lengths_of_neighbors = all_lengths[common.indices]
         totals: Floats = latest.sum(axis=1)
+        smallest = (1 - _ROUNDING) * totals
         is_other = lengths_of_neighbors != lengths[rows]
-        is_other |= common.data < (1 - _ROUNDING) * totals[rows]
+        is_other |= common.data < smallest[rows]
         # Of users who share as much, the newest are nearer.
         nearness = common.data.astype(np.float64)
         nearness += _NEWNESS * self.newness[common.indices]
         nearness[~is_other] = 0
         n_candidates = np.diff(common.indptr)
-        width = max(n, int(n_candidates.max(initial=0)))
-        padded = np.zeros((len(lengths), width))
+        most = int(n_candidates.max(initial=0))
+        width = max(n, most)
+        n_users = len(lengths)
+        padded = np.zeros((n_users, width))
         starts = np.repeat(common.indptr[:-1], n_candidates)
-        padded[rows, np.arange(len(rows)) - starts] = nearness
-        cuts = np.partition(padded, -n, axis=1)[:, -n]
+        places = np.arange(len(rows)) - starts
+        padded[rows, places] = nearness
+        padded.partition(width - n, axis=1)
+        cuts = padded[:, width - n]
         is_near = is_other & (nearness >= cuts[rows])
-        counts = np.bincount(rows[is_near], minlength=len(lengths))
-        indptr = np.append(0, np.cumsum(counts))
-        arrays = (common.data[is_near], common.indices[is_near], indptr)
+        counts = np.bincount(rows[is_near], minlength=n_users)
+        ends = np.cumsum(counts)
+        arrays = (
+            common.data[is_near],
+            common.indices[is_near],
+            np.append(0, ends),
+        )
         return csr_array(arrays, shape=common.shape)
 
 
@@ -148,10 +177,15 @@ def _newest_users(histories: Sparse, ranks: Indices) -> Sparse:
     newest_first = np.argsort(-ranks)
     by_item = histories[newest_first].T.tocsr()
     lengths = np.diff(by_item.indptr)
-    places = np.arange(by_item.nnz) - np.repeat(by_item.indptr[:-1], lengths)
+    starts = np.repeat(by_item.indptr[:-1], lengths)
+    places = np.arange(by_item.nnz) - starts
     is_new = places < _CANDIDATES
     users = newest_first[by_item.indices[is_new]]
     counts = np.minimum(lengths, _CANDIDATES)
-    indptr = np.append(0, np.cumsum(counts))
-    ones = np.ones(len(users), np.float32)
-    return csr_array((ones, users, indptr), shape=by_item.shape)
+    ends = np.cumsum(counts)
+    arrays = (
+        np.ones(len(users), np.float32),
+        users,
+        np.append(0, ends),
+    )
+    return csr_array(arrays, shape=by_item.shape)
