@@ -31,6 +31,7 @@ NEARLY_ALL = 0.95
 FUTURE = "after the present time left out"
 MEANT_NEVER = 'left out whose time means "never"'
 EARLY = "before 1990"
+_YEARS = 1900, 2100
 _FEW_EVENTS = 10
 _BULK = (0.05, 0.95)  # quantiles between which events are counted as usual
 _SPARSE = 0.1  # of the usual number of events in a time of the same length
@@ -223,7 +224,10 @@ def all_early(first: int, last: int) -> str:
     """Return the remark on times that are all before 1990, perhaps by their unit."""
     days = [shown_time(end, day=True) for end in (first, last)]
     period = f"on {days[0]}" if days[0] == days[1] else f"from {days[0]} to {days[1]}"
-    return f"all times are before 1990, {period}; --time-format gives another unit"
+    advice = "--time-format gives another unit"
+    if _YEARS[0] <= first <= last <= _YEARS[1]:
+        advice = "--time-format %Y reads the numbers as years"
+    return f"all times are before 1990, {period}; {advice}"
 
 
 def _places(

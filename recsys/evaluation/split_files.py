@@ -20,7 +20,6 @@ from recsys.data.split_parts import SPLIT_MANIFEST
 from recsys.errors import DataError, check_choice
 from recsys.evaluation.splits import (
     DESCRIPTIONS,
-    NOTHING_KNOWN,
     PARAMETERS_OF,
     Mask,
     RatingsLike,
@@ -90,7 +89,13 @@ def split_from_pair(
     split = Split(train, test, history, method, described, repeats, n_known)
     # Users may all be new, as sessions are: `evaluate` folds them in with positions=True.
     if split.test.n_ratings and not has_items(split.train)[split.test.indices].any():
-        raise DataError(NOTHING_KNOWN)
+        tested, trained = (
+            items.values[int(part.indices[0])] for part in (split.test, split.train)
+        )
+        raise DataError(
+            f"The test ratings have none of the items of the training ratings: {tested!r} is one "
+            f"of theirs, {trained!r} one of the training ratings; both need the same ids."
+        )
     split.check()
     return split
 

@@ -352,7 +352,7 @@ def time_split(
         cut = int(np.partition(times, len(times) - n_test)[len(times) - n_test])
         if cut == times.min() < times.max():
             cut = int(times[times > cut].min())
-    elif not isinstance(cut, Real):
+    elif isinstance(cut, bool) or not isinstance(cut, Real):
         cut = moment(cut, "cut")
     held_out = times >= cut
     if held_out.all() or not held_out.any():

@@ -164,6 +164,9 @@ def test_times_before_1990_are_kept_and_said():
     assert judged(0, 100, 86_400).remarks == [
         "all times are before 1990, from 1970-01-01 to 1970-01-02; --time-format gives another unit"
     ]
+    assert judged(2019, 2021, 2025).remarks == [
+        "all times are before 1990, on 1970-01-01; --time-format %Y reads the numbers as years"
+    ]
 
 
 def test_it_is_an_error_if_nearly_all_rows_would_be_left_out():

@@ -195,9 +195,9 @@ def test_a_planted_overlap_is_rejected_where_models_are_measured(ratings):
 
 
 def test_nothing_in_common_raises():
-    message = "No test rating has both a user and an item with training"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="2 is one of theirs, 1 one of the training"):
         split_from_pair(frame([(1, 1, 5.0)]), frame([(1, 2, 5.0)]))
+    message = "No test rating has both a user and an item with training"
     # New users may be folded in, but not by default.
     split = split_from_pair(frame([(1, 1, 5.0)]), frame([(2, 1, 5.0), (1, 2, 5.0)]))
     with pytest.raises(DataError, match=message):
@@ -411,7 +411,7 @@ def test_bad_requests_by_time_raise(timed):
     ):
         time_split(timed, cut="soon")
     with pytest.raises(DataError, match="cut must be a date or time"):
-        time_split(timed, cut=np.datetime64("2015-01-01"))
+        time_split(timed, cut=True)
     with pytest.raises(DataError, match="test_fraction must be between 0 and 1"):
         time_split(timed, 1.5)
     with pytest.raises(DataError, match="A cut at 0 leaves one part empty: the times"):
