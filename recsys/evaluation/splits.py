@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.data.times import Moment, moment, shown_time
-from recsys.errors import DataError, check_choice, check_whole
+from recsys.errors import DataError, check_choice, check_whole, is_number
 from recsys.messages import counted, worded
 from recsys.models.holdout import last_events, next_events
 from recsys.readers import as_ratings
@@ -352,7 +351,7 @@ def time_split(
         cut = int(np.partition(times, len(times) - n_test)[len(times) - n_test])
         if cut == times.min() < times.max():
             cut = int(times[times > cut].min())
-    elif isinstance(cut, bool) or not isinstance(cut, Real):
+    elif not is_number(cut):
         cut = moment(cut, "cut")
     held_out = times >= cut
     if held_out.all() or not held_out.any():

@@ -14,7 +14,6 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -25,7 +24,7 @@ from recsys.data.csr import Events, Values
 from recsys.data.events import event_weights, repeated
 from recsys.data.identity import fingerprint
 from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
-from recsys.errors import DataError
+from recsys.errors import DataError, is_number
 from recsys.saving import model_file
 from recsys.saving.arrays import FORMAT_VERSION, DamageError
 from recsys.saving.storage import complete_directory, obstacle
@@ -101,8 +100,7 @@ def _write_split(
 ) -> None:
     split.check()
     for name, value in split.parameters.items():  # as split.json can hold them
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        if not (is_number and abs(value) < _TOO_LARGE):
+        if not (is_number(value) and abs(value) < _TOO_LARGE):
             raise DataError(
                 f"The split cannot be saved: its parameter {name} must be a number below 2**63; "
                 f"got {value!r}."
