@@ -24,6 +24,9 @@ _MOST_ODD = 0.1  # maximum share of texts that are named in a column of numbers
 _SAMPLE = 500
 _INTEGER = r"^[-+]?\d{1,18}$"
 _NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?$"
+# Commas of thousands. 1,299 alone may mean 1.299, and 101,202,303 a list of numbers.
+_GROUPED = r"^[-+]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?$"
+_SURELY_GROUPED = r"^[-+]?\d{1,3}(?:,\d{3})+\.\d"
 _PADDED = r"^[-+]?0\d"  # leading zeros, as in "007" or zip codes: these stay strings
 _MISSING = ("null", "nan", "na", "n/a", "none", "\\n", "nat")
 _BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
@@ -522,6 +525,9 @@ def _typed_strings(
 
 def _plain_values(texts: pl.Series) -> pl.Series | None:
     """Return strings as numbers or booleans, None if they are neither."""
+    if texts.str.contains(_SURELY_GROUPED).any():
+        is_grouped = bool(texts.str.contains(_GROUPED).all())
+        return _plain_values(texts.str.replace_all(",", "")) if is_grouped else None
     head = texts.drop_nulls().head(_SAMPLE)
     if head.str.contains(_NUMBER).all() and texts.str.contains(_NUMBER).all():
         if texts.str.contains(_PADDED).any():

@@ -124,7 +124,23 @@ def test_ratings_that_are_all_zero(read: Read) -> None:
     assert "all ratings are 0; add --missing 0 if a 0 means no rating" in said
 
 
-@pytest.mark.parametrize("odd", ["free", "1,234.50", "inf"])
+@pytest.mark.parametrize(
+    ("first", "value"),
+    [("1,234.50", 1234.5), ("1,234,567.25", 1234567.25), ("-1,234.00", -1234)],
+)
+def test_commas_of_thousands_in_a_table(
+    tmp_path: Path, first: str, value: float
+) -> None:
+    (tmp_path / "ratings.csv").write_text(table())
+    prices = [first, "1,999", *(f"{number}.5" for number in range(2, 40))]
+    lines = [f'{item},"{price}"' for item, price in enumerate(prices)]
+    (tmp_path / "items.csv").write_text("\n".join(["item,price", *lines]))
+    read = read_ratings(tmp_path).item_table
+    assert read is not None
+    assert read.frame["price"].to_list()[:3] == [value, 1999, 2.5]
+
+
+@pytest.mark.parametrize("odd", ["free", "1,234", "inf"])
 def test_a_text_among_the_numbers_of_a_table(tmp_path: Path, odd: str) -> None:
     (tmp_path / "ratings.csv").write_text(table())
     prices = [odd, *(f"{number}.5" for number in range(1, 40))]
