@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import cast
+from typing import TypeGuard
 
 
 class RecsysError(Exception):
@@ -61,7 +61,7 @@ def check_whole(
     return int(value)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a number, of Python or of NumPy, and not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
@@ -73,7 +73,7 @@ def check_share(name: str, value: object) -> None:
     ------
     DataError
     """
-    if not is_number(value) or not 0 <= cast(float, value) <= 1:
+    if not is_number(value) or not 0 <= value <= 1:
         raise DataError(f"{name} must be a number from 0 to 1; got {value!r}.")
 
 
