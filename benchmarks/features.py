@@ -43,7 +43,7 @@ from ratings import OURS, inside, with_interval
 from scipy import sparse
 from scipy.stats import rankdata, ttest_rel
 
-from recsys.auto import as_implicit
+from recsys.data.implicit import as_implicit
 from recsys.data.ratings import Ratings
 from recsys.evaluation.splits import random_split
 from recsys.models.registry import make_model

@@ -74,7 +74,7 @@ def batched(blocks: Iterator[Any], size: int) -> Iterator[Iterator[Any]]:
 def measure(name: str, factors: int, sweeps: int, folder: Path) -> None:
     """Run the stages in this process; print the figures of each as JSON."""
     from recsys import Recommender, read_ratings
-    from recsys.auto import as_implicit
+    from recsys.data.implicit import as_implicit
 
     found: dict[str, tuple[float, float, int]] = {}
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from measuring import interleaved, machine, median, spread, table
 
 from recsys import Recommender, read_ratings, sample_path
-from recsys.auto import as_implicit
+from recsys.data.implicit import as_implicit
 
 BARE_CLICK = """\
 import click

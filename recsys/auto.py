@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from recsys.accuracy import rmse
-from recsys.data.feedback import Feedback, judge_values
+from recsys.data.implicit import as_implicit, feedback_of
 from recsys.data.ratings import Ratings
 from recsys.data.times import duration
 from recsys.effort import Schedule
@@ -174,8 +174,12 @@ def choose_model(ratings: Ratings, purpose: Purpose = "later") -> Choice:
     >>> str(choice), choice.ratings.implicit
     ('spectral, 1 factor: all ratings are 1, which makes them implicit feedback', True)
     """
+    # Candidates of interactions depend on the shape, which no conversion changes.
+    list_models = _list_models(ratings)
+    factors = default_factors(*ratings.shape, ratings.n_ratings)
+    spectral = Candidate("spectral", {"factors": factors})
     if purpose == "next":
-        return _choose_for_next(ratings)
+        return _choose_for_next(ratings, list_models)
     feedback = feedback_of(ratings)
     is_small = ratings.n_ratings < _ENOUGH
     if feedback.kind == "grades" and not ratings.implicit:
@@ -197,13 +201,8 @@ def choose_model(ratings: Ratings, purpose: Purpose = "later") -> Choice:
     else:
         ratings = as_implicit(ratings)
     if ratings.n_ratings < _ENOUGH:
-        factors = default_factors(*ratings.shape, ratings.n_ratings)
-        return Choice(
-            (Candidate("spectral", {"factors": factors}),),
-            ratings,
-            reason,
-        )
-    return Choice(_list_models(ratings), ratings, reason)
+        return Choice((spectral,), ratings, reason)
+    return Choice(list_models, ratings, reason)
 
 
 def _list_models(ratings: Ratings) -> tuple[Candidate, ...]:
@@ -212,7 +211,7 @@ def _list_models(ratings: Ratings) -> tuple[Candidate, ...]:
     return tuple(map(Candidate, ("spectral", "ials", ease)))
 
 
-def _choose_for_next(ratings: Ratings) -> Choice:
+def _choose_for_next(ratings: Ratings, list_models: tuple[Candidate, ...]) -> Choice:
     """Choose candidates for what comes next, or as for later if there is no order."""
     seconds = ratings.seconds
     if seconds is None or not len(seconds) or seconds.min() == seconds.max():
@@ -239,7 +238,7 @@ def _choose_for_next(ratings: Ratings) -> Choice:
         )
         return Choice((Candidate("next"),), interactions, reason, "next")
     reason += "; for what comes next, judged by the last item of each user"
-    candidates = (*_list_models(interactions), Candidate("next"))
+    candidates = (*list_models, Candidate("next"))
     return Choice(candidates, interactions, reason, "next")
 
 
@@ -355,9 +354,12 @@ class Auto(Model):
     @property
     def _takes_features(self) -> bool:
         """Return whether some candidate uses features."""
-        if self._choice is None:
-            return True
-        return any(model.uses_features for model in self._unfitted(self._choice))
+        candidates = self.candidate_models()
+        return not candidates or any(model.uses_features for model in candidates)
+
+    def candidate_models(self) -> list[Model]:
+        """Return the candidates that `among` has set, unfitted."""
+        return [] if self._choice is None else self._unfitted(self._choice)
 
     def _unfitted(self, choice: Choice) -> list[Model]:
         seed, threads = self.random_state, self.threads
@@ -606,31 +608,3 @@ def _results(choice: Choice, figures: Sequence[float]) -> list[str]:
     """Return the candidates with the figure of each."""
     pairs = zip(choice.candidates, figures, strict=True)
     return [f"{candidate} {figure:.4f}" for candidate, figure in pairs]
-
-
-def feedback_of(ratings: Ratings) -> Feedback:
-    """Return the decision on the values of ratings, by the reader or from the values."""
-    if ratings.feedback is not None:
-        return ratings.feedback
-    if ratings.scale is not None or ratings.implicit:
-        return Feedback("grades", *ratings.value_range())
-    return judge_values(ratings.values)
-
-
-def as_implicit(ratings: Ratings) -> Ratings:
-    """Return the ratings as implicit feedback, with all values 1.
-
-    If nearly all are the same, lower ones are left out, because they are dislikes.
-    """
-    feedback = feedback_of(ratings)
-    if ratings.implicit and feedback.kind == "counts":
-        return replace(ratings, feedback=feedback).as_interactions()
-    if not ratings.implicit and feedback.common is not None:
-        limit = float(np.nextafter(np.float32(feedback.common), np.float32(-np.inf)))
-        interactions = ratings.interactions_above(limit)
-    elif not ratings.implicit and feedback.kind == "counts":
-        summed = replace(ratings, rule=replace(ratings.rule, policy="sum"))
-        interactions = summed.interactions_above(0.0)
-    else:
-        interactions = replace(ratings.with_values(1), implicit=True)
-    return replace(interactions, feedback=feedback)

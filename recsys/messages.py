@@ -222,24 +222,3 @@ def nothing_at(path: Path) -> str:
     ]
     hint = f" Did you mean {close[0]}?" if close else ""
     return f"There is no file or directory {path}.{hint}"
-
-
-def wrapped(text: str, width: int) -> str:
-    """Wrap a sentence into lines, but not next to "=".
-
-    Examples
-    --------
-    >>> print(wrapped("r.csv: user = user, item = item", 24))
-    r.csv: user = user,
-      item = item
-    """
-    import textwrap
-
-    lines = textwrap.wrap(
-        text.replace(" = ", "\xa0=\xa0"),
-        width,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(lines).replace("\xa0=\xa0", " = ")

@@ -26,6 +26,7 @@ Observed: TypeAlias = "csr_array | CodedMatrix"
 # A row with this many entries gets half of its mean deviation as bias.
 _BIAS_DAMPING = 5.0
 _BIAS_ROUNDS = 20
+_NOISE = 1e-6  # of the largest norm, for directions beyond the rank
 _START_ROUNDS = 2  # rounds of alternating bias fits before the first sweep
 # Steps and extra directions of the subspace iteration for the starting factors, which takes about
 # the time of one sweep. Extra directions help as much as another step, and cost less.
@@ -520,6 +521,29 @@ def biased_start(
     if nonnegative:
         V = dominant_parts(V)
     return BiasedFactors(*fitted, np.zeros((n, k), X.dtype), V)
+
+
+def rough_vectors(X: csr_array, k: int) -> tuple[Floats, Floats]:
+    """Return vectors of the columns of X, and the weight of errors in each of their entries.
+
+    The weight of a factor is its mean square on the other side, and the weight of a bias is 1.
+    """
+    k = min(k, *X.shape)
+    if X.data.min() < X.data.max():
+        start = biased_start(X, k)
+        vectors = np.column_stack([start.column_factors, start.column_bias])
+        squares = np.square(start.column_factors, dtype=np.float64).sum(axis=0)
+        weight = np.append(squares / X.shape[0], 1)
+    else:
+        # Equal values: the vector of a column is the mean of its rows' vectors.
+        counts = np.bincount(X.indices, minlength=X.shape[1])
+        right, values = leading_directions(kernels.csr_arrays(X), X.shape[1], k)
+        vectors = right * values / np.maximum(counts, 1).astype(X.dtype)[:, None]
+        weight = np.ones(k)
+    norms = np.linalg.norm(vectors, axis=0)
+    # Directions beyond the rank are noise.
+    is_signal = norms > _NOISE * norms.max()
+    return vectors[:, is_signal], weight[is_signal]
 
 
 def dominant_parts(V: Floats) -> Floats:

@@ -485,7 +485,8 @@ def _chosen_models(
     purpose: Purpose | None,
 ) -> list[str]:
     """Return the models to evaluate; without names, convert splits as `recsys fit` does."""
-    from recsys.auto import as_implicit, choose_model
+    from recsys.auto import choose_model
+    from recsys.data.implicit import as_implicit
 
     if "auto" not in names:
         require(purpose is None, "--for needs --model auto.")

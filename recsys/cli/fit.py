@@ -115,9 +115,8 @@ def fit(
         duration(budget, "--budget")
     if fitting.model is not None:
         inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
-    planned, used, reason = inputs.plan_fit(
-        fitting, inputs.load_ratings(ratings, reader), reader, budget=budget
-    )
+    loaded = inputs.load_ratings(ratings, reader)
+    planned, used, reason = inputs.plan_fit(fitting, loaded, reader, budget=budget)
     keep_columns = _columns_to_keep(used, keep_col, reader)
     announced = _note_columns(used, keep_columns)
     if reason is not None:

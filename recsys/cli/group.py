@@ -14,8 +14,9 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from recsys.addresses import located, shown
+from recsys.addresses import Location, has_password, located, shown
 from recsys.cli.errors import CommandError
+from recsys.cli.output import note
 from recsys.messages import close_matches
 
 EVERYWHERE = "Everywhere"
@@ -25,6 +26,10 @@ FILE_NAME = "recsys.toml"
 PREFIX = "RECSYS"
 
 _HIDDEN = "hidden"
+_VISIBLE = (
+    "a password on the command line is visible to other users of this machine; PGPASSWORD or "
+    "~/.pgpass hide it"
+)
 _SECRETS = re.compile(
     "KEY|PASS|SECRET|TOKEN"
 )  # in names of variables, such as of --api-key-env
@@ -224,6 +229,15 @@ class Command(_WithExamples):
             self._choose_one(ctx)
         return surplus
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; warn of passwords on the command line, for data or an output."""
+        # Only now is it known whether --quiet is given.
+        for name, value in ctx.params.items():
+            source = ctx.get_parameter_source(name)
+            if source is ParameterSource.COMMANDLINE and _has_password(value):
+                note(_VISIBLE)
+        return super().invoke(ctx)
+
     def _surplus(self, words: Sequence[str], ctx: click.Context) -> click.UsageError:
         """Return the error for superfluous words."""
         arguments = [
@@ -401,6 +415,13 @@ def _shown_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_shown_value(part) for part in value]
     return shown(value) if isinstance(value, str) else value
+
+
+def _has_password(value: Any) -> bool:
+    """Return whether the value of an option has an address with a password."""
+    if isinstance(value, tuple):
+        return any(map(_has_password, value))
+    return isinstance(value, Location) and has_password(value)
 
 
 def _setting(option: click.Parameter) -> str:

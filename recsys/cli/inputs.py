@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from recsys.addresses import has_password
 from recsys.cli.errors import CommandError, require
 from recsys.cli.options import NAMED, FitOptions, ReaderOptions
 from recsys.cli.output import Activity, note
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
 _SHARED = {"random_state": "--seed", "threads": "--threads", "purpose": "--for"}
 _TYPES = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
 _NAMED = 3
-_VISIBLE = (
-    "a password on the command line is visible to other users of this machine; PGPASSWORD or "
-    "~/.pgpass hide it"
-)
 _CANDIDATES = 10
 TABLES = frozenset(("item_table", "user_table"))
 """Options with tables of items and users."""
@@ -58,23 +53,10 @@ def load_ratings(
     """Read ratings from one or several sources, and report in one line how they were read.
 
     `defaults` are used for options that were not given.
-
-    Raises
-    ------
-    CommandError
-        If a source is a saved model.
     """
-    sources = [sources] if isinstance(sources, str) else sources
-    for source in sources:
-        if is_model(source):
-            raise CommandError(
-                f"{source} is a saved model; a file of ratings is needed here."
-            )
-        # Said before the reading, which may fail.
-        if has_password(source):
-            note(_VISIBLE)
     from recsys.readers import read_ratings
 
+    sources = [sources] if isinstance(sources, str) else sources
     with Activity(f"Reading {', '.join(sources)}") as activity:
         ratings = read_ratings(
             sources, defaults=defaults, on_rows=activity.count, **reader.options
@@ -316,13 +298,10 @@ def plan_fit(
     if fitting.purpose == "later":
         reason = f"{choice.reason}; for what comes later, judged by random items"
         choice = replace(choice, reason=reason)
-    models = [
-        candidate.unfitted(fitting.seed, fitting.threads)
-        for candidate in choice.candidates
-    ]
+    auto.among(choice)
+    models = auto.candidate_models()
     used = featured(choice.ratings, reader, models, unrated=True)
     note_weights(models, choice.ratings)
-    auto.among(choice)
     said = f"chose {choice}"
     if choice.is_open:
         said = f"comparing {choice}; {auto.announcement(used)}"

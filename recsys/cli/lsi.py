@@ -421,7 +421,7 @@ def evaluate(
     """
     from recsys.cli.evaluate import tables
     from recsys.evaluation.results import INTERVALS, TESTS
-    from recsys.lsi.evaluation import evaluate_search
+    from recsys.evaluation.search import evaluate_search
     from recsys.readers.judgements import read_judgements
 
     loaded = lsi.Index.load(index)

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +26,6 @@ from recsys.messages import (
     is_full,
     system_error,
     system_reason,
-    wrapped,
 )
 from recsys.saving.atomic import (
     replace_file,
@@ -566,6 +566,25 @@ def note(message: str, *, verbatim: bool = False) -> None:
     if not verbatim and sys.stderr is not None and sys.stderr.isatty():
         message = wrapped(message, shutil.get_terminal_size((80, 24)).columns)
     click.echo(message, err=True)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Wrap a sentence into lines, but not next to "=".
+
+    Examples
+    --------
+    >>> print(wrapped("r.csv: user = user, item = item", 24))
+    r.csv: user = user,
+      item = item
+    """
+    lines = textwrap.wrap(
+        text.replace(" = ", "\xa0=\xa0"),
+        width,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\xa0=\xa0", " = ")
 
 
 class Activity:

@@ -34,15 +34,6 @@ _BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
 _CODE = re.compile(
     r"(?:id|ids|code|zip|zipcode|postcode|postalcode|plz|ean|isbn|gtin|upc|phone)$"
 )
-_PERSONAL = re.compile(
-    r"""(?:first|middle|last|sur|given|family|maiden|full|user|nick|customer)?name
-    | \w*e?mail(?:address)?
-    | (?:tele|mobile|cell|home|work)?phone(?:number|no)? | mobile(?:number|no)?
-    | (?:home|postal|billing|shipping|street|ip)?address[1-3]? | street
-    | iban | ssn | passport(?:number|no)?""",
-    re.VERBOSE,
-)
-_EMAIL = r"^[^\s@]+@[^\s@]+\.[^\s@.]+$"
 _DATES = (
     *(
         "%Y-%m-%d",
@@ -228,24 +219,6 @@ class Features:
             [name for name, kind in self.kinds.items() if kind == "text"]
         )
 
-    def identifying(self) -> list[str]:
-        """Return the columns of users that identify persons: names, addresses, telephone numbers.
-
-        A model does not learn from them by default, because it would have to save them all as soon
-        as two users share one.
-        """
-        if self.kind != "user":
-            return []
-        return [
-            name
-            for name, kind in self.kinds.items()
-            if kind in ("category", "text")
-            and (
-                _PERSONAL.fullmatch(plain_name(name))
-                or _has_addresses(self.frame[name])
-            )
-        ]
-
     def __len__(self) -> int:
         return len(self.frame)
 
@@ -411,14 +384,6 @@ def _as_texts(values: pl.Series) -> pl.Series:
         return values.cast(pl.String)
     texts = values.list.join("|")
     return texts.set(values.list.len() == 0, _NOTHING)
-
-
-def _has_addresses(values: pl.Series) -> bool:
-    """Return whether a column is of texts, and most of them are e-mail addresses."""
-    if values.dtype != pl.String:
-        return False
-    texts = values.drop_nulls()
-    return 2 * int(texts.str.contains(_EMAIL).sum()) > len(texts)
 
 
 def _of_type(

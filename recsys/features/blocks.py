@@ -258,11 +258,15 @@ class TextBlock(Block):
 
     def as_vectors(self, values: pl.Series, random_state: int) -> Self:
         """Return a block whose features are directions in the space of words, not single words."""
-        rows = self._encoded(values)
+        rows = self._weighted(values)
         if not rows.nnz:
             return self
         k = default_rank(rows.shape, DIRECTIONS)
-        return replace(self, components=decompose(rows, k, random_state).components)
+        components = decompose(rows, k, random_state).components
+        vectors = Space(components, np.ones(len(components))).project(rows)
+        squares = np.square(vectors.astype(np.float32), dtype=np.float64).sum()
+        scale = float(1 / np.sqrt(squares / len(values)))
+        return replace(self, components=components, scale=scale)
 
     @property
     def names(self) -> list[str]:
@@ -301,8 +305,8 @@ class TextBlock(Block):
 
     def _weighted(self, values: pl.Series) -> csr_array:
         """Return the words of each text, weighted by tf-idf."""
-        weighting = Weighting("tfidf", self.weights)
-        rows: csr_array = weighting.apply(self._counts(values))
+        counts = self._counts(values)
+        rows: csr_array = Weighting("tfidf", self.weights).apply(counts)
         return rows
 
     def _counts(self, values: pl.Series) -> csr_array:

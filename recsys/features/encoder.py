@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ import polars as pl
 from scipy import sparse
 
 from recsys.data.arrays import AnyFloats
+from recsys.data.columns import plain_name
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.kinds import FeatureKind
@@ -40,6 +42,15 @@ Texts: TypeAlias = Literal["terms", "vectors"]
 _NAMED = 3  # maximum number of close values in a message
 _SHOWN = 10  # maximum number of values listed in a message
 _ARRAYS = ("knots", "levels", "terms", "weights", "components")
+_PERSONAL = re.compile(
+    r"""(?:first|middle|last|sur|given|family|maiden|full|user|nick|customer)?name
+    | \w*e?mail(?:address)?
+    | (?:tele|mobile|cell|home|work)?phone(?:number|no)? | mobile(?:number|no)?
+    | (?:home|postal|billing|shipping|street|ip)?address[1-3]? | street
+    | iban | ssn | passport(?:number|no)?""",
+    re.VERBOSE,
+)
+_EMAIL = r"^[^\s@]+@[^\s@]+\.[^\s@.]+$"
 _LEVELS = {"level": pl.String, "weight": pl.Float64}
 
 
@@ -107,6 +118,33 @@ class TextSpace(NamedTuple):
         return cls(block, components, rows.toarray())
 
 
+def identifying(features: Features) -> list[str]:
+    """Return the columns of users that identify persons: names, addresses, telephone numbers.
+
+    A model does not learn from them by default, because it would have to save them all as soon as
+    two users share one.
+    """
+    if features.kind != "user":
+        return []
+    return [
+        name
+        for name, kind in features.kinds.items()
+        if kind in ("category", "text")
+        and (
+            _PERSONAL.fullmatch(plain_name(name))
+            or _has_addresses(features.frame[name])
+        )
+    ]
+
+
+def _has_addresses(values: pl.Series) -> bool:
+    """Return whether a column is of texts, and most of them are e-mail addresses."""
+    if values.dtype != pl.String:
+        return False
+    texts = values.drop_nulls()
+    return 2 * int(texts.str.contains(_EMAIL).sum()) > len(texts)
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureEncoder:
     """Encoder of tables by blocks of features, learned from one table.
@@ -140,9 +178,6 @@ class FeatureEncoder:
         features: Features,
         ids: Ids,
         columns: Sequence[str] | None = None,
-        *,
-        texts: Texts = "terms",
-        random_state: int = 0,
     ) -> Self:
         """Learn the features of a table from the rows of the given ids.
 
@@ -159,45 +194,59 @@ class FeatureEncoder:
             Items or users, such as `Ratings.items`.
         columns : sequence of str, optional
             Columns to use; by default all except the title, and except columns that identify
-            persons (see `Features.identifying`).
-        texts : {"terms", "vectors"}
-            Encode texts as words, or as vectors from latent semantic indexing with up to 100
-            dimensions.
-        random_state : int
-            Seed of the decomposition of texts.
+            persons (see `identifying`).
 
         Raises
         ------
         DataError
-            If a column does not exist, or `texts` is not one of these values.
+            If a column does not exist.
         """
-        if texts not in ("terms", "vectors"):
-            raise DataError(f"texts must be 'terms' or 'vectors'; got {texts!r}.")
         if columns is None:
-            left_out = {features.title, *features.identifying()}
+            left_out = {features.title, *identifying(features)}
             columns = [name for name in features.kinds if name not in left_out]
-        chosen, blocks = features.select(columns), []
-        by_id = chosen.rows_of(ids)
-        table = chosen.frame[by_id[by_id >= 0]]  # whatever the order of the table
+        chosen = features.select(columns)
+        rows = chosen.rows_of(ids)
+        table = chosen.frame[rows[rows >= 0]]  # whatever the order of the table
+        blocks = []
         for name, kind in chosen.kinds.items():
             values = table[name]
             # Nothing can be learned of a column without a value.
             if values.null_count() == len(values):
                 continue
             block = KINDS[kind].of(values)
-            if isinstance(block, TextBlock) and texts == "vectors":
-                block = block.as_vectors(values, random_state)
             if not block.names:
                 continue
-            rows, n = block.rows(values), len(values)
-            means, squares = (
-                a.sum(axis=0, dtype=np.float64) / n for a in (rows, rows * rows)
-            )
+            encoded = block.rows(values)
+            n = len(values)
+            means = encoded.sum(axis=0, dtype=np.float64) / n
+            squares = (encoded * encoded).sum(axis=0, dtype=np.float64) / n
             if not np.allclose(squares, means**2):  # equal rows have no information
                 # A block of many features would outweigh one number otherwise.
-                square = float((rows.data.astype(np.float64) ** 2).sum()) / n
+                square = np.square(encoded.data, dtype=np.float64).sum() / n
                 blocks.append(replace(block, scale=float(1 / np.sqrt(square))))
         return cls(features.kind, tuple(blocks))
+
+    def with_vectors(
+        self,
+        features: Features,
+        ids: Ids,
+        random_state: int = 0,
+    ) -> Self:
+        """Return the encoder with vectors from latent semantic indexing in place of words.
+
+        The vectors have up to 100 dimensions. They are learned from the rows from which the words
+        were learned, and `random_state` is the seed of their decomposition.
+        """
+        chosen = features.select([block.column for block in self.blocks])
+        rows = chosen.rows_of(ids)
+        table = chosen.frame[rows[rows >= 0]]
+        blocks = (
+            block.as_vectors(table[block.column], random_state)
+            if isinstance(block, TextBlock)
+            else block
+            for block in self.blocks
+        )
+        return replace(self, blocks=tuple(blocks))
 
     def transform(self, features: Features, ids: Ids) -> FeatureBlocks:
         """Encode the rows of the given ids; an id without a row gets zeros.

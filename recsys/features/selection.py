@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from lowrank.completion.als import biased_start
+from lowrank.completion.als import rough_vectors
 from lowrank.completion.cold_start import fit_cold_map
 from lowrank.kernels import csr_arrays
-from lowrank.subspace import leading_directions
-from recsys.data.arrays import AnyFloats
 from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.kinds import FeatureRequest
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError
+from recsys.errors import DataError, check_choice
 from recsys.features.blocks import TextBlock
 from recsys.features.encoder import FeatureEncoder, Texts
 from recsys.messages import close_matches, did_you_mean
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
 _FACTORS = 8  # of the ratings, which texts predict for held-out items
 _LEAST_GAIN = 1e-4  # relative decrease of the error for which vectors are worth it
 _FOLDS = 5  # one is held out; with few items two, one after the other
-_ROUNDING = 1e-6
 _FEW = 5_000
 
 
@@ -49,13 +43,14 @@ def with_features(
         Columns of the tables of items and users; a name selects from both. By default all except
         titles.
     texts : {"auto", "terms", "vectors"}
-        As in `FeatureEncoder.fit`; "auto" chooses the form that better predicts the factors of
-        held-out items, or users, in a rough decomposition of the ratings.
+        Weighted words, or vectors from latent semantic indexing; "auto" chooses the form that
+        better predicts the factors of held-out items, or users, in a rough decomposition of the
+        ratings.
     unrated : bool
         Add items and users that are in the tables but have no ratings, so that models know them by
         their features.
     random_state : int
-        As in `FeatureEncoder.fit`.
+        Seed of the decomposition of texts.
 
     Raises
     ------
@@ -71,10 +66,10 @@ def with_features(
     >>> ratings.item_features.names
     ('genres = Drama', 'genres = War')
     """
-    tables = [axis.table for axis in ratings.axes if axis.table is not None]
+    tables = [(axis.table, axis.ids) for axis in ratings.axes if axis.table is not None]
     # In messages, columns of items come first.
     all_columns = dict.fromkeys(
-        name for table in reversed(tables) for name in table.kinds
+        name for table, _ in reversed(tables) for name in table.kinds
     )
     if not all_columns:
         raise DataError(
@@ -87,16 +82,17 @@ def with_features(
                 f"{', '.join(all_columns)}."
                 f"{did_you_mean(close_matches(name, all_columns, 1))}"
             )
+    check_choice("texts", texts, ("auto", *get_args(Texts)))
     names = None if columns is None else tuple(columns)
     request = FeatureRequest(names, texts, unrated, random_state)
     encoders = {
-        table.kind: _encoder(ratings, table, request)
-        for table in tables
+        table.kind: _encoder(ratings, table, ids, request)
+        for table, ids in tables
         if columns is None or not table.kinds.keys().isdisjoint(columns)
     }
-    for table in tables:
+    for table, ids in tables:
         if unrated and table.kind in encoders and encoders[table.kind].blocks:
-            ratings = with_ids(ratings, ratings.axis(table.kind).ids, table)
+            ratings = with_ids(ratings, ids, table)
     axes = []
     for axis in ratings.axes:
         encoder = encoders.get(axis.ids.kind)
@@ -110,28 +106,18 @@ def with_features(
 def _encoder(
     ratings: Ratings,
     table: Features,
+    ids: Ids,
     request: FeatureRequest,
 ) -> FeatureEncoder:
     """Return the encoder of a table, with the form of texts that tells more."""
     columns = request.columns
     if columns is not None:
         columns = tuple(name for name in columns if name in table.kinds)
-
-    def fitted(texts: Texts) -> FeatureEncoder:
-        return FeatureEncoder.fit(
-            table,
-            ratings.axis(table.kind).ids,
-            columns,
-            texts=texts,
-            random_state=request.random_state,
-        )
-
-    if request.texts != "auto":
-        return fitted(request.texts)
-    encoder = fitted("terms")
-    if not any(isinstance(block, TextBlock) for block in encoder.blocks):
-        return encoder
-    return _more_telling(encoder, fitted("vectors"), ratings, table)
+    words = FeatureEncoder.fit(table, ids, columns)
+    has_texts = any(isinstance(block, TextBlock) for block in words.blocks)
+    if request.texts == "terms" or not has_texts:
+        return words
+    return _with_texts(words, ratings, table, request)
 
 
 def with_usual_features(
@@ -160,26 +146,34 @@ def with_usual_features(
     return with_features(ratings, features, unrated=unrated)
 
 
-def _more_telling(
+def _with_texts(
     terms: FeatureEncoder,
-    vectors: FeatureEncoder,
     ratings: Ratings,
     table: Features,
+    request: FeatureRequest,
 ) -> FeatureEncoder:
-    """Return the encoder that predicts held-out items (or users) better, with a remark."""
-    X, ids = ratings.matrix, ratings.items
+    """Return the encoder that predicts held-out items (or users) better, with a remark.
+
+    If vectors are requested, they are not compared with words.
+    """
+    X = ratings.matrix
+    ids = ratings.items
     if table.kind == "user":
-        X, ids = X.T.tocsr(), ratings.users
-    rows, weight = _rough_vectors(X)
+        X = X.T.tocsr()
+        ids = ratings.users
+    vectors = terms.with_vectors(table, ids, request.random_state)
+    if request.texts == "vectors":
+        return vectors
+    rows, weight = rough_vectors(X, _FACTORS)
     counts = np.bincount(X.indices, minlength=X.shape[1])
     fold = np.random.default_rng(0).integers(0, _FOLDS, len(ids))
-    folds, encoders = range(2 if len(ids) < _FEW else 1), (terms, vectors)
-    if not len(weight) or any(not counts[fold != encoder].any() for encoder in folds):
+    folds = range(2 if len(ids) < _FEW else 1)
+    if not len(weight) or any(not counts[fold != held].any() for held in folds):
         return terms
-    errors, total = np.zeros(2), 0.0
-    for number, features in enumerate(
-        encoder.transform(table, ids) for encoder in encoders
-    ):
+    errors = np.zeros(2)
+    total = 0.0
+    for number, encoder in enumerate((terms, vectors)):
+        features = encoder.transform(table, ids)
         for held in folds:
             train_counts = np.where(fold == held, 0, counts)
             cold_map = fit_cold_map(rows, train_counts, features)
@@ -199,29 +193,6 @@ def _more_telling(
         for block in chosen.blocks
     )
     return replace(chosen, blocks=tuple(blocks))
-
-
-def _rough_vectors(X: csr_array) -> tuple[AnyFloats, AnyFloats]:
-    """Return vectors of the columns of a matrix of ratings, and the weight of errors in each entry.
-
-    The weight of a factor is its mean square on the other side, and the weight of a bias is 1.
-    """
-    k = min(_FACTORS, *X.shape)
-    if X.data.min() < X.data.max():
-        start = biased_start(X, k)
-        rows = np.column_stack([start.column_factors, start.column_bias])
-        squares = (start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[
-            0
-        ]
-        weight = np.append(squares, 1)
-    else:  # interactions: the vector of an item is the mean of its users' vectors
-        counts = np.bincount(X.indices, minlength=X.shape[1])
-        right, values = leading_directions(csr_arrays(X), X.shape[1], k)
-        rows = right * values / np.maximum(counts, 1).astype(X.dtype)[:, None]
-        weight = np.ones(k)
-    norms = np.linalg.norm(rows, axis=0)
-    is_signal = norms > _ROUNDING * norms.max()  # directions beyond the rank are noise
-    return rows[:, is_signal], weight[is_signal]
 
 
 def with_ids(

@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from recsys import effort
-from recsys.auto import Auto, Candidate, Choice, as_implicit, choose_model
+from recsys.auto import Auto, Candidate, Choice, choose_model
 from recsys.cli.main import cli
 from recsys.data.feedback import judge_values
 from recsys.data.ids import Ids
+from recsys.data.implicit import as_implicit
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError
 from recsys.models import ials

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys import messages
-from recsys.messages import close_matches, wrapped
+from recsys.messages import close_matches
 
 WORDS = st.text("abc", max_size=8)
 
@@ -44,22 +44,6 @@ def test_texts_of_the_same_length_that_are_not_alike_count_as_work(monkeypatch):
     assert close_matches("abcde", ["vwxyz"] * 5 + ["abcdx"], 1) == []
     monkeypatch.setattr(messages, "_WORK", 100)
     assert close_matches("abcde", ["vwxyz"] * 5 + ["abcdx"], 1) == ["abcdx"]
-
-
-@given(
-    st.lists(
-        st.text("ab,;-", min_size=1, max_size=9) | st.just("user = userId,"), min_size=1
-    ),
-    st.integers(12, 40),
-)
-def test_wrapping_keeps_words_and_assignments_whole(words, width):
-    text = " ".join(words)
-    lines = wrapped(text, width).splitlines()
-    assert " ".join(lines).split() == text.split()
-    assert not any(line.endswith(" =") for line in lines)
-    pieces = text.replace(" = ", "\xa0=\xa0").split(" ")
-    longest = max(map(len, pieces))
-    assert all(len(line) <= max(width, longest + 2) for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,30 @@ def test_no_password_is_shown_or_saved(
     assert SECRET not in contents(folder)
 
 
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        (["fit", "postgresql://me:{}@127.0.0.1:1/d::t", "--out", "m"], True),
+        (["impute", "m", "-o", "postgresql://me:{}@127.0.0.1:1/d::t"], True),
+        (
+            ["fit", "r.csv", "--item-table", "postgresql://me:{}@h:1/d::t", "-o", "m"],
+            True,
+        ),
+        (
+            ["impute", "m", "-o", "postgresql://me:{}@127.0.0.1:1/d::t", "--quiet"],
+            False,
+        ),
+        (["impute", "m", "-o", "postgresql://me@127.0.0.1:1/d::t"], False),
+    ],
+)
+def test_a_password_on_the_command_line_is_told(
+    line: list[str], is_told: bool, folder: Path
+) -> None:
+    words = [word.replace("{}", SECRET) for word in line]
+    done = CliRunner().invoke(cli, words)
+    assert ("is visible to other users" in done.stderr) == is_told, done.stderr
+
+
 def test_settings_are_shown_without_passwords(run: Callable[..., object]) -> None:
     Path("recsys.toml").write_text(
         f"item-table = '{FORMS[0]}'\n[fit]\nquery = '{FORMS[5]}'\n"

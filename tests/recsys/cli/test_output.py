@@ -10,10 +10,12 @@ from pathlib import Path
 import click
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recsys.cli import output as module
 from recsys.cli.errors import CommandError
-from recsys.cli.output import SCHEMA, Output, render
+from recsys.cli.output import SCHEMA, Output, render, wrapped
 
 FRAME = pl.DataFrame(
     {
@@ -251,3 +253,19 @@ def test_no_title_breaks_or_turns_a_row_of_a_table():
     )
     assert len(text.splitlines()) == text.count("\n") == 3
     assert not set("\u202e\u2066\u2028\u2029") & set(text)
+
+
+@given(
+    st.lists(
+        st.text("ab,;-", min_size=1, max_size=9) | st.just("user = userId,"), min_size=1
+    ),
+    st.integers(12, 40),
+)
+def test_wrapping_keeps_words_and_assignments_whole(words, width):
+    text = " ".join(words)
+    lines = wrapped(text, width).splitlines()
+    assert " ".join(lines).split() == text.split()
+    assert not any(line.endswith(" =") for line in lines)
+    pieces = text.replace(" = ", "\xa0=\xa0").split(" ")
+    longest = max(map(len, pieces))
+    assert all(len(line) <= max(width, longest + 2) for line in lines)

@@ -19,6 +19,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from workbooks import workbook, zipped
 
+import recsys
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.readers import read_ratings
@@ -338,6 +339,13 @@ def test_a_folder_whose_files_may_be_outdated(
         DataError, match=f"/ is {noun} table, whose current rows only programs"
     ):
         read_ratings(tmp_path)
+
+
+def test_rejects_a_saved_model(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    recsys.Recommender("popular").fit(recsys.sample_path()).save(model)
+    with pytest.raises(DataError, match="model is a saved model; a file of ratings is"):
+        read_ratings(model)
 
 
 def test_rejects_a_folder_of_unrelated_files(tmp_path: Path) -> None:

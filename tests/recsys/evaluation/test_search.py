@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.errors import DataError
+from recsys.evaluation.search import evaluate_search
 from recsys.lsi import LSI
-from recsys.lsi.evaluation import evaluate_search
 from recsys.readers.judgements import Judgements, places_of
 
 TEXTS = ["tea", "tea tea milk", "milk bread", "bread", "water"]
