@@ -24,8 +24,9 @@ def read_catalogue(
 ) -> tuple[Features, str]:
     """Return the catalogue in a file, a database or a frame, and a remark on it.
 
-    Columns that the table of the ratings has, too, get the same types. An `earlier` catalogue
-    must have no other columns than the new one.
+    Columns that the table of the ratings has, too, get the same types, if they can. Titles and
+    the columns of features must have the type that they had, and be there if an `earlier`
+    catalogue has them; other columns may change.
 
     Parameters
     ----------
@@ -41,8 +42,8 @@ def read_catalogue(
     Raises
     ------
     DataError
-        If the source cannot be read, has none of the items, or lacks a column that it had, or the
-        values of a column have another type.
+        If the source cannot be read, has none of the items, or lacks titles or a column of
+        features that it had, or one of them has values of another type.
     """
     # The catalogue is read as the table of the fit was: its ids may be of the same column.
     options = {name: reading[name] for name in _REMEMBERED if name in reading}
@@ -50,5 +51,8 @@ def read_catalogue(
     table, remark = read_table(source, ratings.items, request, of_new=of_new)
     before = ratings.item_table if earlier is None else earlier
     if before is not None:
-        table = table.continuing(before, whole=earlier is not None)
+        features = ratings.item_features
+        needed = set() if features is None else {*features.groups}
+        needed.add(before.title or "")
+        table = table.continuing(before, needed, whole=earlier is not None)
     return replace(table, is_catalogue=True), remark

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ from recsys.data.columns import id_column, plain_name, title_column
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.kinds import FeatureKind, ReadAs
+from recsys.data.markup import plain_text
 from recsys.data.times import seconds_or_null
 from recsys.errors import DataError
 from recsys.messages import counted, enumerated
@@ -288,7 +289,13 @@ class Features:
             is_catalogue=self.is_catalogue,
         )
 
-    def continuing(self, earlier: Features, *, whole: bool) -> Features:
+    def continuing(
+        self,
+        earlier: Features,
+        needed: Collection[str],
+        *,
+        whole: bool,
+    ) -> Features:
         """Return the table with the kinds of columns that an earlier one had.
 
         Strings of a text file have their kinds by their values, and so may get others.
@@ -296,13 +303,15 @@ class Features:
         Parameters
         ----------
         earlier : Features
+        needed : collection of str
+            Columns that must have values of the same type; others may change or go.
         whole : bool
-            Whether a column of the earlier table may not be missing.
+            Whether a column that is needed may not be missing.
 
         Raises
         ------
         DataError
-            If a column is missing, or has values of another type.
+            If a column that is needed is missing, or has values of another type.
         """
         frame = self.frame
         kinds = {**self.kinds}
@@ -312,13 +321,16 @@ class Features:
                 frame = frame.with_columns(pl.lit(None, dtype).alias(name))
             elif name in kinds:
                 values = _of_type(frame[name], dtype, is_text=name in self.read_as)
-                if values is None:
+                if values is not None:
+                    frame = frame.with_columns(values)
+                elif name in needed:
                     raise DataError(
                         f"The column {name!r} of {self.kind}s has changed from {_noun(dtype)} to "
                         f"{_noun(frame.schema[name])}."
                     )
-                frame = frame.with_columns(values)
-            elif whole:
+                else:
+                    continue
+            elif whole and name in needed:
                 raise DataError(
                     f"The column {name!r} of {self.kind}s is missing; there are "
                     f"{', '.join(kinds) or 'none'}."
@@ -469,7 +481,7 @@ def _typed_strings(
     texts = values.str.strip_chars()
     texts = texts.set(texts == "", None)
     if is_title:
-        return texts, "text"
+        return _plain_titles(texts), "text"
     present = texts.set(texts.str.to_lowercase().is_in(_MISSING), None)
     if present.null_count() < len(present):
         dates = _dates(present)
@@ -486,6 +498,15 @@ def _typed_strings(
     mostly_distinct = 2 * filled.n_unique() > len(filled)
     is_text = words >= _MANY_WORDS or (words >= _WORDS and mostly_distinct)
     return texts, "text" if is_text else "category"
+
+
+def _plain_titles(texts: pl.Series) -> pl.Series:
+    """Return titles as people see them, without the tags and entities of HTML."""
+    is_marked = texts.str.contains("[<&]").fill_null(False)
+    # The few with such a sign, because each is a call of Python.
+    titles = [" ".join(plain_text(title).split()) for title in texts.filter(is_marked)]
+    plain = pl.Series(titles, dtype=pl.String)
+    return texts.scatter(is_marked.arg_true(), plain.set(plain == "", None))
 
 
 def _plain_values(texts: pl.Series) -> pl.Series | None:

@@ -13,8 +13,8 @@ from scipy import sparse
 
 from recsys.data.frames import is_pandas
 from recsys.data.ids import Ids
+from recsys.data.markup import plain_text
 from recsys.errors import DataError
-from recsys.lsi.markup import plain_text
 from recsys.lsi.queries import Queries, has_text, has_texts
 from recsys.lsi.vectorizer import VectorizerEncoder, WordEncoder, checked_text
 from recsys.readers.documents import Document, batches_of

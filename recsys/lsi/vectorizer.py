@@ -18,8 +18,8 @@ from scipy import sparse
 
 from lowrank.kernels.arrays import Floats, Int64s
 from recsys.data.ids import Ids
+from recsys.data.markup import plain_text
 from recsys.errors import DataError
-from recsys.lsi.markup import plain_text
 from recsys.lsi.queries import Queries, Query
 from recsys.lsi.space import WEIGHTINGS, Weighting, canonical_csr
 from recsys.messages import close_matches, did_you_mean

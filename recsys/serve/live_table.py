@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 from recsys.addresses import shown
@@ -15,9 +16,11 @@ from recsys.catalogues import read_catalogue
 from recsys.data.features import Features
 from recsys.database import parse_address
 from recsys.errors import DataError, RecsysError
+from recsys.saving.model_file import INDEX_FORMAT, format_of
 from recsys.serve.catalogue import Json
 from recsys.serve.loading import load_responses
 from recsys.serve.responses import Responses
+from recsys.serve.settings import Settings
 from recsys.serve.slots import without_folders
 
 _PATIENCE = 30.0  # seconds for a reading
@@ -29,8 +32,8 @@ _log = logging.getLogger("recsys.serve")
 class LiveTable:
     """Table of items from a file or a database, and the model that is served with it.
 
-    The table that was read last is kept while another one cannot be read, or has columns of
-    other types. Only one thread at a time may call the methods.
+    The table that was read last is kept while another one cannot be read, or lacks what the
+    model or a named condition needs. Only one thread at a time may call the methods.
 
     Attributes
     ----------
@@ -56,6 +59,7 @@ class LiveTable:
         self._conditions = conditions
         self._on_failure = on_failure
         self._base: Responses | None = None
+        self._latest: Responses | None = None  # the last ones with a table
         self._table: Features | None = None
         self._signature: tuple[int, ...] | None = None  # of a file
         self._due = 0.0
@@ -63,17 +67,26 @@ class LiveTable:
 
     def load(self, path: Path) -> Responses:
         """Load a model, and return its responses with the newest table."""
+        earlier_base = self._base
         base = load_responses(path)
         self._base = base
         self._due = 0.0
         self._signature = None
-        renewed = self.refreshed()
-        if renewed is not None:
-            return renewed
-        if self._table is not None:
-            return self._renewed(base, self._table)
-        # Without any table, the one of the model is better than none.
-        return Responses(base.recommender, base.name, base.manifest, self._conditions)
+        try:
+            renewed = self.refreshed()
+            if renewed is None:
+                renewed = self._with_last_table(base)
+            renewed.check_conditions(self._latest)
+        except Exception:
+            self._base = earlier_base  # which is still served
+            raise
+        self._latest = renewed
+        return renewed
+
+    def read(self, base: Responses) -> Responses:
+        """Read the table once, and return the responses of a model with it."""
+        table, _ = self._read_in_time(base)
+        return self._renewed(base, table)
 
     def refreshed(self) -> Responses | None:
         """Return the responses with the table as it is now; None if they are as before."""
@@ -96,6 +109,9 @@ class LiveTable:
                 raise DataError(f"{self.source} has changed while it was read.")
             is_same = self._is_same(table)
             renewed = None if is_same else self._renewed(base, table)
+            if renewed is not None:
+                renewed.check_conditions(self._latest)
+                self._latest = renewed
         # Whatever is wrong with a table, the one before is served.
         except Exception as error:
             self._reject(error, is_file=signature is not None)
@@ -127,7 +143,8 @@ class LiveTable:
         """
         if self._reader is not None and self._reader.is_alive():
             raise DataError(f"{shown(self.source)} is still being read.")
-        earlier = self._table
+        # A new model may have been fitted to a table with other columns.
+        earlier = self._table if self._served is base else None
         reading = base.recommender.provenance.reading
         result: Future[tuple[Features, str]] = Future()
 
@@ -164,6 +181,13 @@ class LiveTable:
         responses.warm()
         return responses
 
+    def _with_last_table(self, base: Responses) -> Responses:
+        """Return responses of a model with the last table that could be used."""
+        if self._table is not None:
+            return self._renewed(base, self._table)
+        # Without any table, the one of the model is better than none.
+        return Responses(base.recommender, base.name, base.manifest, self._conditions)
+
     def _reject(self, error: Exception, *, is_file: bool) -> None:
         """Keep the table, and wait longer after each failure to read a database."""
         reason = without_folders(str(error), self.source)
@@ -182,6 +206,25 @@ class LiveTable:
         if not is_file:
             pause = min(2**self._n_failures, _LONGEST_PAUSE) * self._seconds
             self._due = time.monotonic() + pause
+
+
+def unusable_conditions(settings: Settings) -> dict[str, str]:
+    """Return the named conditions that the items of a service do not fit, and the reasons."""
+    reasons: dict[str, str] = {}
+    for path in (settings.model, settings.model_b):
+        if path is None or format_of(path) == INDEX_FORMAT:
+            continue
+        conditions = settings.conditions
+        responses = load_responses(Path(path), conditions)
+        if settings.item_table is not None:
+            table = LiveTable(
+                settings.item_table, settings.refresh, conditions, lambda: None
+            )
+            # A table that cannot be read now may be later: the service tries again.
+            with suppress(Exception):
+                responses = table.read(responses)
+        reasons |= responses.unusable
+    return reasons
 
 
 def _signature_of(source: str) -> tuple[int, ...] | None:

@@ -6,7 +6,6 @@ best items of known users, is computed without data frames: factors, a top-k sea
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -54,7 +53,6 @@ History: TypeAlias = tuple[Int32s, Floats32]
 """Int64s of items in ascending order, and their ratings."""
 
 NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
-_log = logging.getLogger("recsys.serve")
 _PIECE = 2**25  # scores of the users that are ranked together: some 0.3 s
 _N_REASONS = 3  # of a recommendation
 _grade = lru_cache(2**10)(short)  # grades are few
@@ -76,6 +74,11 @@ class Responses:
 
     They contain the `name` of the model. The `manifest` is the contents of its model.json. The
     `conditions` are SQL on its items, by name.
+
+    Attributes
+    ----------
+    unusable : dict of str to str
+        Conditions that the items do not fit, as if a column is missing, and the reasons.
     """
 
     def __init__(
@@ -100,14 +103,17 @@ class Responses:
         # A kernel cannot be stopped, so that long work is done in pieces.
         self._piece = max(1, _PIECE // self.ratings.n_items)
         self.conditions = conditions
+        self.unusable: dict[str, str] = {}
         self._searches: dict[str | None, KnownUsers] = {None: recommender._known_users}
         for condition, sql in conditions.items():
-            allowed = recommender._listed
             try:
-                met = rows_where(sql, self.ratings, new=recommender._new)
-            except DataError as error:  # requests with the condition say so, too
-                _log.error("%s: condition %s: %s", name, condition, error)
+                met = rows_where(
+                    sql, self.ratings, new=recommender._new, label=condition
+                )
+            except DataError as error:
+                self.unusable[condition] = f"condition {error}"
                 continue
+            allowed = recommender._listed
             allowed = met if allowed is None else met & allowed
             self._searches[condition] = recommender._searched(allowed)
         for search in self._searches.values():
@@ -134,6 +140,18 @@ class Responses:
                 )
             parts.append(f"({self.conditions[name]})")
         return " AND ".join(parts) or None
+
+    def check_conditions(self, earlier: Responses | None) -> None:
+        """Check that the conditions that earlier responses could use are still usable.
+
+        Raises
+        ------
+        DataError
+            If one is not.
+        """
+        for name, reason in self.unusable.items():
+            if earlier is not None and name not in earlier.unusable:
+                raise DataError(reason)
 
     def warm(self) -> None:
         """Compute one list of each kind, which fills caches before the first request."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
@@ -114,21 +113,25 @@ class Service:
 
     def _slot(self, variant: Variant, path: str) -> Slot[Responses]:
         """Return the slot of a model, with a table of its own that is read again and again."""
-        conditions = self.settings.conditions
-        load: Callable[[Path], Responses] = partial(
-            load_responses, conditions=conditions
+        settings = self.settings
+        if settings.item_table is None:
+
+            def load(path: Path) -> Responses:
+                responses = load_responses(path, settings.conditions)
+                responses.check_conditions(slot.current)
+                return responses
+
+            slot = Slot(path, load, Trial())
+            return slot
+        name = f"model_{variant}"
+        table = LiveTable(
+            settings.item_table,
+            settings.refresh,
+            settings.conditions,
+            lambda: self.counters.table_failed(name),
         )
-        if self.settings.item_table is not None:
-            name = f"model_{variant}"
-            table = LiveTable(
-                self.settings.item_table,
-                self.settings.refresh,
-                conditions,
-                lambda: self.counters.table_failed(name),
-            )
-            self.tables[name] = table
-            load = table.load
-        return Slot(path, load, Trial())
+        self.tables[name] = table
+        return Slot(path, table.load, Trial())
 
     @property
     def is_ready(self) -> bool:
@@ -181,12 +184,18 @@ class Service:
                         slot.loaded().name,
                         slot.path,
                     )
+                    self._log_unusable(name, slot)
                 elif is_new is not None:
                     self.counters.loaded(name, is_served=False)
                 if name in self.tables:
                     self._refresh(name, slot)
             except Exception:  # a defect must not stop the watch
                 _log.exception("%s: %s cannot be loaded", name, slot.path)
+
+    def _log_unusable(self, name: str, slot: Slot[Any]) -> None:
+        """Log the conditions that requests to a new model cannot use."""
+        for reason in getattr(slot.current, "unusable", {}).values():
+            _log.error("%s: %s", f"{self._prefix}{name}", reason)
 
     def _refresh(self, name: str, slot: Slot[Responses]) -> None:
         """Serve a model with its table as it is now, if that is due."""

@@ -169,6 +169,33 @@ def test_titles_are_texts_whatever_they_look_like() -> None:
     )
 
 
+@pytest.mark.parametrize("untyped", [True, False])
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("<b>Tee</b> &amp; Kekse", "Tee & Kekse"),
+        ("Lampe f&uuml;r<br/>den&nbsp;Tisch", "Lampe für den Tisch"),
+        ("<script>alert(1)</script> Lamp", "Lamp"),
+        ("&lt;i&gt;Wok&lt;/i&gt;", "Wok"),
+        ("AT&T: x<y, 1 < 2  <3", "AT&T: x<y, 1 < 2 <3"),
+        ("<p> </p>", None),
+        (None, None),
+    ],
+)
+def test_titles_are_without_html(title: str | None, shown: str | None, untyped) -> None:
+    shop = {
+        "item": [1, 2, 3],
+        "title": ["Topf", title, "日本 🍵"],
+        "text": ["a", "<b>x</b> y", "b"],
+    }
+    frame = pl.DataFrame(shop, schema_overrides={"title": pl.String})
+    features = Features.of(frame, "item", untyped=untyped)
+    assert features.frame["title"].to_list() == ["Topf", shown, "日本 🍵"]
+    assert features.frame["text"].to_list() == shop["text"]
+    again = features.typed_again().frame["title"]
+    assert again.to_list() == ["Topf", shown, "日本 🍵"]
+
+
 def test_a_summary_names_the_first_columns() -> None:
     many = {f"c{number}": [1.5] for number in range(10)}
     features = Features.of(pl.DataFrame({"user": ["a"], **many}), "user")

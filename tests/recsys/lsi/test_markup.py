@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
+from recsys.data.markup import plain_text
 from recsys.features.blocks import TextBlock
 from recsys.lsi import LSI, Documents, Eigenwords
-from recsys.lsi.markup import plain_text
 
 HTML = [
     "<p>Kessel<br/>Gr&ouml;&szlig;e: 2 l&nbsp;</p>",

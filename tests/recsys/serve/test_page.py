@@ -22,9 +22,7 @@ from recsys.serve.responses import Responses
 from recsys.serve.static_page import static_page
 
 N_USERS, N_ITEMS = 60, 40
-HOSTILE = (
-    '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
-)
+HOSTILE = "<svg/onload=document.title=1></script/x>"  # no tag by the rules of titles
 TITLES = [
     HOSTILE,
     *[f"Film {place}, The" for place in range(1, N_ITEMS - 1)],

@@ -117,6 +117,9 @@ def test_the_command_serves_several_models_and_a_table_that_changes(saved, tmp_p
         assert listed("films") <= {"1", "2", "3"}
         assert listed("films", "&condition=available") == listed("films") - {"3"}
         assert len(listed("likes")) > 9
+        # A condition that only one of the models can use.
+        target = "/v1/models/likes/recommend/105?condition=available"
+        assert service.get(target).status == 400
         items.filter(pl.col("item") > 1).write_csv(table)
         deadline = time.monotonic() + 20
         while "1" in listed("films"):
