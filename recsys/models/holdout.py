@@ -38,7 +38,7 @@ _PARTS = 10  # one tenth is held out
 _FEW = 100_000  # maximum number of interactions of which several folds are held out
 _PARTS_OF_FEW, _FOLDS = 5, 3  # of these, three of five folds in turn
 _DEPTH = 50  # items of each model that are candidates for the lists of a blend
-_BLOCK = 2**22  # scores computed at a time: 16 MB
+_BLOCK = 2**20  # scores computed at a time: 4 MB, which are used again
 _SAMPLE = 256  # sampled users for the scale of a model's scores
 _POINTS = 130  # maximum number of grid points for the weights
 _STEPS = 20, 10, 5, 4, 3, 2, 1  # numbers of grid steps from 0 to 1 that are tried
@@ -215,8 +215,7 @@ class HeldOut:
                 # A model of one's own may have scores of another type.
                 of_model = of_model.astype(np.float32, copy=False)
                 of_model[rated] = _NEVER
-                best = _least(-of_model, depth)
-                np.put_along_axis(is_candidate, best, True, 1)
+                is_candidate |= _are_largest(of_model, depth)
                 of_models.append(of_model)
             of_block, places = np.nonzero(is_candidate & ~rated)
             rows.append(of_block + block.start)
@@ -391,6 +390,17 @@ def _least(numbers: Floats, n: int) -> Longs:
     best = np.partition(keys, n - 1, axis=1)
     positions: Longs = np.sort(best[:, :n], axis=1) & 0xFFFFFFFF
     return positions
+
+
+def _are_largest(numbers: Floats, n: int) -> Mask:
+    """Mark the n largest numbers of each row; of equal ones the first."""
+    least = np.partition(numbers, -n, axis=1)[:, -n, None]
+    are_largest: Mask = numbers >= least
+    surplus = np.count_nonzero(are_largest, axis=1) - n
+    for row in np.flatnonzero(surplus):
+        equal = np.flatnonzero(numbers[row] == least[row])
+        are_largest[row, equal[-surplus[row] :]] = False
+    return are_largest
 
 
 def ndcg_of(lists: Sequence[Lists], weights: AnyFloats) -> Doubles:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _EXTRA = 64  # oversampling: columns of the random subspace beyond the factors
-_BLOCK = 2**24  # weights computed at a time: 128 MB
+_BLOCK = 2**22  # weights computed at a time: 32 MB, which are used again
 _MOST_WEIGHTS = 2**26  # maximum number of stored weights: 512 MB
 _SAMPLE = 256  # sampled items for estimating the number of weights
 _PRODUCTS = 1.5e12  # maximum number of products for scoring all items for all users
