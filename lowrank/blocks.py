@@ -301,6 +301,11 @@ class RowBlocks(MatrixOperator):
         self.passes -= 1  # toarray has already counted the pass of dense_blocks
         return np.vstack(list(self.dense_blocks(0)))
 
+    def operators(self) -> Iterator[SparseOperator | DenseOperator]:
+        """Yield each block of rows, scaled but not centred, and count one pass."""
+        self.passes += 1
+        return map(self._scaled_block, self._start())
+
     def _blocks(self) -> Iterator[tuple[slice, MatrixOperator]]:
         """Yield the rows of each block, and the scaled and centred block."""
         start = 0
@@ -321,6 +326,10 @@ class RowBlocks(MatrixOperator):
             )
 
     def _prepared(self, raw: Any) -> MatrixOperator:
+        block = self._scaled_block(raw)
+        return block if self._row is None else block.centred(self._row)
+
+    def _scaled_block(self, raw: Any) -> SparseOperator | DenseOperator:
         block: SparseOperator | DenseOperator
         if self.is_sparse:
             csr: Any = sparse.csr_array(raw).astype(self.dtype, copy=False)
@@ -331,7 +340,7 @@ class RowBlocks(MatrixOperator):
             block = DenseOperator(as_array(raw).astype(self.dtype, copy=False))
         if self._factors is not None:
             block = block.scaled(self._factors)
-        return block if self._row is None else block.centred(self._row)
+        return block
 
 
 def _blocks_of_array(array: Any, rows: int) -> Iterator[Block]:

@@ -33,6 +33,9 @@ _DAMPING = np.logspace(-4, -0.001, 60)
 _CANCELS = {"float32": 1e-2, "float64": 1e-6}
 # Largest share of the remainder that errors of the directions may be, finest tolerance for that.
 _ERROR_OF_REST, _FINEST, _MOST_REFINEMENTS = 1e-3, 1e-14, 3
+_OF_DIFFERENCE = (
+    1e-12  # rounding of a column's share of the remainder, if it is a difference
+)
 _COLUMNS = 256  # columns whose remainders are computed at once
 _MOST_COLUMNS = 2048  # columns whose remainders are computed at all
 _NULL = 30  # size of a zero singular value, in machine epsilons of the largest
@@ -169,7 +172,9 @@ def directions_about(
     squares = matrix.column_squares(np.zeros_like(means))
     about_means = matrix.column_squares(means)
     about_row = about_means if centred else squares
-    svd, distortion = _refined(matrix, row, svd, solver, about_row, squares)
+    svd, distortion = _refined(
+        matrix, row, svd, solver, about_row, squares, samples.dtype
+    )
     values = svd.s.astype(np.float64)
     count = samples.shape[0]
     divisor = count - solver.ddof
@@ -179,7 +184,7 @@ def directions_about(
         variances = _variances_of_scores(svd, divisor)
         lengths = np.sqrt(variances * divisor)
         unexplained = squares_outside(
-            matrix, means, svd.Vt, lengths, about_means, squares
+            matrix, means, svd.Vt, lengths, about_means, squares, samples.dtype
         )
     return PrincipalDirections(
         components=svd.Vt,
@@ -220,9 +225,10 @@ def _refined(
     solver: Solver,
     about_row: Float64Array,
     squares: Float64Array,
+    dtype: np.dtype[Any],
 ) -> tuple[SVD, float]:
     """Return triplets whose errors are small next to what they leave, and the squares of that."""
-    distortion = squares_outside(samples, row, svd.Vt, svd.s, about_row, squares)
+    distortion = squares_outside(samples, row, svd.Vt, svd.s, about_row, squares, dtype)
     for _ in range(_MOST_REFINEMENTS):
         errors = float((svd.residuals**2).sum())
         if errors <= _ERROR_OF_REST * distortion or distortion == 0:
@@ -235,7 +241,9 @@ def _refined(
         if finer < _FINEST:
             break
         svd = replace(solver, tol=finer).svd(samples, svd.s.size, row)
-        distortion = squares_outside(samples, row, svd.Vt, svd.s, about_row, squares)
+        distortion = squares_outside(
+            samples, row, svd.Vt, svd.s, about_row, squares, dtype
+        )
     return svd, distortion
 
 
@@ -253,7 +261,9 @@ def weighted_directions(
     row = samples.row * unit
     squares = samples.squares * unit * unit
     weighted = matrix.column_squares(zeros)
-    svd, distortion = _refined(matrix, zeros, svd, solver, weighted, weighted)
+    svd, distortion = _refined(
+        matrix, zeros, svd, solver, weighted, weighted, samples.dtype
+    )
     values = svd.s.astype(np.float64)
     total = float(weighted.sum())
     sums, unexplained = values**2, distortion
@@ -272,7 +282,7 @@ def weighted_directions(
         row=row,
         alignment=None,
         centering="exact" if samples.centred else "none",
-        negligible=rounding_limits(squares, matrix.shape, matrix.dtype, svd.s, svd.Vt),
+        negligible=rounding_limits(squares, matrix.shape, samples.dtype, svd.s, svd.Vt),
         total=total,
         distortion=distortion,
         unexplained=unexplained,
@@ -333,9 +343,11 @@ def directions_after_the_first(
     values = values[order]
     variances = variances[order]
     lengths = np.sqrt(variances * divisor)
-    distortion = squares_outside(matrix, row, components, values, about_row, squares)
+    distortion = squares_outside(
+        matrix, row, components, values, about_row, squares, matrix.dtype
+    )
     unexplained = squares_outside(
-        matrix, means, components, lengths, about_means, squares
+        matrix, means, components, lengths, about_means, squares, matrix.dtype
     )
     directions = PrincipalDirections(
         components=components,
@@ -404,8 +416,9 @@ def squares_outside(
     lengths: FloatArray,
     about_row: Float64Array,
     squares: Float64Array,
+    dtype: np.dtype[Any],
 ) -> float:
-    """Return ||(Y - 1 row') (I - V V')||_F^2, or 0 if it is only rounding error.
+    """Return ||(Y - 1 row') (I - V V')||_F^2, or 0 if it is only rounding error in a dtype.
 
     `components` are the orthonormal V', and `lengths` are ||(Y - 1 row') v||. `about_row` and
     `squares` are the sums of squares of the columns of Y - 1 row' and of Y. The result is the
@@ -419,6 +432,7 @@ def squares_outside(
     outside_total = whole - float(squares_along.sum())
     cancelled = whole
     V = components.T
+    shares: Float64Array | None = None
     if outside_total < _CANCELS[str(V.dtype)] * whole:
         wide: MatrixOperator = samples.wide()
         if row.any():
@@ -442,11 +456,49 @@ def squares_outside(
             outside_total = float(shares.sum())
     # Constant columns are centred without rounding.
     varied = np.where(about_row == 0, 0.0, squares)
-    rounding = _rounding_of_entries(varied, samples.shape, samples.dtype, components)
+    rounding = _rounding_of_entries(varied, samples.shape, dtype, components)
     # The difference of the sums of the other columns is rounded, too.
     eps = float(np.finfo(np.float64).eps)
     rounding += 4 * eps * max(cancelled, 0.0) * max(1.0, len(components) ** 0.5)
-    return outside_total if outside_total > rounding else 0.0
+    if outside_total > rounding:
+        return outside_total
+    if shares is not None and _has_more_than_rounding(
+        shares, about_row, varied, samples.shape[0], dtype, components
+    ):
+        return outside_total
+    return 0.0
+
+
+def _has_more_than_rounding(
+    shares: Float64Array,
+    about_row: Float64Array,
+    squares: Float64Array,
+    n_rows: int,
+    dtype: np.dtype[Any],
+    components: FloatArray,
+) -> bool:
+    """Return whether some column has more squares outside of V than rounding can leave there.
+
+    Rounding of a heavy column stays in the columns that directions outside of V connect with it,
+    such as a copy of it. Then the variance of all others is more than rounding.
+    """
+    n_columns = len(squares)
+    if components.dtype == np.float32 or n_columns > _MOST_COLUMNS:
+        return False
+    V = components.T
+    of_entry = ENTRY_ROUNDING * float(np.finfo(dtype).eps)
+    of_solver = SOLVER_ROUNDING * float(np.finfo(np.float64).eps)
+    spread = max(1.0, n_columns / n_rows)
+    with np.errstate(over="ignore"):
+        of_all = of_solver**2 * float(squares.sum())
+        for part in pieces(n_columns, _COLUMNS):
+            outside = V @ V[part].T
+            outside[part] -= np.eye(len(shares[part]))
+            limits = of_entry**2 * spread * (squares @ outside**2)
+            limits += of_all + _OF_DIFFERENCE * about_row[part]
+            if (shares[part] > limits).any():
+                return True
+    return False
 
 
 def _rounding_of_entries(

@@ -230,6 +230,10 @@ class DenseOperator(MatrixOperator):
         means += first
         return means / unit
 
+    def take(self, rows: NDArray[np.intp]) -> DenseOperator:
+        """Return some of the rows."""
+        return DenseOperator(self.array[rows], self.dtype)
+
     def scaled(self, factor: float | Float64Array) -> DenseOperator:
         """Return the operator of A with its entries, or each column, multiplied by a factor."""
         return DenseOperator(self.array * np.asarray(factor, self.dtype))
@@ -339,6 +343,10 @@ class SparseOperator(MatrixOperator):
         differences = np.bincount(columns, weights=data, minlength=m)
         means += (differences - zeros * means) / max(1, n)
         return means / unit
+
+    def take(self, rows: NDArray[np.intp]) -> Self:
+        """Return some of the rows."""
+        return type(self)(self.csr[rows])
 
     def scaled(self, factor: float | Float64Array) -> Self:
         """Return the operator of A with its entries, or each column, multiplied by a factor."""

@@ -41,6 +41,7 @@ _EPS = float(np.finfo(np.float64).eps)
 # matrices of rank 300 have 3; solvers have some epsilons of the largest singular value.
 _CONSTANT = 2  # deviation of a constant column, in machine epsilons of its size
 ENTRY_ROUNDING, SOLVER_ROUNDING = 3, 30
+_CANCELS = 1e-6  # share below which a difference of squares in float64 has lost digits
 _SQUARED = 500  # the exponent of entries whose sums of squares might overflow or vanish
 
 
@@ -133,9 +134,16 @@ class RowCentredSamples(MatrixOperator):
 
     def weighted_means(self, weights: Float64Array) -> Float64Array:
         """Return the mean of each column with weights of the rows that add up to 1."""
-        entries = weights[row_of_entry(self._sparse.csr)] * self._sparse.csr.data
-        sums = _sums(self._sparse.csr.indices, entries, self.shape[1])
-        return sums - self._weights @ (weights @ self._offsets)
+        n, m = self.shape
+        csr = self._sparse.csr
+        of_entries = weights[row_of_entry(csr)]
+        means = _sums(csr.indices, of_entries * csr.data, m)
+        # The mean of the differences from a rounded mean corrects it.
+        differences = of_entries * (csr.data - means[csr.indices])
+        is_full = np.bincount(csr.indices, minlength=m) == n
+        zeros = np.where(is_full, 0.0, 1 - _sums(csr.indices, of_entries, m))
+        means += _sums(csr.indices, differences, m) - zeros * means
+        return means - self._weights @ (weights @ self._offsets)
 
     @property
     def subtracted(self) -> float:
@@ -162,12 +170,14 @@ class RowCentredSamples(MatrixOperator):
 
 
 def rows_times(csr: Any, factors: Float64Array) -> Any:
-    """Return a CSR matrix with each row multiplied by a factor."""
-    data = csr.data * np.repeat(factors, np.diff(csr.indptr))
-    return with_data(csr, data.astype(csr.dtype))
+    """Return a CSR matrix in float64 with each row multiplied by a factor."""
+    return with_data(csr, csr.data * np.repeat(factors, np.diff(csr.indptr)))
 
 
-Samples = DenseOperator | SparseOperator | RowCentredSamples | RowBlocks
+InMemory = DenseOperator | SparseOperator | RowCentredSamples
+"""Samples whose rows can be taken and multiplied."""
+
+Samples = InMemory | RowBlocks
 
 
 def project(
@@ -426,14 +436,38 @@ def _squares_by_row(
 ) -> tuple[Float64Array, Float64Array]:
     """Return the squared scores of Y - 1 location', shape (n, k), and the squares off the axes.
 
-    Everything is in float64. Rows of dense samples are projected, so that nothing cancels.
+    Everything is in float64. Rows of dense samples are projected, so that nothing cancels, and of
+    sparse samples those whose squares would.
     """
+    if isinstance(samples, RowBlocks):
+        parts = [
+            _squares_by_row(block, location, axes) for block in samples.operators()
+        ]
+        along, beyond = zip(*parts, strict=True)
+        return np.vstack(along), np.concatenate(beyond)
+    if isinstance(samples, DenseOperator):
+        return _projected_squares(samples, location, axes)
+    wide = samples.wide().centred(location)
+    scores = wide.matmat(np.ascontiguousarray(axes.T, np.float64))
+    squares = scores.astype(np.float64, copy=False) ** 2
+    whole = samples.row_squares(location)
+    outside = whole - squares.sum(axis=1)
+    whole += location @ location + samples.subtracted**2
+    cancelled = np.flatnonzero(outside < _CANCELS * whole)
+    for part in kernels.pieces(len(cancelled), max(1, _CHUNK // samples.shape[1])):
+        rows = cancelled[part]
+        _, outside[rows] = _projected_squares(samples.take(rows), location, axes)
+    return squares, np.maximum(outside, 0.0)
+
+
+def _projected_squares(
+    samples: InMemory,
+    location: Float64Array,
+    axes: FloatArray,
+) -> tuple[Float64Array, Float64Array]:
+    """Return the numbers of `_squares_by_row` by dense rows less their projections."""
     wide = samples.wide().centred(location)
     V = np.ascontiguousarray(axes.T, np.float64)
-    if samples.is_sparse and not isinstance(samples, DenseOperator):
-        squares = wide.matmat(V).astype(np.float64) ** 2
-        beyond = samples.row_squares(location) - squares.sum(axis=1)
-        return squares, np.maximum(beyond, 0.0)
     scores: list[Float64Array] = []
     outside: list[Float64Array] = []
     for block in wide.dense_blocks(0):

@@ -398,10 +398,12 @@ def truncated_svd(
     >>> bool((result.residuals <= 1e-8 * result.s).all())
     True
     """
+    matrix = as_operator(A)
+    dtype = matrix.dtype
     if row_weights is not None:
-        A, center = weighted_matrix(A, row_weights, center), None
-    problem = validated(A, k, method, tol, center, random_state)
-    return solved(problem, stacklevel=3)._rounded(problem.matrix.dtype)
+        matrix, center = weighted_matrix(matrix, row_weights, center), None
+    problem = validated(matrix, k, method, tol, center, random_state)
+    return solved(problem, stacklevel=3)._rounded(dtype)
 
 
 def singular_values(

@@ -8,26 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from lowrank.arguments import as_operator, checked_center, entries_of
+from lowrank.arguments import checked_center, entries_of
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.kernels.arrays import Masks
 from lowrank.operators import DenseOperator, SparseOperator
-from lowrank.samples import RowCentredSamples, rounded_scale, rows_times
+from lowrank.samples import InMemory, RowCentredSamples, rounded_scale, rows_times
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from lowrank.arguments import OperatorLike
-    from lowrank.operators import Float64Array
-
-
-InMemory = DenseOperator | SparseOperator | RowCentredSamples
-"""Samples whose rows can be multiplied."""
+    from lowrank.operators import Float64Array, MatrixOperator
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedSamples:
-    """Samples X with weights w, as the matrix diag(w)^(1/2) (X - 1 row').
+    """Samples X with weights w, as the matrix diag(w)^(1/2) (X - 1 row') in float64.
 
     `means` are the weighted means of the columns, and `squares` their weighted sums of squares,
     both without centring, shape (n_columns,).
@@ -39,6 +34,7 @@ class WeightedSamples:
     squares: Float64Array
     total: float  # sum of the weights
     centred: bool
+    dtype: np.dtype[Any]  # of the samples, whose entries are rounded to it
 
     @classmethod
     def of(
@@ -60,7 +56,7 @@ class WeightedSamples:
         if missing > 0:
             rows = np.append(rows, np.repeat(rows[:1], missing))
             of_rows = np.append(of_rows, np.zeros(missing))
-        samples = taken_rows(samples, rows)
+        samples = samples.take(rows)
         means = weighted_means(samples, of_rows)
         zeros = np.zeros(len(means))
         row = means if centred else zeros
@@ -71,6 +67,7 @@ class WeightedSamples:
             squares=weighted_rows(samples, of_rows, zeros).column_squares(zeros),
             total=float(weights.sum()),
             centred=centred,
+            dtype=samples.dtype,
         )
 
     def scaled(self, factors: Float64Array) -> WeightedSamples:
@@ -132,15 +129,6 @@ def checked_weights(
     return values
 
 
-def taken_rows(samples: InMemory, rows: NDArray[np.intp]) -> InMemory:
-    """Return some of the rows."""
-    if isinstance(samples, DenseOperator):
-        return DenseOperator(samples.array[rows])
-    if isinstance(samples, SparseOperator):
-        return SparseOperator(samples.csr[rows])
-    return samples.take(rows)
-
-
 def weighted_means(samples: InMemory, weights: Float64Array) -> Float64Array:
     """Return the weighted mean of each column, shape (n_columns,)."""
     shares = weights / weights.sum()
@@ -162,13 +150,15 @@ def weighted_rows(
     weights: Float64Array,
     row: Float64Array,
 ) -> InMemory:
-    """Return the operator of diag(w)^(1/2) (X - 1 row') for samples X."""
+    """Return the operator of diag(w)^(1/2) (X - 1 row') for samples X, in float64.
+
+    Products rounded to float32 would have other small singular values.
+    """
     # The Gram matrix of these rows is X' diag(w) X.
     roots = np.sqrt(weights)
     if isinstance(samples, DenseOperator):
-        array = samples.array
-        centred = array - row if row.any() else array
-        return DenseOperator(np.asarray(centred * roots[:, None], array.dtype))
+        centred = samples.array - row if row.any() else samples.array
+        return DenseOperator(centred * roots[:, None])
     if isinstance(samples, RowCentredSamples):
         return samples.weighted(roots, row)
     csr = rows_times(samples.csr, roots)
@@ -176,7 +166,7 @@ def weighted_rows(
 
 
 def weighted_matrix(
-    A: OperatorLike,
+    A: MatrixOperator,
     weights: Any,
     center: ArrayLike | bool | None,
 ) -> InMemory:
@@ -185,9 +175,9 @@ def weighted_matrix(
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        If A is not an array or a sparse matrix, or as `checked_weights`.
+        If A is neither an array nor a sparse matrix, or as `checked_weights`.
     """
-    X = entries_of(as_operator(A), ", with row_weights")
+    X = entries_of(A, ", with row_weights")
     samples: InMemory = SparseOperator(X) if sparse.issparse(X) else DenseOperator(X)
     of_rows = checked_weights(weights, samples.shape[0], "row_weights")
     row = checked_center(center, samples.shape[1])

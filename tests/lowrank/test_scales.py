@@ -228,3 +228,77 @@ def test_the_noise_is_not_lost_next_to_a_constant_column(constant):
 
 def test_a_table_of_one_large_number_has_no_variance():
     assert PCA(1).fit(np.full((5, 4), 1.7e308)).singular_values_ == 0
+
+
+def weighted_values(X, weights):
+    """Return the singular values of the rows about their weighted mean, by LAPACK."""
+    wide = X.astype(np.float64)
+    first = wide[np.argmax(weights)]
+    centred = wide - first
+    centred -= weights @ centred / weights.sum()
+    return np.linalg.svd(np.sqrt(weights)[:, None] * centred, compute_uv=False)
+
+
+@pytest.mark.parametrize("container", ["dense", "csr"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", HEAVY)
+def test_weighted_tables_agree_with_lapack(kind, dtype, container):
+    X = heavy_table(kind, n=300, m=20)
+    X[:, 3] = 1e6 + 0.4 * X[:, 3]
+    X = X.astype(dtype)
+    weights = np.random.default_rng(1).choice([0, 1, 2, 3.5, 0.1], 300)
+    k = 20
+    pca = PCA(k, whiten=True).fit(CONTAINERS[container](X), sample_weight=weights)
+    s = weighted_values(X, weights)[:k]
+    assert (np.abs(pca.singular_values_ / s - 1) <= allowed_error(s, dtype)).all()
+    scores = pca.transform(CONTAINERS[container](X)).astype(np.float64)
+    variances = weights @ (scores - weights @ scores / weights.sum()) ** 2
+    np.testing.assert_allclose(variances / (weights.sum() - 1), 1, atol=2e-2)
+    svd = truncated_svd(CONTAINERS[container](X), k, row_weights=weights)
+    rows = np.sqrt(weights)[:, None] * X.astype(np.float64)
+    s = np.linalg.svd(rows, compute_uv=False)[:k]
+    assert (np.abs(svd.s / s - 1) <= allowed_error(s, dtype)).all()
+    assert (svd.s.dtype, pca.components_.dtype) == (dtype, dtype)
+
+
+def test_constant_columns_of_weighted_sparse_tables_have_no_variance():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 6)) * 1e-3
+    X[:, 2], X[:, 4] = 1.6e9, 1e7
+    weights = rng.choice([0, 1, 2, 3.5, 0.1], 900)
+    pca = PCA(5, whiten=True).fit(sparse.csr_array(X), sample_weight=weights)
+    s = weighted_values(X, weights)
+    np.testing.assert_allclose(pca.singular_values_[:4], s[:4], rtol=1e-4)
+    assert (pca.mean_[2], pca.mean_[4]) == (1.6e9, 1e7)
+    np.testing.assert_array_equal(pca.transform(X)[:, 4], 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("estimator", [PCA(3, center="exact"), ProbabilisticPCA(3)])
+def test_the_likelihood_of_sparse_tables_is_that_of_dense_ones(estimator, dtype):
+    rng = np.random.default_rng(0)
+    X = rng.normal(0, 1e-2, (200, 9))
+    X[:, 0] += 48
+    X[:, 5] = 1.5e9 + rng.integers(0, 3600, 200)
+    X = X.astype(dtype)
+    expected = estimator.fit(X).score_samples(X)
+    csr = sparse.csr_array(X)
+    likelihood = estimator.fit(csr).score_samples(csr)
+    np.testing.assert_allclose(likelihood, expected, rtol=1e-3, atol=1e-2)
+    if isinstance(estimator, PCA):
+        blocks = RowBlocks([csr[:70], csr[70:]])
+        likelihood = estimator.fit(blocks).score_samples(blocks)
+        np.testing.assert_allclose(likelihood, expected, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", HEAVY)
+def test_a_copy_of_a_heavy_column_leaves_the_noise_of_the_others(kind, dtype):
+    X = heavy_table(kind, n=400, m=30).astype(dtype)
+    X[:, 3] = X[:, 15]
+    s = exact_values(X)
+    rest = (s[5:] ** 2).sum() / 400
+    np.testing.assert_allclose(PCA(5).fit(X).noise_variance_, rest / 25 * 400 / 399)
+    model = ProbabilisticPCA(5).fit(X)
+    np.testing.assert_allclose(model.noise_variance_, rest / 25, rtol=1e-3)
+    assert np.isfinite(model.log_likelihood_)
