@@ -493,7 +493,9 @@ def _common_rule(parts: Sequence[Ratings]) -> EventRule:
     if "half_life" in options:
         half_life = last.half_life
     kinds, weights = common_kinds([part.rule for part in parts])
-    return EventRule(policy, half_life, kinds, weights, first.above, first.graded)
+    return replace(
+        first, policy=policy, half_life=half_life, kinds=kinds, weights=weights
+    )
 
 
 def _joined_events(parts: Sequence[Ratings], rule: EventRule) -> Entries:

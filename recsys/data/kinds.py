@@ -54,6 +54,8 @@ class EventRule:
     graded : bool
         Whether the rating of a pair is 1 if its weights add up to more than 0, and else 0,
         for models of grades.
+    weighted : bool
+        Whether a named column has the weights of interactions.
     """
 
     policy: Policy = "last"
@@ -62,6 +64,7 @@ class EventRule:
     weights: tuple[float, ...] = ()
     above: float | None = None
     graded: bool = False
+    weighted: bool = False
 
     @property
     def has_zeros(self) -> bool:
@@ -73,12 +76,15 @@ class EventRule:
         """True if interactions have weights, even while these all happen to be 1."""
         if self.above is not None:
             return False
-        is_weighted = self.policy == "sum" or self.half_life is not None
-        return is_weighted or any(weight != 1 for weight in self.weights)
+        if self.weighted or self.policy == "sum" or self.half_life is not None:
+            return True
+        return any(weight != 1 for weight in self.weights)
 
     def without_events(self) -> EventRule:
         """Return the rule of ratings that have lost the events behind them."""
-        return EventRule("last" if self.above is not None else self.policy)
+        if self.above is not None:
+            return EventRule()
+        return EventRule(self.policy, weighted=self.weighted)
 
     def without_age(self) -> EventRule:
         """Return the rule by which an event counts the same at any age."""

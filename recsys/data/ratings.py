@@ -504,7 +504,7 @@ class Ratings:
         selected = self._ratings_of_events() >= 0
         if events.values is not None:
             selected &= events.values.at() > (self.rule.above or 0.0)
-        rule = replace(self.rule, policy="last", above=None)
+        rule = replace(self.rule, policy="last", above=None, weighted=False)
         return replace(
             ratings, events=replace(events.take(selected), values=None), rule=rule
         )
@@ -732,7 +732,8 @@ class Ratings:
             log = self.log
             users, items, seconds = log.users, log.items, log.seconds
         columns = [self.users.take(users), self.items.take(items)]
-        if not self.implicit or self.value_range() != (1, 1):
+        is_plain = self.implicit and not self.rule.weighted
+        if not is_plain or self.value_range() != (1, 1):
             values = event_weights(self.log, self.rule) if events else self.values
             columns.append(pl.Series("rating", values))
         if seconds is not None:
@@ -836,7 +837,14 @@ def build_ratings(
     policy = duplicates or usual
     kinds = tuple(rows.kind_weights)
     weights = tuple(rows.kind_weights.values())
-    rule = EventRule(policy, rows.half_life, kinds, weights)
+    has_values = rows.implicit and "rating" in rows.columns
+    rule = EventRule(
+        policy,
+        rows.half_life,
+        kinds,
+        weights,
+        weighted=has_values and rows.feedback is None,
+    )
     users, items, entries = encoded(rows)
     shape = len(users), len(items)
     rows.remarks += _remarks_on_ids(users, items, entries)
@@ -857,10 +865,16 @@ def build_ratings(
     if n_returned:
         pairs = counted(n_returned, "pair")
         rows.remarks.append(f"{pairs} left out whose weights add up to zero or less")
-    source = Source.of(name, rows, collected.csr.n_duplicates, policy)
-    ratings = _of_collected(users, items, collected, rows.implicit, source)
+    ratings = _of_collected(users, items, collected, rows.implicit)
+    source = Source.of(name, rows, ratings.n_duplicates, policy)
     untyped = tuple(sorted(rows.untyped))
-    return replace(ratings, feedback=rows.feedback, scale=rows.scale, untyped=untyped)
+    return replace(
+        ratings,
+        source=source,
+        feedback=rows.feedback,
+        scale=rows.scale,
+        untyped=untyped,
+    )
 
 
 def with_options(
@@ -933,7 +947,6 @@ def _of_collected(
     items: Ids,
     collected: Collected,
     implicit: bool,
-    source: Source | None = None,
 ) -> Ratings:
     """Return ratings with the arrays that were made of events."""
     csr = collected.csr
@@ -945,7 +958,6 @@ def _of_collected(
         csr.values.data,
         csr.seconds,
         implicit,
-        source=source,
         levels=csr.values.levels,
     )
     return with_collected(ratings, collected)

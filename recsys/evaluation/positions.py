@@ -179,7 +179,9 @@ class Positions:
             weights = aged.astype(np.float32)
         indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(places))))
         events = Events(indptr, self.items[at], Values.of(weights), seconds)
-        rule = EventRule(self.rule.policy, above=self.rule.above)
+        rule = EventRule(
+            self.rule.policy, above=self.rule.above, weighted=self.rule.weighted
+        )
         shape = (len(places), self.n_items)
         csr, _ = aggregate(events, shape, rule, implicit=self.implicit)
         values = csr.values.at()

@@ -644,11 +644,13 @@ def test_a_history_in_a_file_weighs_as_in_the_model(tmp_path):
     assert "There are events without a weight: like (1)" in result.stderr
 
 
+@pytest.mark.parametrize("duplicates", [None, "last", "first", "mean"])
 @pytest.mark.parametrize("name", ["ease", "ials", "sparse-ease", "spectral", "next"])
-def test_weights_count_although_all_were_1_at_the_fit(name):
+def test_weights_count_although_all_were_1_at_the_fit(name, duplicates):
     orders = make_frame().drop("rating")
     orders = orders.with_columns(quantity=1.0, timestamp=1_700_000_000 + pl.col("item"))
-    fitted = Recommender(name).fit(Ratings.from_frame(orders, weight="quantity"))
+    ratings = Ratings.from_frame(orders, weight="quantity", duplicates=duplicates)
+    fitted = Recommender(name).fit(ratings)
     bought = orders.head(2).with_columns(
         user=pl.lit(99), item=pl.Series([103, 110]), quantity=pl.Series([4.0, 1.0])
     )

@@ -198,7 +198,7 @@ def test_a_return_of_an_old_purchase_takes_it_back_whatever_the_rounding():
     both = pl.concat(
         [whole, pl.DataFrame({"user": ["b"], "item": ["x"], "qty": [1.0]})]
     )
-    assert Ratings.from_frame(both, weight="qty").to_frame().rows() == [("b", "x")]
+    assert Ratings.from_frame(both, weight="qty").to_frame().rows() == [("b", "x", 1)]
 
 
 def test_without_a_positive_weight_nothing_is_left():

@@ -404,6 +404,14 @@ def test_a_column_of_weights_is_only_read_as_weights_in_a_split(tmp_path):
         read_ratings(copied)
 
 
+@pytest.mark.parametrize("duplicates", ["last", "sum"])
+def test_weights_that_are_all_1_stay_weights_in_a_split(tmp_path, duplicates):
+    frame = log_of_events().select("user", "item", "time").with_columns(quantity=1.0)
+    ratings = Ratings.from_frame(frame, weight="quantity", duplicates=duplicates)
+    save_split(time_split(ratings), tmp_path / "parts")
+    assert read_ratings(tmp_path / "parts" / "train.csv").weighted
+
+
 @pytest.mark.parametrize(
     "options", [KINDS, {"weight": "quantity"}, {**KINDS, "weight": "quantity"}]
 )
