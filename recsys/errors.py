@@ -77,6 +77,18 @@ def check_share(name: str, value: object) -> None:
         raise DataError(f"{name} must be a number from 0 to 1; got {value!r}.")
 
 
+def check_flags(**flags: object) -> None:
+    """Check that arguments are True or False, of Python or of NumPy; a text such as "no" is true.
+
+    Raises
+    ------
+    DataError
+    """
+    for name, value in flags.items():
+        if type(value).__name__ not in ("bool", "bool_"):  # bool_ before NumPy 2
+            raise DataError(f"{name} must be True or False; got {value!r}.")
+
+
 def check_choice(
     name: str,
     value: object,

@@ -20,7 +20,13 @@ from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings, check_process
 from recsys.data.times import Moment
-from recsys.errors import DataError, NotFittedError, check_choice, check_share
+from recsys.errors import (
+    DataError,
+    NotFittedError,
+    check_choice,
+    check_flags,
+    check_share,
+)
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
 from recsys.models.base import Model, Step
@@ -499,6 +505,8 @@ class Recommender:
             If the ratings are not of this kind, timestamps are missing, a fit is needed, or a few
             ratings far from the others would decide that the window drops the others.
         """
+        if refit is not None:
+            check_flags(refit=refit)
         new = None
         if ratings is not None:
             new = as_ratings(ratings, reading_of(self.fitted), as_of=as_of)
@@ -818,6 +826,7 @@ class Recommender:
 
         All options are in one record.
         """
+        check_flags(next=next)
         if "user" in self._counts_from and self.ratings.n_items == 1:
             raise DataError(
                 "The folded-in item is the only one to compare; update(ratings) adds it to all."
@@ -1071,6 +1080,7 @@ class Recommender:
             of the training ratings, or a score if the model does not predict ratings.
         """
         check_choice("cold_start", cold_start, ("error", "bias", "popular"))
+        check_flags(std=std)
         folded = (
             self if user_features is None else self.fold_in(user_features=user_features)
         )
@@ -1094,6 +1104,7 @@ class Recommender:
         The model must predict ratings, and the ratings must be explicit. By default all users and
         items are used; repeated ids are used once. `missing_only` omits rated pairs.
         """
+        check_flags(missing_only=missing_only)
         return predictions.imputed(self.fitted, users, items, missing_only=missing_only)
 
     def topics(self, n: int = 10) -> pl.DataFrame:

@@ -73,7 +73,7 @@ from recsys.data.rows import (
     check_policy,
     prepared,
 )
-from recsys.errors import DataError, RecsysError
+from recsys.errors import DataError, RecsysError, check_flags
 from recsys.messages import counted
 from recsys.provenance import AS_OF, remembered
 
@@ -280,6 +280,7 @@ class Ratings:
             if sparse, a NaN), has no ratings, or the ids don't fit its shape, repeat or stand for a
             missing one.
         """
+        check_flags(implicit=implicit)
         check_process()
         if is_pandas(matrix):
             users = matrix.index.tolist() if users is None else users

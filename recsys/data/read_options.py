@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, get_args
 
 from recsys.data.kinds import Policy
 from recsys.declarations import Declaration
+from recsys.errors import check_flags
 from recsys.messages import close_matches, did_you_mean
 
 if TYPE_CHECKING:
@@ -323,6 +324,8 @@ def set_options(
     ------
     TypeError
         If an option does not exist.
+    DataError
+        If a flag is neither True nor False.
     """
     names = declarations(allowed)
     for name in options:
@@ -331,6 +334,8 @@ def set_options(
             raise TypeError(
                 f"There is no option {name!r} for reading.{did_you_mean(close)}"
             )
+        if names[name].kind == "flag" and options[name] is not None:
+            check_flags(**{name: options[name]})
     return {
         name: value
         for name, value in options.items()

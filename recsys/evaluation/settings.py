@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recsys.errors import DataError, check_whole, is_number
+from recsys.errors import DataError, check_flags, check_whole, is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.ns:
             raise DataError("n must be a number or several; got none.")
+        check_flags(positions=self.positions)
         if self.new not in ("drop", "keep"):
             raise DataError(f"new must be 'drop' or 'keep'; got {self.new!r}.")
         if self.relevant_from is not None and not is_number(self.relevant_from):

@@ -15,7 +15,7 @@ from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.kinds import FeatureRequest
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError, check_choice
+from recsys.errors import DataError, check_choice, check_flags
 from recsys.features.blocks import TextBlock
 from recsys.features.encoder import FeatureEncoder, Texts
 from recsys.messages import close_matches, did_you_mean
@@ -139,6 +139,8 @@ def with_usual_features(
     has_features = (
         ratings.item_features is not None or ratings.user_features is not None
     )
+    if isinstance(features, str):
+        check_flags(features=features)
     if features is False or has_features or ratings.feature_request is not None:
         return ratings
     if features is True:

@@ -14,7 +14,7 @@ from lowrank.kernels.arrays import Float64s, Floats, Int64s
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.data.ratings import check_process
-from recsys.errors import DataError, ModelFileError, check_choice
+from recsys.errors import DataError, ModelFileError, check_choice, check_flags
 from recsys.lsi.collection import Collection
 from recsys.lsi.documents import as_queries
 from recsys.lsi.files import load_index
@@ -193,6 +193,7 @@ class Index:
             word have no rows.
         """
         check_n(n)
+        check_flags(parts=parts)
         method = self._checked_method(method)
         checked = self._queries(queries)
         checked.check(self.terms_)

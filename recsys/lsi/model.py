@@ -21,7 +21,7 @@ from sklearn.utils.validation import validate_data
 
 from lowrank.kernels.arrays import Floats, Int64s
 from recsys.data.frames import listed
-from recsys.errors import DataError, ModelFileError, check_choice
+from recsys.errors import DataError, ModelFileError, check_choice, check_flags
 from recsys.lsi.collection import Collection
 from recsys.lsi.documents import Texts, further_counts, learned_counts, text_batches
 from recsys.lsi.files import SavedIndex, save_index
@@ -265,6 +265,7 @@ class LSI(
         """
         self._check_fitted()
         check_choice("method", method, _ADDING)
+        check_flags(replace=replace)
         labels = (ids, titles)
         table, counts, unknown = further_counts(
             self._encoder, documents, labels, self._next_id(), self._matrix

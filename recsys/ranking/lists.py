@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from recsys.declarations import Declaration, Kind
-from recsys.errors import DataError
+from recsys.errors import DataError, check_flags
 
 if TYPE_CHECKING:
     import polars as pl
@@ -157,6 +157,9 @@ class ListOptions:
         service="at_least",
         of_users=True,
     )
+
+    def __post_init__(self) -> None:
+        check_flags(exclude_seen=self.exclude_seen, chance=self.chance)
 
     @property
     def shows_chance(self) -> bool:

@@ -53,7 +53,7 @@ from recsys.data.ids import Ids
 from recsys.data.kinds import FeatureKind
 from recsys.data.ratings import Ratings
 from recsys.data.rows import check_scale
-from recsys.errors import DataError, ModelFileError, RecsysError
+from recsys.errors import DataError, ModelFileError, RecsysError, check_flags
 from recsys.messages import system_reason
 from recsys.models.base import Model
 from recsys.models.registry import is_made_by_name
@@ -286,6 +286,7 @@ def obstacle(
     overwrite: bool,
 ) -> str | None:
     """Return the reason why a directory must not be written at `target`, or None."""
+    check_flags(overwrite=overwrite)
     if not target.parent.is_dir():
         return f"there is no directory {target.parent}."
     if not target.exists():

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from recsys.addresses import has_password, located, whole
-from recsys.errors import DataError, ModelFileError
+from recsys.errors import DataError, ModelFileError, check_flags
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,6 +105,7 @@ def staged(
     ------
     ModelFileError
     """
+    check_flags(overwrite=overwrite)
     target = SparkPath(spark, out)
     parent = SparkPath(spark, target.uri.removesuffix(f"/{target.name}") or "/")
     problem = None

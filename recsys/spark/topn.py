@@ -12,7 +12,7 @@ from lowrank.kernels import at_most
 from lowrank.kernels.topk import Ties
 from lowrank.spark.arrow import map_in_arrow
 from recsys.data.ids import Ids
-from recsys.errors import DataError, UnknownIdError
+from recsys.errors import DataError, UnknownIdError, check_flags
 from recsys.ranking.topn import CsrPairs, TopN, top_n, user_ties
 from recsys.spark.files import SparkPath, staged
 from recsys.spark.results import SparkModel, flat, item_table
@@ -74,6 +74,7 @@ def recommend(
 
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
+    check_flags(exclude_seen=exclude_seen)
     with (
         spark_session(master, conf) as spark,
         staged(spark, out, replaceable, overwrite=overwrite) as folder,

@@ -630,3 +630,34 @@ def test_a_fit_that_breaks_down_raises(name, params, message):
     for validation in (None, ratings):
         with pytest.raises(DataError, match=message):
             Recommender(name, **params).fit(ratings, validation=validation)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("exclude_seen", lambda r, word: r.recommend(10, exclude_seen=word)),
+        ("chance", lambda r, word: r.recommend(10, chance=word)),
+        ("next", lambda r, word: r.similar_items("a", next=word)),
+        ("std", lambda r, word: r.predict([(10, "a")], std=word)),
+        ("missing_only", lambda r, word: r.impute(missing_only=word)),
+        ("refit", lambda r, word: r.update(FRAME, refit=word)),
+        ("features", lambda r, word: r.fit(r.ratings, features=word)),
+        ("overwrite", lambda r, word: r.save("model", overwrite=word)),
+        ("implicit", lambda r, word: Ratings.from_frame(FRAME, implicit=word)),
+        (
+            "implicit",
+            lambda r, word: Ratings.from_matrix(np.ones((2, 2)), implicit=word),
+        ),
+    ],
+)
+def test_a_word_is_neither_true_nor_false(ratings, tmp_path, monkeypatch, name, call):
+    # "no" is true in Python.
+    monkeypatch.chdir(tmp_path)
+    fitted = Recommender("als", factors=2).fit(ratings)
+    for word in ("no", "False"):
+        with pytest.raises(DataError, match=f"{name} must be True or False; got"):
+            call(fitted, word)
+
+
+def test_flags_may_be_of_numpy(recommender):
+    assert len(recommender.recommend(10, exclude_seen=np.False_)) == 3
