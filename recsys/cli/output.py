@@ -416,6 +416,8 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 _CONTROLS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
 _CONTROLS += [0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _PLAIN = dict.fromkeys(_CONTROLS, "\ufffd")
+_ASCII = str.maketrans("─…█▏▎▍▌▋▊▉", "-~#   ####")
+_LOCALES = ("LC_ALL", "LC_CTYPE", "LANG")  # the first one that is set decides
 _WRAPPED = ("description", "use", "value", "items")  # columns that are read in full
 
 
@@ -449,9 +451,15 @@ def render(frame: pl.DataFrame | ListColumns) -> str:
     Console(file=page, width=width, color_system=None, legacy_windows=False).print(
         table
     )
-    return "".join(
-        f"{line.rstrip()}\n" for line in page.getvalue().rstrip("\n").split("\n")
-    )
+    text = page.getvalue() if _shows_unicode() else page.getvalue().translate(_ASCII)
+    return "".join(f"{line.rstrip()}\n" for line in text.rstrip("\n").split("\n"))
+
+
+def _shows_unicode() -> bool:
+    """Return whether no setting tells that the terminal has another encoding than UTF-8."""
+    locales = filter(None, map(os.environ.get, _LOCALES))
+    locale = next(locales, "UTF-8")
+    return "utf" in locale.lower()
 
 
 def _cells(values: list[Any]) -> list[str]:
@@ -468,7 +476,7 @@ def _cells(values: list[Any]) -> list[str]:
     if any(value != round(value) for value in finite):
         largest = max(map(abs, finite))
         decimals = 1 if largest >= 1000 else 2 if largest >= 100 else 4
-    return ["-" if v is None or math.isnan(v) else f"{v:.{decimals}f}" for v in values]
+    return ["-" if v is None or math.isnan(v) else f"{v:z.{decimals}f}" for v in values]
 
 
 def write_facts(
@@ -507,7 +515,7 @@ def _fact(value: Any, *, for_people: bool) -> str | None:
     if isinstance(value, int) or (
         isinstance(value, float) and value == round(value, 0)
     ):
-        return f"{value:,.0f}"
+        return f"{value:z,.0f}"
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)

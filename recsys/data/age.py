@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.arrays import Mask
 from recsys.data.ids import Place
-from recsys.data.times import Moment, moment, shown_time
+from recsys.data.time_units import sure_unit
+from recsys.data.times import Moment, is_time, moment, shown_time
 from recsys.errors import DataError
 from recsys.messages import counted
 
@@ -141,6 +143,29 @@ class Dated:
 
     kept: Mask | None
     remarks: list[str]
+
+
+def are_times(values: Iterable[object]) -> bool:
+    """Return whether values are dates, or whole numbers that are times since 1990.
+
+    Examples
+    --------
+    >>> are_times(["1700000000", "1700086400"]), are_times(["2025-06-09"])
+    (True, True)
+    >>> are_times([1700000000, 4])
+    False
+    """
+    cells = (str(value).strip() for value in values if value is not None)
+    texts = [cell for cell in cells if cell]
+    numbers = pl.Series(texts, dtype=pl.String).cast(pl.Float64, strict=False)
+    if numbers.null_count() or not texts:
+        return bool(texts) and all(map(is_time, texts))
+    times = numbers.to_numpy()
+    low = float(times.min())
+    unit = sure_unit(low, float(times.max()))
+    if unit is None or unit.per_second < 1 or low < MODERN * unit.per_second:
+        return False
+    return bool((times == np.floor(times)).all())
 
 
 def are_recent(seconds: Seconds, now: int) -> bool:

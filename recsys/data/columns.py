@@ -9,10 +9,11 @@ from typing import Any
 
 import polars as pl
 
+from recsys.data.age import are_times
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.read_options import ROLES, declarations
 from recsys.data.rows import RowRules, is_truth
-from recsys.data.times import is_time, may_be_time, time_problem
+from recsys.data.times import may_be_time, time_problem
 from recsys.errors import DataError
 from recsys.messages import enumerated, shortened
 
@@ -502,6 +503,14 @@ def assign_roles(
         name = names[roles["rating"]]
         if plain_name(name) in (plain_name(weight), _JOURNAL_WEIGHT):
             parts["rating"] = f"weight = {name}"
+    if "rating" in roles and are_times(sample(roles["rating"])):
+        name = names[roles["rating"]]
+        if usual_column([name], "timestamp") is not None:
+            raise DataError(
+                f"{where}: column {name!r} has times, not {request.rules.noun}s; name it with "
+                f"{_option('timestamp', where)}."
+            )
+        parts["rating"] += " (looks like times)"
     used, form = set(roles.values()), request.rules.time_format
     if "timestamp" in roles and "timestamp" not in request.columns:
         times = sample(roles["timestamp"])
@@ -569,12 +578,40 @@ def names_without_header(
             f"{where} has no header and {len(positions)} columns; name them by number, "
             f"{BY_NUMBER}.{wide_hint(len(positions))}"
         )
-    if not requested and is_time(first[1]) and not first[1].isdecimal():
-        raise DataError(
-            f"{where} has no header, and its second column has times ({first[1]!r}); name the "
-            "columns by number, such as --user-col 1 --item-col 3 --timestamp-col 2."
-        )
-    for position, role in zip(positions, BY_PLACE, strict=False):
+    roles: Sequence[str] = BY_PLACE
+    if not requested and _has_times_as_ratings(rows, positions, where):
+        roles = ("user", "item", "timestamp")
+    for position, role in zip(positions, roles, strict=False):
         if role in named or (role not in requested and called[position] not in named):
             called[position] = role
     return tuple(called.values())
+
+
+def _has_times_as_ratings(
+    rows: Sequence[Sequence[str]],
+    positions: Sequence[int],
+    where: str,
+) -> bool:
+    """Return whether the last of three columns without header has times, not ratings.
+
+    Raises
+    ------
+    DataError
+        If times are in a column that has another role by its position.
+    """
+    columns = [[row[n] for row in rows if n < len(row)] for n in positions]
+    timed = [n for n, column in enumerate(columns) if are_times(column)]
+    # Numbers in the first two columns may be ids.
+    sure = [n for n in timed if n > 1 or not columns[n][0].strip().isdecimal()]
+    last = len(columns) - 1
+    if sure == [2] and last == 2:
+        return True
+    if timed and last not in timed and (sure or last == BY_PLACE.index("timestamp")):
+        number = (sure or timed)[0] + 1
+        others = [str(n) for n in range(1, len(columns) + 1) if n != number]
+        raise DataError(
+            f"{where} has no header, and its column {number} has times "
+            f"({columns[number - 1][0].strip()!r}); name the columns by number, such as "
+            f"--user-col {others[0]} --item-col {others[1]} --timestamp-col {number}."
+        )
+    return False

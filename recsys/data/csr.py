@@ -85,6 +85,10 @@ class Levels:
         """Write the code of each value, adding new ones; return False if too many."""
         values = np.ascontiguousarray(values, np.float32)
         count = backends.active.code_levels(values, codes, self.table, self.count)
+        levels = self.table[: max(count, 0)]
+        if np.signbit(levels[levels == 0]).any():  # -0 is 0
+            values = values + np.float32(0)
+            count = backends.active.code_levels(values, codes, self.table, self.count)
         self.count = max(count, self.count)
         return bool(count >= 0)
 

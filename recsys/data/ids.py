@@ -377,6 +377,35 @@ def alike_remark(ids: Ids) -> str:
     )
 
 
+def prefix_remark(ids: Ids) -> str:
+    """Return a remark on ids that are numbers, some of which have a prefix; "" for others.
+
+    Examples
+    --------
+    >>> prefix_remark(Ids(["u1", "1", "2"], "user"))
+    "1 user id has the prefix 'u' and 2 have none ('u1' and '1')"
+    """
+    if ids.dtype != pl.String:
+        return ""
+    is_number = ids.values.str.contains(r"^\d+$")
+    plain = ids.values.filter(is_number)
+    others = ids.values.filter(~is_number)
+    prefixes = others.str.extract(r"^(\D+)\d+$")
+    if prefixes.null_count() or prefixes.n_unique() != 1 or not len(plain):
+        return ""
+    prefix = prefixes[0]
+    both = plain.filter(plain.is_in(others.str.strip_prefix(prefix).implode()))
+    first, second = others[0], plain[0]
+    if len(both):
+        first, second = f"{prefix}{both[0]}", both[0]
+    has = "has" if len(others) == 1 else "have"
+    have = "has" if len(plain) == 1 else "have"
+    return (
+        f"{counted(len(others), f'{ids.kind} id')} {has} the prefix {prefix!r} and "
+        f"{len(plain):,} {have} none ({first!r} and {second!r})"
+    )
+
+
 def id_hashes(ids: pl.Series) -> Hashes:
     """Return a hash of the text of each id, the same in any data and on any machine."""
     return hash_texts(*joined_texts(ids.cast(pl.String)))

@@ -55,6 +55,7 @@ from recsys.data.ids import (
     as_id_series,
     id_problem,
     is_bad_id,
+    prefix_remark,
 )
 from recsys.data.kinds import IMPRESSION, EventRule, FeatureRequest, Policy
 from recsys.data.read_options import (
@@ -897,7 +898,7 @@ def _remarks_on_ids(users: Ids, items: Ids, entries: Entries) -> list[str]:
     """Return remarks on ids that are alike, or have a large share of the rows."""
     remarks = []
     for ids, codes in ((users, entries.rows), (items, entries.items)):
-        remarks.append(alike_remark(ids))
+        remarks += [alike_remark(ids), prefix_remark(ids)]
         counts = np.bincount(codes, minlength=1)
         largest = int(counts.argmax())
         if not len(codes):

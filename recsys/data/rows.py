@@ -42,6 +42,7 @@ from recsys.data.ids import (
     row_place,
 )
 from recsys.data.kinds import Policy
+from recsys.data.numerals import decimal_points
 from recsys.data.read_options import EventWeights
 from recsys.data.times import (
     check_time_format,
@@ -513,6 +514,11 @@ def _convert(rows: Rows, rules: RowRules) -> None:
     if rows.levels is not None and not _are_good(rows.levels, rules):
         rows.decode()
     remarks: list[str] = []
+    if "rating" in columns and columns["rating"].dtype == pl.String:
+        texts, remark = decimal_points(columns["rating"], commas=False)
+        columns["rating"] = texts
+        if remark:
+            remarks.append(remark)
     # Ids, ratings and times that cannot be read become null, and their rows are bad.
     converted = {role: _readable_ids(columns[role]) for role in ("user", "item")}
     if "rating" in columns and rows.levels is None:

@@ -28,6 +28,7 @@ from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, integers_if_whole
 from recsys.data.kinds import FeatureKind
+from recsys.data.numerals import are_numeric, decimal_points
 from recsys.data.ratings import Ratings, build_ratings, ratings_of_frame, with_options
 from recsys.data.read_options import ReadOptions, completed, set_options
 from recsys.data.rows import (
@@ -82,8 +83,6 @@ _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")
 _OF_A_ROW = re.compile(
     r", (?:line|row|object) \d+: (?!.*(?:header|--time-format|--as-of|earlier time))"
 )
-# With the semicolons of spreadsheets; points are of thousands only in a column that has commas.
-_COMMA_NUMBER = r"^[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?$"
 _LIST = "token_seq"  # type of RecBole
 _YEAR = r"\((\d{4})\)\s*$"
 # Order of the flags in u.item of MovieLens 100K, as listed in its u.genre.
@@ -552,14 +551,9 @@ def read_frame(
         raise DataError(f"{data.name} has no header; its columns need names.")
     frame = _texts(data, layout, pad=pad)
     if layout.separator == ";":
-        decimals = [
-            series.name
-            for series in frame
-            if series.str.contains(_COMMA_NUMBER).all()
-            and series.str.contains(",").any()
-        ]
-        without_points = pl.col(decimals).str.replace_all(".", "", literal=True)
-        frame = frame.with_columns(without_points.str.replace(",", ".", literal=True))
+        numbers = filter(are_numeric, frame)
+        converted = [decimal_points(series, commas=True)[0] for series in numbers]
+        frame = frame.with_columns(converted)
     title = title_column(frame.columns)
     typed = zip(frame.columns, layout.types, strict=False)  # few files have types
     lists = [name for name, kind in typed if kind == _LIST and name != title]

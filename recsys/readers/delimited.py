@@ -41,6 +41,7 @@ from recsys.data.ids import (
     integers_if_whole,
     is_bad_id,
 )
+from recsys.data.numerals import decimal_points, have_groups
 from recsys.data.rows import (
     STRICT,
     BadRows,
@@ -71,7 +72,6 @@ LINE = "line"
 _INTEGER = re.compile(r"-?\d{1,18}")
 
 _COMMA_WITH = ";"  # separator of spreadsheets that use decimal commas
-_COMMA = r"^([-+]?\d*),(\d+)$"
 _BLOCK = 1 << 20  # bytes to parse at once
 _NUMBERS: dict[str, type[np.number]] = {
     "user": np.int64,
@@ -349,8 +349,10 @@ def read_delimited(
         for role in roles.keys() & {"user", "item"}:
             rows.columns[role] = integers_if_whole(rows.columns[role])
         if "rating" in roles and layout.separator == _COMMA_WITH:
-            decimals = rows.columns["rating"].str.replace(_COMMA, "$1.$2")
-            rows.columns["rating"] = decimals
+            numbers, remark = decimal_points(rows.columns["rating"], commas=True)
+            rows.columns["rating"] = numbers
+            if remark:
+                rows.remarks.append(remark)
         if n_headers:
             rows.remarks.append(f"{counted(n_headers, 'repeated header')} left out")
     if layout.types and layout.names[roles.get("rating", 0)] == _LABEL:
@@ -410,9 +412,14 @@ def _read_blocks(
 ) -> Rows | None:
     """Read with polars, times by a format of polars or as texts."""
     samples = {role: _sampled(layout, position) for role, position in roles.items()}
-    likes = all(map(is_truth, samples.get("rating", ())))
+    ratings = samples.get("rating", [])
+    likes = all(map(is_truth, ratings))
+    if decimal_points(pl.Series(ratings, dtype=pl.String), commas=False)[1]:
+        return None
     numeric = []
     for role in _NUMBERS.keys() & samples.keys():
+        if role == "rating" and layout.separator == _COMMA_WITH:
+            continue  # a later point may be between thousands
         pattern = _NUMBER if role == "rating" else _INTEGER
         is_date = role == "timestamp" and form is not None
         if not is_date and all(map(pattern.fullmatch, samples[role])):
@@ -471,7 +478,9 @@ def _finite_numbers(texts: pl.Series, layout: Layout) -> pl.Series:
         If one is missing, infinite or not a number.
     """
     if layout.separator == _COMMA_WITH:
-        texts = texts.str.replace(_COMMA, "$1.$2")
+        if have_groups(texts):
+            raise UnreliableError  # other blocks tell what the points mean
+        texts, _ = decimal_points(texts, commas=True)
     numbers = texts.cast(pl.Float32, strict=False)
     if numbers.null_count() or not numbers.is_finite().all():
         raise UnreliableError

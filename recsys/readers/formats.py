@@ -11,7 +11,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +35,7 @@ _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _OF_PYTHON = ("{'", "{u'", '{u"')  # beginnings of dicts
 _GLOB = frozenset("*?[")
 _CHUNK = 100_000  # rows of a Parquet file to read at once, which fit in a cache
+_BLOCK = 1 << 20  # bytes to search at once
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 
 
@@ -395,10 +396,12 @@ def _json_object(line: str) -> JsonObject:
         with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
             return dict(ast.literal_eval(line.rstrip()))
     try:
-        fields = json.loads(line.rstrip())
+        fields = json.loads(line.rstrip(), object_pairs_hook=_of_pairs)
         # Half of a character passes json, and fails when the text is encoded.
         if "\\u" in line:
             json.dumps(fields, ensure_ascii=False).encode()
+    except _RepeatedKeyError as error:
+        raise DataError(f"the key {error.args[0]!r} occurs twice.") from None
     except json.JSONDecodeError as error:
         where = f"column {error.colno}: {error.msg.lower()}"
         raise DataError(f"not JSON ({where}).") from None
@@ -411,6 +414,20 @@ def _json_object(line: str) -> JsonObject:
         ) from None
     if not isinstance(fields, dict):
         raise DataError(f"expected a JSON object; got {line.strip()[:40]!r}.")
+    return fields
+
+
+class _RepeatedKeyError(Exception):
+    """A key has two values in a JSON object."""
+
+
+def _of_pairs(pairs: list[tuple[str, Any]]) -> JsonObject:
+    """Return an object, in which a repeated key may only have one value."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        for key, value in pairs:
+            if value != fields[key]:
+                raise _RepeatedKeyError(key)
     return fields
 
 
@@ -437,7 +454,33 @@ def _read_fast(
     except pl.exceptions.PolarsError:
         return None
     rows = batches.rows()
-    return None if rows.lacks_values else rows
+    if rows.lacks_values:
+        return None
+    n_rows = len(next(iter(rows.columns.values())))
+    return None if _may_repeat_keys(data, keys.values(), sample, n_rows) else rows
+
+
+def _may_repeat_keys(
+    data: DataFile,
+    keys: Collection[str],
+    sample: list[JsonObject],
+    n_rows: int,
+) -> bool:
+    """Return whether a key occurs in more places than there are rows."""
+    n_keys = max(map(len, sample))
+    # One search is enough if all rows have the same number of keys.
+    if _count(data, b'":') == n_rows * n_keys:
+        return False
+    return any(_count(data, json.dumps(key).encode()) > n_rows for key in keys)
+
+
+def _count(data: DataFile, text: bytes) -> int:
+    """Return how often a text occurs in the lines of a file."""
+    n = 0
+    with data.path.open("rb") as stream:
+        while block := stream.read(_BLOCK) + stream.readline():
+            n += block.count(text)
+    return n
 
 
 def _type_of(role: str, types: set[type]) -> pl.DataType | None:

@@ -269,3 +269,27 @@ def test_wrapping_keeps_words_and_assignments_whole(words, width):
     pieces = text.replace(" = ", "\xa0=\xa0").split(" ")
     longest = max(map(len, pieces))
     assert all(len(line) <= max(width, longest + 2) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_ascii"),
+    [
+        ({"LC_ALL": "C"}, True),
+        ({"LC_ALL": "POSIX", "LANG": "C.UTF-8"}, True),
+        ({"LC_ALL": "", "LC_CTYPE": "", "LANG": "C"}, True),
+        ({"LC_ALL": "de_DE.utf8", "LANG": "C"}, False),
+        ({"LC_ALL": "", "LC_CTYPE": "", "LANG": ""}, False),
+    ],
+)
+def test_table_is_drawn_in_the_encoding_of_the_terminal(
+    monkeypatch, variables, is_ascii
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    frame = pl.DataFrame({"title": ["word " * 40], "": ["█▌"]})
+    assert render(frame).isascii() == is_ascii
+
+
+def test_table_shows_no_minus_zero():
+    lines = render(pl.DataFrame({"score": [-0.0, -0.00001, 2.5]})).splitlines()
+    assert [line.strip() for line in lines[2:]] == ["0.0000", "0.0000", "2.5000"]

@@ -268,6 +268,8 @@ def test_an_event_is_known_by_its_id():
     counts = Ratings.from_frame(frame, duplicates="sum")
     assert counts.values.tolist() == [3.0]  # "a" once, "b", and one without an id
     assert "1 repeated row left out (the same event id)" in str(counts.source)
+    assert counts.n_duplicates == 3
+    assert "; 3 duplicates (summed)" in str(counts.source)
     without = Ratings.from_frame(frame.drop("event_id"), duplicates="sum")
     assert without.values.tolist() == [2.0]
     assert "2 repeated rows left out (the same user, item, time and value" in str(

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from recsys import Ratings, read_ratings
+from recsys.errors import DataError
 from tests.recsys.readers.conftest import Read
 
 N_USERS = 40
@@ -148,3 +149,106 @@ def test_a_text_among_the_numbers_of_a_table(tmp_path: Path, odd: str) -> None:
     (tmp_path / "items.csv").write_text("\n".join(["item,price", *lines]))
     said = str(read_ratings(tmp_path).source)
     assert f"price (40 values, because {odd!r} is not a number)" in said
+
+
+def test_ids_of_which_some_have_a_prefix(read: Read) -> None:
+    user = ["u{}", "{}"]
+    mixed = read(table(lambda number: user[number % 2].format(number // 2)))
+    remark = "20 user ids have the prefix 'u' and 20 have none ('u0' and '0')"
+    assert remark in str(mixed.source)
+    one_of_all = str(read(table(one("{}", "user-3"))).source)
+    assert "1 user id has the prefix 'user-' and 39 have none" in one_of_all
+    codes = read(table(lambda number: ["{}", "A{}", "B{}"][number % 3].format(number)))
+    assert "prefix" not in str(codes.source)
+
+
+@pytest.mark.parametrize(
+    ("values", "separator", "expected", "remark"),
+    [
+        (["1.250", "980"], ";", [1250, 980], "1.250 is 1250"),
+        (["1.234", "980", "-2.345"], ";", [1234, 980, -2345], "1.234 is 1234"),
+        (["1.250,50", "980,1"], ";", [1250.5, 980.1], "1.250,50 is 1250.50"),
+        (["1.250", "980"], "\t", [1250, 980], "1.250 is 1250"),
+        (["1.250", "2.375"], ";", [1.25, 2.375], "decimal points: 1.250 is 1.25"),
+        (["1.250", "12500"], ";", [1.25, 12500], "decimal points: 1.250 is 1.25"),
+        (["1.125", "2"], ",", [1.125, 2], ""),
+        (["3,5", "4", "2.5"], ";", [3.5, 4, 2.5], ""),
+    ],
+)
+def test_points_between_thousands(
+    read: Read, values: list[str], separator: str, expected: list[float], remark: str
+) -> None:
+    lines = ["user,item,amount,note", *(f"{n},7,{n}!,x" for n in range(len(values)))]
+    text = "\n".join(lines).replace(",", separator)
+    for number, value in enumerate(values):
+        text = text.replace(f"{number}!", value)
+    ratings = read(text, weight="amount", duplicates="last")
+    rows = dict(ratings.to_frame().select("user", "rating").iter_rows())
+    amounts = {n: np.float32(value) for n, value in enumerate(expected) if value > 0}
+    assert rows == amounts
+    source = str(ratings.source)
+    assert remark in source
+    assert remark or "points" not in source
+
+
+def test_a_late_point_between_thousands_counts_for_all_rows(read: Read) -> None:
+    rows = [f"{n};7;{n % 9 + 1}" for n in range(90_000)]
+    rows[-1] = "89999;7;1.250"
+    ratings = read("\n".join(["user;item;amount", *rows]), weight="amount")
+    assert ratings.value_range() == (1, 1250)
+
+
+def test_points_between_thousands_in_a_table(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_text("user;item\n1;7\n2;8\n")
+    (tmp_path / "items.csv").write_text("item;price\n7;1.250\n8;980\n")
+    table = read_ratings(tmp_path / "ratings.csv").item_table
+    assert table is not None
+    assert table.frame["price"].to_list() == [1250, 980]
+
+
+@pytest.mark.parametrize("row", [3, 500])
+@pytest.mark.parametrize("is_array", [False, True])
+def test_a_key_with_two_values(read: Read, row: int, is_array: bool) -> None:
+    lines = [f'{{"user": {n}, "item": 7, "rating": 3}}' for n in range(600)]
+    lines[row] = lines[row].replace("}", ', "rating": 4}')
+    place = f"line {row + 1}"
+    text = "\n".join(lines)
+    if is_array:
+        place = f"object {row + 1}"
+        text = f"[{text.replace(chr(10), ',')}]"
+    with pytest.raises(DataError, match=f"{place}: the key 'rating' occurs twice"):
+        read(text, "ratings.json")
+    assert read(text, "ratings.json", bad_rows="skip").n_ratings == 599
+    same = text.replace('"rating": 4', '"rating": 3')
+    assert read(same, "ratings.json").n_ratings == 600
+
+
+@pytest.mark.parametrize("role", ["rating", "weight"])
+def test_times_are_neither_ratings_nor_weights(read: Read, role: str) -> None:
+    rows = "".join(f"{n},7,{n % 5},{1_700_000_000 + n}\n" for n in range(50))
+    text = f"user,item,rating,timestamp\n{rows}"
+    problem = rf"column 'timestamp' has times, not {role}s; name it with --timestamp"
+    with pytest.raises(DataError, match=problem):
+        read(text, **{role: "timestamp"})
+    named = read(text.replace("timestamp", "score_given"), **{role: "score_given"})
+    assert "score_given (looks like times)" in str(named.source)
+
+
+def test_times_without_header_are_in_the_last_column(read: Read) -> None:
+    rows = [f"{n % 7},{n % 5},{1_700_000_000 + n}" for n in range(50)]
+    ratings = read("\n".join(rows))
+    assert ratings.implicit
+    assert ratings.timestamps is not None
+    assert ratings.timestamps.min() == 1_700_000_000 + 15
+    with pytest.raises(DataError, match=r"column 3 has times .* --timestamp-col 3"):
+        read("\n".join(f"{row},4" for row in rows))
+    # Such numbers may be ids.
+    read("\n".join(f"{1_600_000_000 + n},7,{n % 5}" for n in range(50)))
+
+
+def test_minus_zero_is_zero(read: Read) -> None:
+    ratings = read(table(rating=lambda value: "-0.0" if value == 1 else str(value - 2)))
+    levels, counts = ratings.distribution()
+    assert levels.tolist() == [0, 1, 2, 3]
+    assert counts.tolist() == [160, 80, 80, 80]
+    assert not np.signbit(levels).any()

@@ -1,0 +1,63 @@
+"""Numbers in texts: decimal commas, and the points between thousands of spreadsheets."""
+
+from __future__ import annotations
+
+import polars as pl
+
+_NUMERIC = r"^[-+]?[\d.,]+$"
+_GROUPED = r"^[-+]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?$"
+_SHORT = r"^[-+]?\d{1,3}(?:,\d+)?$"
+_UNGROUPED = r"^[-+]?\d+(?:,\d+)?$"
+_DECIMAL_COMMA = r"^([-+]?\d*),(\d+)$"
+
+
+def are_numeric(texts: pl.Series) -> bool:
+    """Return whether all texts have digits, points and commas only; nulls do not count."""
+    return bool(texts.str.contains(_NUMERIC).all())
+
+
+def have_groups(texts: pl.Series) -> bool:
+    """Return whether a text may have points between thousands, such as 1.250."""
+    return bool(texts.str.contains(_GROUPED).any())
+
+
+def decimal_points(texts: pl.Series, *, commas: bool) -> tuple[pl.Series, str]:
+    """Return texts of numbers in the form of programs, and a remark on their points.
+
+    Points are between thousands where no other number has another form: 1.250 next to
+    980, which would be 980.000 if numbers had three decimals. Texts in another form
+    stay as they are.
+
+    Parameters
+    ----------
+    texts : Series of String
+    commas : bool
+        Whether decimal commas are usual in the source, such as with semicolons. If not,
+        only a point before an ending zero is sure not to be a decimal point.
+
+    Examples
+    --------
+    >>> numbers, remark = decimal_points(pl.Series(["1.250", "980"]), commas=True)
+    >>> numbers.to_list(), remark
+    (['1250', '980'], 'points between thousands: 1.250 is 1250')
+    """
+    numeric = texts.filter(texts.str.contains(_NUMERIC).fill_null(False))
+    is_grouped = numeric.str.contains(_GROUPED)
+    has_commas = bool(numeric.str.contains(",", literal=True).any())
+    remark = ""
+    if is_grouped.any() and (commas or not has_commas):
+        example = numeric.filter(is_grouped)[0]
+        others = numeric.filter(~is_grouped)
+        form = _UNGROUPED if has_commas else _SHORT
+        is_sure = has_commas or (
+            len(others) > 0 and (commas or numeric.str.contains(r"\.\d\d0$").any())
+        )
+        if is_sure and others.str.contains(form).all():
+            texts = texts.str.replace_all(".", "", literal=True)
+            thousands = example.replace(".", "").replace(",", ".")
+            remark = f"points between thousands: {example} is {thousands}"
+        elif commas and example.count(".") == 1:
+            remark = f"decimal points: {example} is {float(example):g}"
+    if commas:
+        texts = texts.str.replace(_DECIMAL_COMMA, "$1.$2")
+    return texts, remark
