@@ -132,7 +132,7 @@ class Responses:
             If there is no such condition.
         """
         parts = []
-        for name in names:
+        for name in dict.fromkeys(names):
             if name not in self.conditions:
                 listed = ", ".join(self.conditions) or "none"
                 raise DataError(
@@ -233,6 +233,11 @@ class Responses:
         if self._uses_values:
             weights[:] = [values[index] for index in indices]
         return np.array(indices, np.int32), weights
+
+    def unknown_items(self, history: Sequence[Any]) -> list[Id]:
+        """Return the items of a history that the model does not know."""
+        items = dict.fromkeys(rating.item for rating in history)
+        return [item for item in items if self.ratings.items.place(item) < 0]
 
     def events_of(self, history: Sequence[Any]) -> pl.DataFrame:
         """Return the events of a new user as a frame, to be weighted like the model's.

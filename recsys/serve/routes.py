@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast, get_origin
 from urllib.parse import unquote
 
 import msgspec
@@ -95,15 +95,22 @@ OfVisitor = Annotated[str | None, _VISITOR]
 
 
 def _only_known(request: Request) -> None:
-    """Reject unknown parameters, which would otherwise be ignored silently."""
+    """Reject unknown and repeated parameters, which would otherwise be ignored silently."""
     parameters = request.scope["route"].dependant.query_params
-    names = [parameter.alias for parameter in parameters]
-    # FastAPI ignores what it does not know.
+    kinds = {
+        parameter.alias: parameter.field_info.annotation for parameter in parameters
+    }
+    # FastAPI ignores what it does not know, and all but the last value.
     for name in request.query_params:
-        if name not in names:
-            listed = f"it has {', '.join(names)}" if names else "it has none"
+        if name not in kinds:
+            listed = f"it has {', '.join(kinds)}" if kinds else "it has none"
             raise ProblemError(
                 "invalid-request", f"There is no parameter {name!r} here; {listed}."
+            )
+        count = len(request.query_params.getlist(name))
+        if count > 1 and get_origin(kinds[name]) is not list:
+            raise ProblemError(
+                "invalid-request", f"{name} has one value; the request has {count}."
             )
 
 
@@ -404,7 +411,8 @@ async def recommend_to(
     """Recommend items to several users, or to a new user.
 
     For `users`, the answer has `results`, one list each. For a new user, described by `history`,
-    `features` or both, it is one list.
+    `features` or both, it is one list. With `unknown` = `popular`, unknown items of the history are
+    ignored, and named in the answer.
     """
     n = service.check_n(body.n)
     values = body.model_dump()
@@ -416,8 +424,9 @@ async def recommend_to(
         service.check_batch(len(body.users), "users", body.n)
         # The users of each model share one search.
         groups: dict[Variant | None, list[Id]] = {}
-        # A user who is named twice has one list.
-        for user in dict.fromkeys(body.users):
+        # A user who is named twice has one list, also as text and as number.
+        users_by_text = {str(user): user for user in body.users}
+        for user in users_by_text.values():
             groups.setdefault(variant or service.variant(user), []).append(user)
         results: list[Json] = []
         for users in groups.values():
@@ -434,6 +443,10 @@ async def recommend_to(
         service.check_batch(len(history), "ratings")
     answers = service.answers(variant, body.user)
     options = _options(request, answers, values)
+    unknown_items: list[Id] = []
+    if options.cold_start == "popular":
+        unknown_items = answers.unknown_items(history)
+        history = [rating for rating in history if rating.item not in unknown_items]
     # Kinds and times of events have weights, as in the data that the model was fitted to.
     rated: Any = {}
     for rating in history:
@@ -447,6 +460,8 @@ async def recommend_to(
     result = await service.run(
         answers.recommend_new, rated, n, options, told, body.features, body.user
     )
+    if unknown_items:
+        result["ignored"] = list(map(str, unknown_items))
     return Answer(service.recorded([result], variant)[0])
 
 

@@ -141,6 +141,9 @@ class ListBody(_Body):
         "in the request, or the popularity of items."
     )
     variant: Literal["a", "b"] | None = Field(None, description="Model of an A/B test.")
+    ignored: list[IdText] | None = Field(
+        None, description="Unknown items of the history, with `unknown` = `popular`."
+    )
 
 
 # An object, so that fields can be added without a new version.

@@ -273,7 +273,8 @@ class Service:
             catalogue.place(item)  # raises if it is unknown
         rows = pairs.rows_of(str(item), len(pairs.frame))
         rows = self.answers().selected(rows, options)[:n]
-        for row in rows:
+        for rank, row in enumerate(rows, start=1):
+            row["rank"] = rank
             row["title"] = catalogue.title(row["item"]) or row["title"]
         return {**answer, "items": rows, "model": pairs.name}
 

@@ -376,9 +376,13 @@ def test_items_that_are_bought_together_meet_conditions(saved, tmp_path):
         for condition in ("condition=available", "where=stock>0"):
             in_stock = shop.items(f"{target}?{condition}&exclude=1,2")
             assert in_stock == [str(n) for n in others if n % 4 and n > 2]
+        rows = shop.get(f"{target}?condition=available&n=3").json["items"]
+        assert [row["rank"] for row in rows] == [1, 2, 3]
         assert shop.items(f"{target}?items=8,9,10") == ["8", "9", "10"]
         assert shop.items(f"{target}?at_most=1&per=genre") == ["1", "2", "3"]
         assert shop.get(f"{target}?at_most=1").status == 400
+        many = "&".join(["condition=available"] * 100)
+        assert shop.items(f"{target}?{many}") == shop.items(f"{target}?where=stock>0")
         shop.change(ITEMS.filter(pl.col("item") > 20))
         assert shop.items(target) == [str(item) for item in others if item > 20]
 

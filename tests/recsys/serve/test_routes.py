@@ -588,3 +588,36 @@ def test_lists_may_be_empty_and_conditions_may_not_be_expensive(service):
     target = "/v1/recommend/105?where=LPAD(title, 999999999, 'x') = ''"
     detail = problem(service.get(target), 400, "invalid-request")
     assert detail.startswith("where: LPAD is not allowed in a condition")
+
+
+@pytest.mark.parametrize(
+    "options", ["n=3&n=5", "explain=true&explain=false", "where=year>1990&where=true"]
+)
+def test_an_option_that_is_given_twice_is_an_error(options, service):
+    reply = service.get(f"/v1/recommend/105?{options}")
+    name = options.partition("=")[0]
+    assert reply.status == 400
+    assert reply.json["detail"] == f"{name} has one value; the request has 2."
+
+
+def test_options_with_several_values_may_be_repeated(service):
+    reply = service.get("/v1/recommend/105?n=40&items=1&items=2,3&exclude=3&exclude=4")
+    assert {row["item"] for row in reply.json["items"]} <= {"1", "2"}
+
+
+def test_a_user_who_is_named_as_text_and_number_has_one_list(service):
+    reply = service.post("/v1/recommend", {"users": [105, "105", "106"], "n": 1})
+    assert [result["user"] for result in reply.json["results"]] == ["105", "106"]
+
+
+def test_unknown_items_of_a_history_are_ignored_on_request(service):
+    known = [{"item": "3", "value": 5}, {"item": 9}]
+    unknown = [{"item": "fresh"}, {"item": 77_000}, {"item": "fresh"}]
+    expected = service.post("/v1/recommend", {"history": known, "n": 4}).json
+    body = {"history": [*unknown, *known], "n": 4}
+    assert service.post("/v1/recommend", body).status == 404
+    answer = service.post("/v1/recommend", {**body, "unknown": "popular"}).json
+    assert answer.pop("ignored") == ["fresh", "77000"]
+    assert answer == expected
+    body = {"history": unknown, "n": 4, "unknown": "popular"}
+    assert service.post("/v1/recommend", body).json["policy"] == "popular"
