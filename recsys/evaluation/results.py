@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import chain, combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -102,6 +102,15 @@ _FRAMES: dict[str, dict[str, Any]] = {
     "reliability": RELIABILITY,
 }
 """Frames of an `Evaluation`, with the columns that all have."""
+_OF_MODELS = ("per_user", "per_group", "residuals", "reliability")
+"""Frames that each model has of its own."""
+_FACTS = (
+    *("settings", "splits", "counts", "fingerprint", "timed", "steps"),
+    "parameters",
+)
+"""Parts of an `Evaluation` that are saved as they are in its document."""
+NamedValue: TypeAlias = tuple[Metric, int | None, str]
+"""Metric, length of lists and name of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +132,11 @@ class Measurement:
     per_group: pl.DataFrame | None = None  # values of users in groups
     reliability: pl.DataFrame | None = None
     stale: pl.DataFrame | None = None  # values of users by the first model and this one
+
+    @property
+    def per_user(self) -> pl.DataFrame:
+        """The values, without metrics of all lists together, which no user has."""
+        return self.values.drop(self.overall, strict=False)
 
 
 def joined(runs: Sequence[Measurement], *, weighted: bool = False) -> Measurement:
@@ -364,17 +378,11 @@ class Evaluation:
         """
         document = EvaluationDocument(
             package_version=recsys.__version__,
-            settings=self.settings,
-            splits=self.splits,
-            counts=self.counts,
-            fingerprint=self.fingerprint,
-            timed=self.timed,
-            steps=self.steps,
             measured={
                 name: MetricFacts(metric.definition, metric.direction)
                 for name, metric in self.measured.items()
             },
-            parameters=self.parameters,
+            **{name: getattr(self, name) for name in _FACTS},
         )
         frames = {name: getattr(self, name) for name in _FRAMES}
         save_evaluation(document, frames, path, overwrite=overwrite)
@@ -389,19 +397,11 @@ class Evaluation:
             If the directory is not a saved evaluation, or is damaged.
         """
         document, frames = load_evaluation(path, _FRAMES)
-        return cls(
-            **frames,
-            steps=document.steps,
-            measured={
-                name: facts.metric(name) for name, facts in document.measured.items()
-            },
-            settings=document.settings,
-            splits=document.splits,
-            counts=document.counts,
-            fingerprint=document.fingerprint,
-            parameters=document.parameters,
-            timed=document.timed,
-        )
+        facts: dict[str, Any] = {name: getattr(document, name) for name in _FACTS}
+        measured = {
+            name: metric.metric(name) for name, metric in document.measured.items()
+        }
+        return cls(**frames, **facts, measured=measured)
 
     @property
     def cuts(self) -> pl.DataFrame:
@@ -470,23 +470,17 @@ def fold_values(
 ) -> pl.DataFrame:
     """Return the value of each metric of each model on each fold; see `Evaluation.folds`."""
     named_values = value_names(metrics, settings.ns)
-    rows = []
+    plain = replace(settings, resamples=0)
+    frames = [pl.DataFrame(schema=_OF_FOLDS)]
     for model, of_folds in runs.items():
-        for (fold, run), (metric, n, name) in product(
-            enumerate(of_folds, 1), named_values
-        ):
-            ratio = None
-            if name not in run.overall:
-                ratio = _ratio(run.values, metric, name, by_position=settings.positions)
-            value = run.overall.get(name) if ratio is None else ratio.value
-            if value is not None:
-                rows.append((model, name, metric.name, n, fold, value))
-    return pl.DataFrame(rows, schema=_OF_FOLDS, orient="row")
+        for fold, run in enumerate(of_folds, 1):
+            sampled = _sampled({model: run.values}, named_values, plain)
+            values = _estimates({model: run}, named_values, *sampled, plain)
+            frames.append(values.with_columns(fold=fold).select([*_OF_FOLDS]))
+    return pl.concat(frames, how="vertical_relaxed")
 
 
-def value_names(
-    metrics: Sequence[Metric], ns: Sequence[int]
-) -> list[tuple[Metric, int | None, str]]:
+def value_names(metrics: Sequence[Metric], ns: Sequence[int]) -> list[NamedValue]:
     """Return metric, N and name of each value, with rating metrics first."""
     of_lists = [m for m in metrics if m.scope in ("catalogue", "user")]
     others = [(m, None, m.name) for m in metrics if m not in of_lists]
@@ -508,12 +502,29 @@ def summarize(
     named_values = value_names(computable, settings.ns)
     names_of_lists = [name for metric, _, name in named_values if metric.is_sliced]
     values = {model: run.values for model, run in runs.items()}
-    ratios, replicates = _sampled(values, named_values, settings)
-    parts = {name: _of_models(runs, name) for name in ("residuals", "reliability")}
-    per_group = _of_models(runs, "per_group")
-    measured = []
+    sampled = _sampled(values, named_values, settings)
+    estimates = _estimates(runs, named_values, *sampled, settings)
+    frames = {name: _of_models(runs, name) for name in _OF_MODELS}
+    return {
+        "table": _table(runs, estimates, [name for *_, name in named_values]),
+        "metrics": estimates,
+        "comparisons": _comparisons([*runs], named_values, *sampled, settings),
+        "slices": summarized(frames["per_group"], names_of_lists, settings),
+        **frames,
+    }
+
+
+def _estimates(
+    runs: Mapping[str, Measurement],
+    named_values: list[NamedValue],
+    ratios: Mapping[tuple[str, str], Ratio],
+    replicates: Mapping[tuple[str, str], Any],
+    settings: Settings,
+) -> pl.DataFrame:
+    """Return the values of the metrics of each model, with intervals if there are samples."""
+    rows = []
     for (model, run), (metric, n, name) in product(runs.items(), named_values):
-        low = high = None
+        ends: tuple[Any, Any] = None, None
         users = run.values.height
         if name in run.values.columns:
             users = run.values[name].count()
@@ -521,47 +532,36 @@ def summarize(
             value = run.overall[name]
             if settings.resamples and users > 1 and n:
                 influence = run.values[name].drop_nulls().to_numpy()
-                ends = jackknife(value, influence, settings.confidence)
                 # Coverage and gini are in [0, 1]; normal quantiles may not be.
-                low, high = np.clip(ends, 0, 1)
-        elif (model, name) in ratios:
-            value = ratios[model, name].value
+                ends = np.clip(jackknife(value, influence, settings.confidence), 0, 1)
+        elif (ratio := ratios.get((model, name))) is not None:
+            value = ratio.value
             if replicates:
-                left_out = ratios[model, name].leave_one_out()
-                low, high = bca(
-                    replicates[model, name], value, left_out, settings.confidence
-                )
+                left_out = ratio.leave_one_out()
+                samples = replicates[model, name]
+                ends = bca(samples, value, left_out, settings.confidence)
         else:
             continue
-        measured.append((model, name, metric.name, n, value, low, high, users))
-    value_of = {(model, name): value for model, name, _, _, value, *_ in measured}
-    table = []
-    frames = []
+        rows.append((model, name, metric.name, n, value, *ends, users))
+    return pl.DataFrame(rows, schema=_MEASURED, orient="row")
+
+
+def _table(
+    runs: Mapping[str, Measurement],
+    estimates: pl.DataFrame,
+    names: Sequence[str],
+) -> pl.DataFrame:
+    """Return a row for each model, with a column for each metric."""
+    rows = []
     for model, run in runs.items():
-        row: dict[str, Any] = {"model": model}
-        for *_, name in named_values:
-            row[name] = value_of.get((model, name))
+        values = estimates.filter(model=model).select("metric", "value").iter_rows()
+        row: dict[str, Any] = {"model": model} | dict.fromkeys(names) | dict(values)
         row["fit_seconds"] = run.fit_seconds
         row["recommend_seconds"] = run.recommend_seconds
         row["users"] = int((run.values["relevant"] > 0).sum())
-        table.append(row)
-        # Metrics of all lists together have no values for each user.
-        of_users = run.values.drop(run.overall, strict=False)
-        frames.append(of_users.select(pl.lit(model).alias("model"), pl.all()))
-    numbers = dict.fromkeys(table[0], pl.Float64)
-    return {
-        "table": pl.DataFrame(
-            table, schema=numbers | {"model": pl.String, "users": pl.Int64}
-        ),
-        "metrics": pl.DataFrame(measured, schema=_MEASURED, orient="row"),
-        "comparisons": _comparisons(
-            list(runs), named_values, ratios, replicates, settings
-        ),
-        "per_user": pl.concat(frames, how="diagonal"),
-        "per_group": per_group,
-        **parts,
-        "slices": summarized(per_group, names_of_lists, settings),
-    }
+        rows.append(row)
+    schema = dict.fromkeys(rows[0], pl.Float64) | _FRAMES["table"]
+    return pl.DataFrame(rows, schema=schema)
 
 
 def _of_models(runs: Mapping[str, Measurement], name: str) -> pl.DataFrame:
@@ -576,7 +576,7 @@ def _of_models(runs: Mapping[str, Measurement], name: str) -> pl.DataFrame:
 
 def _sampled(
     values: Mapping[str, pl.DataFrame],
-    named_values: list[tuple[Metric, int | None, str]],
+    named_values: list[NamedValue],
     settings: Settings,
 ) -> tuple[dict[tuple[str, str], Ratio], dict[tuple[str, str], Any]]:
     """Return the metrics of each model as ratios over users, and on bootstrap samples."""
@@ -641,9 +641,9 @@ def combined(parts: Mapping[str, Evaluation]) -> Evaluation:
         for row in value_names([*measured.values()], first.settings.ns)
         if row[2] in frames["table"].columns
     ]
-    ratios, replicates = _sampled(values, named_values, first.settings)
+    sampled = _sampled(values, named_values, first.settings)
     frames["comparisons"] = _comparisons(
-        [*values], named_values, ratios, replicates, first.settings
+        [*values], named_values, *sampled, first.settings
     )
     return replace(
         first,
@@ -705,7 +705,7 @@ def _ratio(
 
 def _comparisons(
     models: list[str],
-    named_values: list[tuple[Metric, int | None, str]],
+    named_values: list[NamedValue],
     ratios: Mapping[tuple[str, str], Ratio],
     replicates: Mapping[tuple[str, str], Any],
     settings: Settings,
