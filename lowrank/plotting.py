@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike, NDArray
 
+    from lowrank.kernels.arrays import Float64s
     from lowrank.pca import PCA
     from lowrank.svd import SVD
 
@@ -69,20 +70,7 @@ def scree(
     >>> axes.get_xlabel()
     'component'
     """
-    source: Any = spectrum
-    if hasattr(source, "explained_variance_ratio_"):
-        values = np.asarray(source.explained_variance_, np.float64)
-        shares = np.cumsum(np.asarray(source.explained_variance_ratio_, np.float64))
-        name = "explained variance"
-        name_of_shares = "cumulative variance"
-    else:
-        values = np.asarray(getattr(source, "s", source), np.float64)
-        norm = getattr(source, "frobenius_norm", None)
-        if total is None and norm:
-            total = norm**2
-        shares = cumulative_energy(values, total)
-        name = "singular value"
-        name_of_shares = "cumulative energy"
+    values, shares, noun, noun_of_shares = _spectrum(spectrum, total)
     if values.size == 0:
         raise ArgumentError("spectrum must have at least one value; got none.")
     if rule is not None and k is None:
@@ -90,8 +78,6 @@ def scree(
     if k is not None and not 0 <= operator.index(k) <= values.size:
         raise ArgumentError(f"k must be between 0 and {values.size}; got {k}.")
     axes = _axes(ax, (7, 4.2))
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
     ranks = np.arange(1, values.size + 1)
     marker = "o" if values.size <= _MOST_MARKED else ""
     axes.plot(
@@ -100,7 +86,7 @@ def scree(
         marker=marker,
         markersize=4,
         color=_COLOURS[0],
-        label=name,
+        label=noun,
     )
     right = axes.twinx()  # shares have a scale of their own
     right.plot(
@@ -110,7 +96,7 @@ def scree(
         marker=marker,
         markersize=3,
         color=_COLOURS[1],
-        label=name_of_shares,
+        label=noun_of_shares,
     )
     if k is not None:
         label = f"k = {k}" if rule is None else f"{rule}: k = {k}"
@@ -121,6 +107,29 @@ def scree(
             linewidth=1.5,
             label=label,
         )
+    _finish_scree(axes, right)
+    axes.set_xlim(0.5 if k != 0 else -0.5, values.size + 0.5)  # show the mark of k = 0
+    return axes
+
+
+def _spectrum(source: Any, total: float | None) -> tuple[Float64s, Float64s, str, str]:
+    """Return the values to plot, their cumulative shares, and the names of both."""
+    if hasattr(source, "explained_variance_ratio_"):
+        values = np.asarray(source.explained_variance_, np.float64)
+        shares = np.cumsum(np.asarray(source.explained_variance_ratio_, np.float64))
+        return values, shares, "explained variance", "cumulative variance"
+    values = np.asarray(getattr(source, "s", source), np.float64)
+    norm = getattr(source, "frobenius_norm", None)
+    if total is None and norm:
+        total = norm**2
+    shares = cumulative_energy(values, total)
+    return values, shares, "singular value", "cumulative energy"
+
+
+def _finish_scree(axes: Axes, right: Axes) -> None:
+    """Name and scale the axes of both curves, and add a legend above them."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
     axes.set(xlabel="component", ylim=(0, None))
     right.set(ylim=(0, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -137,8 +146,6 @@ def scree(
         ncols=len(handles),
         frameon=False,
     )
-    axes.set_xlim(0.5 if k != 0 else -0.5, values.size + 0.5)  # show the mark of k = 0
-    return axes
 
 
 def scores(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -48,6 +48,8 @@ _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a repor
 _LEAST = 1e-30  # lowest propensity: 0 is none
 _MARK = "*"
 _OF_CUTS = ("cut", "until", "users")
+_OF_SLICES = ("side", "by", "group", "users", "exposure", "relevance")
+_OF_GROUPS = ("gap", "p_value", "adjusted")
 _METRICS = (
     "All metrics are computed and shown; --format csv or --json writes them for other "
     "programs."
@@ -120,18 +122,8 @@ class _Request:
         type=click.FloatRange(0, 1),
         details=_DETAILS,
     )
-    by: tuple[str, ...] = cli.declared(
-        "COLUMN",
-        "Groups of items: a column, or popularity.",
-        multiple=True,
-        commas=True,
-    )
-    by_user: tuple[str, ...] = cli.declared(
-        "COLUMN",
-        "Groups of users: a column, or activity.",
-        multiple=True,
-        commas=True,
-    )
+    by: tuple[str, ...] = cli.groups("items", "popularity")
+    by_user: tuple[str, ...] = cli.groups("users", "activity")
     propensity: str | None = cli.declared(
         "COLUMN",
         "Exposure to correct: a column, popularity:0.5.",
@@ -437,32 +429,32 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     if request.positions:
         require(len(saved) == 1, "--positions takes one saved model.")
         split = evaluation.split_from_pair(first.ratings, test, repeats="keep")
-        names = [*request.model]
-        if names:
-            names = _chosen_models(names, [split], request.fitting.purpose)
-        unfitted, [featured] = _unfitted(names, [split], request)
-        return saved | unfitted, dict.fromkeys(saved, split) | dict.fromkeys(
-            unfitted, featured
-        )
-    shared = evaluation.shared_test(
-        {label: recommender.ratings for label, recommender in saved.items()},
-        test,
-        repeats=request.splitting.repeats or "drop",
-    )
+        splits = dict.fromkeys(saved, split)
+    else:
+        splits = _shared_splits(saved, test, request.splitting.repeats or "drop")
+    fitted_to = [next(iter(splits.values()))]
+    names: list[str] = []
+    if request.model:
+        names = _chosen_models(request.model, fitted_to, request.fitting.purpose)
+    unfitted, [featured] = _unfitted(names, fitted_to, request)
+    return saved | unfitted, splits | dict.fromkeys(unfitted, featured)
+
+
+def _shared_splits(
+    saved: Mapping[str, Recommender], test: Ratings, repeats: Repeats
+) -> dict[str, Split]:
+    """Return a split for each saved model, and report the test ratings that are left out."""
+    trainings = {label: recommender.ratings for label, recommender in saved.items()}
+    shared = evaluation.shared_test(trainings, test, repeats=repeats)
     for count, reason in (
         (shared.n_unknown, "of users or items without training ratings"),
         (shared.n_known, "that a model was fitted to"),
     ):
         if count:
             sentence = f"{counted(count, 'test rating')} {reason} left out"
-            note(worded(sentence, implicit=first.ratings.implicit))
-    splits = dict(shared.splits)
-    first_splits = [next(iter(splits.values()))]
-    names = []
-    if request.model:
-        names = _chosen_models(request.model, first_splits, request.fitting.purpose)
-    unfitted, first_splits = _unfitted(names, first_splits, request)
-    return saved | unfitted, splits | dict.fromkeys(unfitted, first_splits[0])
+            implicit = next(iter(trainings.values())).implicit
+            note(worded(sentence, implicit=implicit))
+    return shared.splits
 
 
 def _labels(
@@ -572,36 +564,11 @@ def _without_empty(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _document(command: str, found: Evaluation) -> dict[str, Any]:
     """Return the results as JSON values."""
-    import polars as pl
-
     from recsys import __version__
-    from recsys.data.times import shown_time
-    from recsys.evaluation.metrics import CORRECTED
     from recsys.evaluation.results import INTERVALS, TESTS, ranking
 
     kinds = set(found.metrics["kind"])
     first = found.splits[0]
-    since = [shown_time(cut) for cut in found.cuts["cut"]]
-    cuts = found.cuts.with_columns(since=pl.Series(since, dtype=pl.String))
-    values: dict[str, dict[str, Any]] = {label: {} for label in found.parameters}
-    for row in found.to_frame().to_dicts():
-        values[row["model"]][row["metric"]] = {
-            "value": row["value"],
-            "interval": None if row["low"] is None else [row["low"], row["high"]],
-            "users": row["users"],
-            **({"ratings": found.counts["test_ratings"]} if row["n"] is None else {}),
-        }
-        if "fold_mean" in row:
-            values[row["model"]][row["metric"]]["folds"] = {
-                "mean": row["fold_mean"],
-                "deviation": row["fold_deviation"],
-                "interval": [row["fold_low"], row["fold_high"]],
-            }
-    for row in found.table.to_dicts() if found.remark else ():
-        for name in row:
-            if CORRECTED in name:
-                missing = {"value": None, "interval": None, "reason": found.remark}
-                values[row["model"]][name] = missing
     return {
         "command": command,
         "version": __version__,
@@ -621,43 +588,93 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
         "intervals": INTERVALS,
         "tests": TESTS,
         "definitions": {
-            kind: m.definition for kind, m in found.measured.items() if kind in kinds
+            kind: metric.definition
+            for kind, metric in found.measured.items()
+            if kind in kinds
         },
-        "models": [
-            {
-                "model": row["model"],
-                "parameters": found.parameters[row["model"]],
-                "metrics": values[row["model"]],
-                "folds": _by_fold(found.folds, row["model"], ["fold"]),
-                "cuts": _by_fold(cuts, row["model"], [*_OF_CUTS, "since"]),
-                "staleness": _staleness_of(found, row["model"]),
-                "slices": _slices_of(found, row["model"]),
-                "largest_gaps": found.largest_gaps.filter(model=row["model"])
-                .drop("model")
-                .to_dicts(),
-                "calibration": _calibration_of(found, row["model"]),
-                "fit_seconds": row["fit_seconds"],
-                "recommend_seconds": row["recommend_seconds"],
-            }
-            for row in found.table.to_dicts()
-        ],
+        "models": [_model_document(found, row) for row in found.table.to_dicts()],
         "comparisons": found.comparisons.to_dicts(),
     }
 
 
-def _by_fold(
+def _model_document(found: Evaluation, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of the model in a row of the table as JSON values."""
+    from recsys.data.times import shown_time
+
+    model = row["model"]
+    folds = _nested(found.folds, model, ["fold"])
+    cuts = _nested(found.cuts, model, ["fold", *_OF_CUTS])
+    for cut in cuts:
+        del cut["fold"]
+        # The time in words comes before the metrics.
+        cut["since"] = shown_time(cut["cut"])
+        cut["metrics"] = cut.pop("metrics")
+    gaps = found.largest_gaps.filter(model=model).drop("model")
+    return {
+        "model": model,
+        "parameters": found.parameters[model],
+        "metrics": _values_of(found, row),
+        "folds": folds,
+        "cuts": cuts,
+        "staleness": _staleness_of(found, model),
+        "slices": _nested(found.slices, model, _OF_SLICES, _OF_GROUPS),
+        "largest_gaps": gaps.to_dicts(),
+        "calibration": _calibration_of(found, model),
+        "fit_seconds": row["fit_seconds"],
+        "recommend_seconds": row["recommend_seconds"],
+    }
+
+
+def _values_of(found: Evaluation, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the metrics of the model in a row of the table, with intervals, by name."""
+    from recsys.evaluation.metrics import CORRECTED
+
+    values: dict[str, Any] = {}
+    for metric in found.to_frame().filter(model=row["model"]).to_dicts():
+        value = {
+            "value": metric["value"],
+            "interval": None if metric["low"] is None else _interval(metric),
+            "users": metric["users"],
+        }
+        if metric["n"] is None:
+            value["ratings"] = found.counts["test_ratings"]
+        if "fold_mean" in metric:
+            value["folds"] = {
+                "mean": metric["fold_mean"],
+                "deviation": metric["fold_deviation"],
+                "interval": [metric["fold_low"], metric["fold_high"]],
+            }
+        values[metric["metric"]] = value
+    if found.remark:
+        missing = {"value": None, "interval": None, "reason": found.remark}
+        values |= {name: missing for name in row if CORRECTED in name}
+    return values
+
+
+def _interval(row: dict[str, Any]) -> list[float | None]:
+    return [row["low"], row["high"]]
+
+
+def _nested(
     values: pl.DataFrame,
     model: str,
-    columns: Sequence[str],
+    keys: Sequence[str],
+    details: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Return some columns of each fold, and the metrics of a model in it, as JSON values."""
-    folds: dict[int, dict[str, Any]] = {}
+    """Return rows of a model with equal keys as one, with their metrics by name.
+
+    A metric is its value, or has an interval and `details`.
+    """
+    nested: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in values.filter(model=model).to_dicts():
-        entry = {name: row[name] for name in columns}
-        entry["metrics"] = {}
-        fold = folds.setdefault(row["fold"], entry)
-        fold["metrics"][row["metric"]] = row["value"]
-    return [*folds.values()]
+        head = {key: row[key] for key in keys}
+        entry = nested.setdefault(tuple(head.values()), head | {"metrics": {}})
+        value = row["value"]
+        if details:
+            value = {"value": value, "interval": _interval(row)}
+            value |= {name: row[name] for name in details}
+        entry["metrics"][row["metric"]] = value
+    return [*nested.values()]
 
 
 def _staleness_of(found: Evaluation, model: str) -> dict[str, Any] | None:
@@ -684,29 +701,6 @@ def _calibration_of(found: Evaluation, model: str) -> dict[str, Any] | None:
         "expected_calibration_error": (shares * errors).sum(),
         "bins": bins.to_dicts(),
     }
-
-
-def _slices_of(found: Evaluation, model: str) -> list[dict[str, Any]]:
-    """Return the metrics of a model in each group as JSON values."""
-    slices: list[dict[str, Any]] = []
-    groups = found.slices.filter(model=model).group_by(
-        "side", "by", "group", maintain_order=True
-    )
-    for _, rows in groups:
-        first, *_ = rows.to_dicts()
-        shared = ("side", "by", "group", "users", "exposure", "relevance")
-        metrics = {
-            row["metric"]: {
-                "value": row["value"],
-                "interval": [row["low"], row["high"]],
-                "gap": row["gap"],
-                "p_value": row["p_value"],
-                "adjusted": row["adjusted"],
-            }
-            for row in rows.to_dicts()
-        }
-        slices.append({key: first[key] for key in shared} | {"metrics": metrics})
-    return slices
 
 
 def _slice_tables(found: Evaluation) -> list[pl.DataFrame]:

@@ -436,14 +436,13 @@ def _update(
     _note_columns(updated.ratings, [*updated.provenance.keep_columns, *keep_columns])
     note(updated.training["changes"])
     note(updated.training["update"])
-    if str(updated.training["update"]).startswith("fitted again"):
+    is_refit = updated.training["update"].startswith("fitted again")
+    if is_refit:
         note("nothing of the last fit was used, so this took as long as `recsys fit`")
     note(
         f"updated {updated.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}"
     )
-    if forgotten.in_model and not str(updated.training["update"]).startswith(
-        "fitted again"
-    ):
+    if forgotten.in_model and not is_refit:
         note(
             "the items keep what the fit has learned from these users; --refit removes that, too"
         )

@@ -131,9 +131,7 @@ def index(
         default="auto",
         section="Model",
     ),
-    seed: int = cli.declared(
-        "N", "Random seed.", default=0, type=click.IntRange(min=0), section="Model"
-    ),
+    seed: int = cli.seed("Model"),
 ) -> None:
     """Index documents and save the index.
 

@@ -654,6 +654,18 @@ fitting_options = bundle(
 """Decorator that adds the options of a model to fit but not save, as `fitting`."""
 
 
+def seed(section: str = "Options") -> Any:
+    """Declare `--seed`."""
+    least = click.IntRange(min=0)
+    return declared("N", "Random seed.", default=0, type=least, section=section)
+
+
+def groups(of: str, also: str) -> Any:
+    """Declare an option for columns with groups `of` items or users."""
+    text = f"Groups of {of}: a column, or {also}."
+    return declared("COLUMN", text, multiple=True, commas=True)
+
+
 def length(counted: str) -> Any:
     """Declare `-n`, the number of `counted`."""
     return declared("N", f"Number of {counted}.", "-n", default=10, type=COUNT)

@@ -188,15 +188,21 @@ class Output:
         *,
         remark: str = "",
         **head: Any,
-    ) -> None:
-        """Write one frame, or several as one; in the format table, add `remark` below."""
+    ) -> int:
+        """Write one frame, or several as one; in the format table, add `remark` below.
+
+        The number of rows is returned.
+        """
         listed: Any = [frames] if hasattr(frames, "write_csv") else frames
+        n_rows = 0
         with self.open(**head) as sink:
             for frame in listed:
+                n_rows += len(frame)
                 sink.write(frame)
             if remark and isinstance(sink, Sink) and sink.format == "table":
                 lines = wrapped(remark, shutil.get_terminal_size((80, 24)).columns)
                 sink.stream.write(f"{lines}\n".encode(errors="replace"))
+        return n_rows
 
     def write_document(
         self,

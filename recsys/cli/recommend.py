@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.core import ParameterSource
@@ -71,6 +71,11 @@ class Source:
         A verb that reads another file uses columns of these `roles`, with a saved model, too.
         """
         return inputs.open_recommender(self.path, self.reader, self.fitting, roles)
+
+    def with_ids(self, options: ListOptions, recommender: Recommender) -> ListOptions:
+        """Return options with the ids in the files that they name."""
+        reading = recommender.provenance.reading
+        return inputs.with_ids(options, self.reader, recommender.ratings, reading)
 
 
 source_options = cli.bundle(
@@ -207,22 +212,10 @@ def recommend(
         column = recommender.provenance.reading.get("user")
         chosen = [*dict.fromkeys([*read_ids(users, "user", column)])]
     _check_known(chosen, known_users, options.cold_start)
-    options = inputs.with_ids(
-        options, source.reader, recommender.ratings, recommender.provenance.reading
-    )
+    options = source.with_ids(options, recommender)
     # Lists of all users are written as they are computed.
-    n_rows = 0
-    with output.open(
-        command="recommend",
-        model=recommender.model.name,
-        identity=recommender.provenance.version,
-        n=n,
-    ) as sink:
-        for batch in recommender.list_batches(
-            chosen if user or users else None, n, options
-        ):
-            n_rows += len(batch)
-            sink.write(batch)
+    batches = recommender.list_batches(chosen if user or users else None, n, options)
+    n_rows = output.write(batches, command="recommend", **_head(recommender), n=n)
     if not n_rows:
         reason = "every item is already rated, blocked or filtered out"
         if options.where_user:
@@ -345,9 +338,7 @@ def similar(
     require(not (next and (user or text)), "--next is for --item, --title or --all.")
     recommender = source.open(() if options.block is None else ("item",))
     ratings = recommender.ratings
-    options = inputs.with_ids(
-        options, source.reader, ratings, recommender.provenance.reading
-    )
+    options = source.with_ids(options, recommender)
     queries = None
     if not everything:
         queries = inputs.listed_ids(item, ratings.items)
@@ -367,14 +358,15 @@ def similar(
                     "Hint: --title finds an item by its title or part of it."
                 )
             raise
-    with output.open(
-        command="similar",
-        model=recommender.model.name,
-        identity=recommender.provenance.version,
-        n=n,
-    ) as sink:
-        for frame in frames:
-            sink.write(frame)
+    output.write(frames, command="similar", **_head(recommender), n=n)
+
+
+def _head(recommender: Recommender) -> dict[str, Any]:
+    """Return the model that an output names, and the version for `--columns`."""
+    return {
+        "model": recommender.model.name,
+        "identity": recommender.provenance.version,
+    }
 
 
 @cli.command(
@@ -446,9 +438,7 @@ def explain(
     if user is None:
         recommender, user = described.folded_into(recommender), NEW_USER
     ratings = recommender.ratings
-    options = inputs.with_ids(
-        options, source.reader, ratings, recommender.provenance.reading
-    )
+    options = source.with_ids(options, recommender)
     user = as_written(user, ratings.users)
     if title is None:
         chosen = as_written(str(item), ratings.items)
@@ -634,12 +624,7 @@ def predict(
             "Hint: --cold-start bias predicts pairs of unknown users or items as well."
         )
         raise
-    output.write(
-        predictions,
-        command="predict",
-        model=recommender.model.name,
-        identity=recommender.provenance.version,
-    )
+    output.write(predictions, command="predict", **_head(recommender))
 
 
 @cli.command(
@@ -673,9 +658,4 @@ def impute(
     )
     # A bar would disturb rows that go to the terminal.
     with Activity("Imputing") if output.path or output.address else nullcontext():
-        output.write(
-            blocks,
-            command="impute",
-            model=recommender.model.name,
-            identity=recommender.provenance.version,
-        )
+        output.write(blocks, command="impute", **_head(recommender))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,71 +194,96 @@ def load_splits(
     UsageError
         If the sources contradict each other, or the options of a split do not apply.
     """
-    from recsys.evaluation.split_files import fold_pairs, read_pair, read_split
-    from recsys.saving.splits import is_split, split_files
+    from recsys.evaluation.split_files import read_pair
+    from recsys.saving.splits import is_split
 
-    def read(path: str | Path, *, defaults: Mapping[str, Any] | None = None) -> Ratings:
-        return inputs.load_ratings(str(path), reader, defaults)
-
+    read = partial(_read, reader)
     train, test = pair
     repeats = splitting.repeats or "drop"
-    in_folder = isinstance(splitting.folds, str)
-    if folds or in_folder:
+    if folds or isinstance(splitting.folds, str):
         others = [*sources, *(name for name in pair if name is not None)]
         others += [name for name in splitting.given if name != "--folds" or folds]
         if others:
             raise click.UsageError(f"{others[0]} does not apply to folds of files.")
-        pairs: list[tuple[Any, Any]] = [*folds]
-        if in_folder:
-            pairs = [*fold_pairs(str(splitting.folds))]
-            for number, (of_fold, held_out) in enumerate(pairs, 1):
-                note(f"fold {number}: {of_fold.name} and {held_out.name}")
+        pairs = folds or _pairs_in(str(splitting.folds))
         return [read_pair(a, b, read, repeats=repeats) for a, b in pairs]
     if bool(sources) == (train is not None) or (train is None) != (test is None):
         raise click.UsageError(
             "Give either RATINGS, or both --train FILE and --test FILE, or folds (--fold)."
         )
-    if not sources:
-        if splitting.given:
-            raise click.UsageError(
-                f"{splitting.given[0]} applies to RATINGS, not to --train."
-            )
-        loaded: Split | list[Split] = read_pair(
-            str(train), str(test), read, repeats=repeats
-        )
-    elif len(sources) > 1 or sources[0] == "-" or not is_split(sources[0]):
+    if sources and (len(sources) > 1 or sources[0] == "-" or not is_split(sources[0])):
         return make_splits(inputs.load_ratings(sources, reader), splitting, seed)
+    loaded: Split | Sequence[Split]
+    if sources:
+        loaded = _saved_split(sources[0], splitting, read)
+    elif splitting.given:
+        raise click.UsageError(
+            f"{splitting.given[0]} applies to RATINGS, not to --train."
+        )
     else:
-        source = sources[0]
-        if splitting.given:
-            files = split_files(source)
-            names = (
-                "folds"
-                if files is None
-                else f"{files['train'].name} and {files['test'].name}"
-            )
-            flags = " and ".join(splitting.given)
-            raise click.UsageError(
-                f"{source} is split already, into {names}; leave out {flags}."
-            )
-        note(f"{source} is a split; its files are used as they are")
-        loaded = read_split(source, read)
+        loaded = read_pair(str(train), str(test), read, repeats=repeats)
     # Files that were split elsewhere may let models learn from the future.
     if isinstance(loaded, evaluation.Split) and loaded.method == "given":
-        times = loaded.train.timestamps
-        tested = loaded.test.timestamps
-        newer = 0
-        if times is not None and tested is not None and len(tested):
-            newer = int((times > tested.min()).sum())
-        if newer:
-            are = "is" if newer == 1 else "are"
-            sentence = (
-                f"{counted(newer, 'training rating')} {are} newer than the oldest test rating, "
-                "so this is not a split by time"
-            )
-            note(worded(sentence, implicit=loaded.test.implicit))
+        _note_newer(loaded)
         note_other_scale(loaded.train, loaded.test)
     return loaded
+
+
+def _read(
+    reader: cli.ReaderOptions,
+    path: str | Path,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+) -> Ratings:
+    return inputs.load_ratings(str(path), reader, defaults)
+
+
+def _pairs_in(folder: str) -> list[tuple[Path, Path]]:
+    """Return the folds in a folder, and report their files."""
+    from recsys.evaluation.split_files import fold_pairs
+
+    pairs = fold_pairs(folder)
+    for number, (train, test) in enumerate(pairs, 1):
+        note(f"fold {number}: {train.name} and {test.name}")
+    return pairs
+
+
+def _saved_split(
+    source: str,
+    splitting: SplitOptions,
+    read: Callable[..., Ratings],
+) -> Split | list[Split]:
+    """Read the split in a folder, which takes no options of splits."""
+    from recsys.evaluation.split_files import read_split
+    from recsys.saving.splits import split_files
+
+    if splitting.given:
+        files = split_files(source)
+        names = "folds"
+        if files is not None:
+            names = f"{files['train'].name} and {files['test'].name}"
+        flags = " and ".join(splitting.given)
+        raise click.UsageError(
+            f"{source} is split already, into {names}; leave out {flags}."
+        )
+    note(f"{source} is a split; its files are used as they are")
+    return read_split(source, read)
+
+
+def _note_newer(split: Split) -> None:
+    """Report training ratings that are newer than the oldest test rating."""
+    times = split.train.timestamps
+    tested = split.test.timestamps
+    if times is None or tested is None or not len(tested):
+        return
+    newer = int((times > tested.min()).sum())
+    if newer:
+        are = "is" if newer == 1 else "are"
+        sentence = (
+            f"{counted(newer, 'training rating')} {are} newer than the oldest test rating, "
+            "so this is not a split by time"
+        )
+        note(worded(sentence, implicit=split.test.implicit))
 
 
 def note_other_scale(train: Ratings, test: Ratings) -> None:
@@ -307,9 +333,7 @@ def split(
         multiple=True,
         commas=True,
     ),
-    seed: int = cli.declared(
-        "N", "Random seed.", default=0, type=click.IntRange(min=0), section="Splitting"
-    ),
+    seed: int = cli.seed("Splitting"),
 ) -> None:
     """Split ratings into training and test files.
 

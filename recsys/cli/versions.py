@@ -154,18 +154,9 @@ def monitor(
         'Condition for exit code 1 on a row of the table: "NAME > X" (or <, <=, >=); repeatable.',
         multiple=True,
     ),
-    by: tuple[str, ...] = cli.declared(
-        "COLUMN",
-        "Groups of items: a column, or popularity.",
-        multiple=True,
-        commas=True,
-    ),
-    by_user: tuple[str, ...] = cli.declared(
-        "COLUMN", "Groups of users: a column, or activity.", multiple=True, commas=True
-    ),
-    seed: int = cli.declared(
-        "N", "Random seed.", default=0, type=click.IntRange(min=0)
-    ),
+    by: tuple[str, ...] = cli.groups("items", "popularity"),
+    by_user: tuple[str, ...] = cli.groups("users", "activity"),
+    seed: int = cli.seed(),
 ) -> None:
     """Compare new ratings with the ratings of a saved model.
 

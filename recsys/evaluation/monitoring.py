@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -47,10 +47,22 @@ _DRIFTS = {
 }
 _SCHEMA = {
     "name": pl.String,
-    **dict.fromkeys(("value", "low", "high", "reference"), pl.Float64),
+    "value": pl.Float64,
     "description": pl.String,
+    **dict.fromkeys(("low", "high", "reference"), pl.Float64),
 }
-_Row = dict[str, str | float | None]
+
+
+class _Row(NamedTuple):
+    """Row of the table of a monitoring."""
+
+    name: str
+    value: float | None
+    description: str
+    low: float | None = None
+    high: float | None = None
+    reference: float | None = None
+
 
 CLICKS = {
     "click rate": "Share of lists with a click.",
@@ -156,49 +168,25 @@ def monitor(
         new = new.with_dislikes_as_grades()
     if new.implicit and not train.implicit:
         raise DataError("The model was fitted to ratings, and the new data have none.")
-    rows: list[_Row] = [
-        {
-            "name": "new_ratings",
-            "value": new.n_ratings,
-            "description": "ratings in the new data",
-        }
-    ]
+    groupings(train, by, by_user)  # a column that a table lacks is an error
+    drift = _drifts(train, new)
+    rows = [_Row("new_ratings", new.n_ratings, "ratings in the new data")]
     rows += _unknown(train, new, confidence)
-    drift = {}
-    for name, shift in (
-        ("ratings", rating_stability(train, new)),
-        ("popularity", popularity_stability(train, new)),
-    ):
-        if shift is not None:
-            drift[name] = shift
-            rows.append(
-                {
-                    "name": f"{name}_drift",
-                    "value": shift.index,
-                    "reference": shift.chance,
-                    "description": f"{_DRIFTS[name]}: {shift.verdict}",
-                }
-            )
+    for name, shift in drift.items():
+        text = f"{_DRIFTS[name]}: {shift.verdict}"
+        rows.append(_Row(f"{name}_drift", shift.index, text, reference=shift.chance))
     if not train.implicit:
         rows.append(_means(train, new, confidence))
-    in_train = has_items(train)
-    indices = train.items.find(new.items.take(np.flatnonzero(has_items(new))))
-    n_covered = int(in_train[indices[indices >= 0]].sum())
+    used = _share_of_catalogue(train, new)
     rows.append(
-        {
-            "name": "catalogue_used",
-            "value": n_covered / max(1, int(in_train.sum())),
-            "description": "share of the known items with new ratings",
-        }
+        _Row("catalogue_used", used, "share of the known items with new ratings")
     )
     label = recommender.model.name
-    groupings(train, by, by_user)  # a column that a table lacks is an error
     result = None
     with suppress(DataError):  # no usable test rating
-        splits = shared_test({label: train}, new).splits
         result = evaluate(
             {label: recommender},
-            splits,
+            shared_test({label: train}, new).splits,
             n,
             by=by,
             by_user=by_user,
@@ -209,22 +197,52 @@ def monitor(
     if result is not None:
         # An error can be compared with the training error even without earlier values.
         before = {"rmse": recommender.training.get("train_rmse")}
-        before |= dict(reference or {})
-        columns = ["name", "metric", "value", "low", "high"]
-        measured = [
-            result.metrics.with_columns(name="metric"),
-            result.slices.with_columns(SLICE_NAME),
-        ]
-        for frame in measured:
-            for name, metric, *values in frame.select(columns).iter_rows():
-                kind = metric.partition("@")[0]
-                if kind in _METRICS:
-                    row: _Row = dict(zip(columns[2:], values, strict=True))
-                    row |= {"name": name, "reference": before.get(name)}
-                    rows.append(row | {"description": _METRICS[kind]})
-    for row in rows:
-        row["description"] = worded(str(row["description"]), implicit=train.implicit)
-    return Monitoring(pl.DataFrame(rows, _SCHEMA), drift, result)
+        rows += _measured(result, before | dict(reference or {}))
+    table = pl.DataFrame(
+        [
+            row._replace(description=worded(row.description, implicit=train.implicit))
+            for row in rows
+        ],
+        _SCHEMA,
+        orient="row",
+    ).select("name", "value", "low", "high", "reference", "description")
+    return Monitoring(table, drift, result)
+
+
+def _drifts(known: Ratings, new: Ratings) -> dict[str, Stability]:
+    """Return the drifts that can be measured, by name."""
+    drifts = {
+        "ratings": rating_stability(known, new),
+        "popularity": popularity_stability(known, new),
+    }
+    return {name: shift for name, shift in drifts.items() if shift is not None}
+
+
+def _share_of_catalogue(known: Ratings, new: Ratings) -> float:
+    """Return the share of the items with ratings in the model that have new ones."""
+    is_rated = has_items(known)
+    indices = known.items.find(new.items.take(np.flatnonzero(has_items(new))))
+    n_rated_again = int(is_rated[indices[indices >= 0]].sum())
+    return n_rated_again / max(1, int(is_rated.sum()))
+
+
+def _measured(
+    result: Evaluation,
+    before: Mapping[str, float | None],
+) -> list[_Row]:
+    """Return the metrics on the new ratings, also of groups, next to earlier values."""
+    rows = []
+    columns = ["name", "metric", "value", "low", "high"]
+    for frame in (
+        result.metrics.with_columns(name="metric"),
+        result.slices.with_columns(SLICE_NAME),
+    ):
+        for name, metric, value, low, high in frame.select(columns).iter_rows():
+            kind = metric.partition("@")[0]
+            if kind in _METRICS:
+                text = _METRICS[kind]
+                rows.append(_Row(name, value, text, low, high, before.get(name)))
+    return rows
 
 
 def _unknown(
@@ -235,7 +253,7 @@ def _unknown(
     """Return the shares of unknown users, items and ratings, and of repeated ratings."""
     from scipy.stats import binomtest  # slow to import
 
-    rows: list[_Row] = []
+    rows = []
     for kind in ("user", "item"):
         rated = np.flatnonzero(new.counts(kind))
         indices = known.axis(kind).ids.find(new.axis(kind).ids.values)
@@ -243,28 +261,16 @@ def _unknown(
         missing = int((~is_known[rated]).sum())
         # Wilson's interval stays within 0 and 1, also for shares near them.
         low, high = binomtest(missing, len(rated)).proportion_ci(confidence, "wilson")
-        rows.append(
-            {
-                "name": f"unknown_{kind}s",
-                "value": missing / len(rated),
-                "low": low,
-                "high": high,
-                "description": f"share of the {len(rated):,} {kind}s that the model has no "
-                "ratings of",
-            }
-        )
+        text = f"share of the {len(rated):,} {kind}s that the model has no ratings of"
+        share = missing / len(rated)
+        rows.append(_Row(f"unknown_{kind}s", share, text, low, high))
     unknown, repeated = unknown_and_known(known, new)
     for name, mask, said in (
         ("unknown", unknown, "that are of unknown users or items"),
         ("repeated", repeated, "whose pair of user and item the model was fitted to"),
     ):
-        rows.append(
-            {
-                "name": f"{name}_ratings",
-                "value": float(mask.mean()),
-                "description": f"share of the new ratings {said}",
-            }
-        )
+        text = f"share of the new ratings {said}"
+        rows.append(_Row(f"{name}_ratings", float(mask.mean()), text))
     return rows
 
 
@@ -282,14 +288,9 @@ def _means(
         # mean +- z s / sqrt(n)
         error = float(new.values.std(dtype=np.float64, ddof=1)) / sqrt(new.n_ratings)
         half = NormalDist().inv_cdf((1 + confidence) / 2) * error
-    return {
-        "name": "mean_rating",
-        "value": mean,
-        "low": mean - half,
-        "high": mean + half,
-        "reference": float(before.mean(dtype=np.float64)),
-        "description": "mean of the new ratings",
-    }
+    reference = float(before.mean(dtype=np.float64))
+    text = "mean of the new ratings"
+    return _Row("mean_rating", mean, text, mean - half, mean + half, reference)
 
 
 class _Item(msgspec.Struct):

@@ -397,11 +397,12 @@ class Evaluation:
             If the directory is not a saved evaluation, or is damaged.
         """
         document, frames = load_evaluation(path, _FRAMES)
-        facts: dict[str, Any] = {name: getattr(document, name) for name in _FACTS}
+        parts: dict[str, Any] = {**frames}
+        parts |= {name: getattr(document, name) for name in _FACTS}
         measured = {
             name: metric.metric(name) for name, metric in document.measured.items()
         }
-        return cls(**frames, **facts, measured=measured)
+        return cls(**parts, measured=measured)
 
     @property
     def cuts(self) -> pl.DataFrame:
@@ -524,7 +525,7 @@ def _estimates(
     """Return the values of the metrics of each model, with intervals if there are samples."""
     rows = []
     for (model, run), (metric, n, name) in product(runs.items(), named_values):
-        ends: tuple[Any, Any] = None, None
+        ends: Any = (None, None)
         users = run.values.height
         if name in run.values.columns:
             users = run.values[name].count()

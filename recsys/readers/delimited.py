@@ -311,50 +311,16 @@ def read_delimited(
     if request.rules.bad_rows is None and any("\ufffd" in n for n in layout.names):
         # Names in another encoding would be missed, and others taken in their place.
         deque(data.lines(), maxlen=0)  # raises, with the place of the byte
-    has_label = layout.types and _LABEL in layout.names
-    is_labelled = has_label and "rating" not in request.columns
-    if is_labelled and usual_column(layout.names, "rating", data.name) is None:
-        request = request.changed(rating=_LABEL)
-    try:
-        roles, description = assign_roles(
-            layout.names,
-            request,
-            data.name,
-            required,
-            lambda position: _sampled(layout, position),
-        )
-    except DataError as error:
-        # A first row of values has no name that is known.
-        is_sure = request.columns or any(map(is_known_name, layout.names))
-        if not layout.has_header or is_sure:
-            raise
-        hint = f"If these are values of the first row, use column numbers, {BY_NUMBER}."
-        raise DataError(f"{error} {hint}") from None
+    roles, description = _assigned_roles(data, layout, request, required)
     if not layout.sample:
         raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
     if not layout.has_header and "rating" in roles and bad.limit is None:
-        first = layout.sample[0][roles["rating"]].strip()
-        if first[:1].isalpha() and not is_truth(first) and first not in MISSING_IDS:
-            raise DataError(
-                f"{data.name}, line {layout.skip + 1}: rating {first!r} is not a number. "
-                f"There is no header; name the columns by number, {BY_NUMBER}."
-            )
+        _check_first_rating(data, layout, layout.sample[0][roles["rating"]].strip())
     rows = read_fast(data, layout, roles, request.rules.time_format)
     lines = None
     if rows is None:
-        frame, n_headers = read_carefully(data, layout, roles, bad)
-        rows = Rows(frame.to_dict())
-        lines = rows.columns.pop(LINE)
-        for role in roles.keys() & {"user", "item"}:
-            rows.columns[role] = integers_if_whole(rows.columns[role])
-        if "rating" in roles and layout.separator == _COMMA_WITH:
-            numbers, remark = decimal_points(rows.columns["rating"], commas=True)
-            rows.columns["rating"] = numbers
-            if remark:
-                rows.remarks.append(remark)
-        if n_headers:
-            rows.remarks.append(f"{counted(n_headers, 'repeated header')} left out")
+        rows, lines = _read_slowly(data, layout, roles, bad)
     if layout.types and layout.names[roles.get("rating", 0)] == _LABEL:
         ratings = rows.decode().columns["rating"].cast(pl.Float64, strict=False)
         # As truth values, zeros mean no interaction, in place of low ratings.
@@ -377,6 +343,65 @@ def read_delimited(
     rows.bad = bad
     rows.untyped = frozenset(("user", "item"))
     return rows
+
+
+def _assigned_roles(
+    data: DataFile,
+    layout: Layout,
+    request: Request,
+    required: Sequence[str],
+) -> tuple[Roles, str]:
+    """Return the columns of the roles, and how they were found; labels may be ratings."""
+    has_label = layout.types and _LABEL in layout.names
+    is_labelled = has_label and "rating" not in request.columns
+    if is_labelled and usual_column(layout.names, "rating", data.name) is None:
+        request = request.changed(rating=_LABEL)
+    try:
+        return assign_roles(
+            layout.names,
+            request,
+            data.name,
+            required,
+            lambda position: _sampled(layout, position),
+        )
+    except DataError as error:
+        # A first row of values has no name that is known.
+        is_sure = request.columns or any(map(is_known_name, layout.names))
+        if not layout.has_header or is_sure:
+            raise
+        hint = f"If these are values of the first row, use column numbers, {BY_NUMBER}."
+        raise DataError(f"{error} {hint}") from None
+
+
+def _check_first_rating(data: DataFile, layout: Layout, first: str) -> None:
+    """Check that the first rating of a file without a header is not the name of a column."""
+    if first[:1].isalpha() and not is_truth(first) and first not in MISSING_IDS:
+        raise DataError(
+            f"{data.name}, line {layout.skip + 1}: rating {first!r} is not a number. "
+            f"There is no header; name the columns by number, {BY_NUMBER}."
+        )
+
+
+def _read_slowly(
+    data: DataFile,
+    layout: Layout,
+    roles: Roles,
+    bad: BadRows,
+) -> tuple[Rows, pl.Series]:
+    """Read a file that polars may read wrongly; return its rows, and the line of each."""
+    frame, n_headers = read_carefully(data, layout, roles, bad)
+    rows = Rows(frame.to_dict())
+    lines = rows.columns.pop(LINE)
+    for role in roles.keys() & {"user", "item"}:
+        rows.columns[role] = integers_if_whole(rows.columns[role])
+    if "rating" in roles and layout.separator == _COMMA_WITH:
+        numbers, remark = decimal_points(rows.columns["rating"], commas=True)
+        rows.columns["rating"] = numbers
+        if remark:
+            rows.remarks.append(remark)
+    if n_headers:
+        rows.remarks.append(f"{counted(n_headers, 'repeated header')} left out")
+    return rows, lines
 
 
 class UnreliableError(Exception):
