@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from lowrank.errors import (
     ArgumentTypeError,
     check_choice,
     check_positive,
+    checked_integer,
     real_matrix,
 )
 from lowrank.operators import (
@@ -239,25 +239,6 @@ def checked_count(value: Any, name: str) -> int:
     if count < 1:
         raise ArgumentError(f"{name} must be at least 1; got {count}.")
     return count
-
-
-def checked_integer(
-    value: Any,
-    name: str,
-    kind: str = "an integer",
-) -> int:
-    """Return an integer of any type except bool as an int; `kind` describes it in the message.
-
-    Raises
-    ------
-    ArgumentTypeError
-    """
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{name} must be {kind}; got {value!r}.") from None
 
 
 def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import mmap
-import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,12 @@ import numpy as np
 from scipy import sparse
 
 from lowrank import kernels
-from lowrank.errors import ArgumentError, ArgumentTypeError, real_matrix
+from lowrank.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    checked_integer,
+    real_matrix,
+)
 from lowrank.operators import (
     DenseOperator,
     MatrixOperator,
@@ -405,11 +409,10 @@ def _count(value: Any, name: str) -> int:
     """Return an integer that is at least 1; 0 for None."""
     if value is None:
         return 0
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ArgumentTypeError(f"{name} must be an integer or None; got {value!r}.")
-    if value < 1:
-        raise ArgumentError(f"{name} must be at least 1; got {value}.")
-    return int(value)
+    count = checked_integer(value, name, "an integer or None")
+    if count < 1:
+        raise ArgumentError(f"{name} must be at least 1; got {count}.")
+    return count
 
 
 def _rows_per_block(rows: Any, row_bytes: int) -> int:

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import operator
 from collections.abc import Collection
 from typing import Any
 
@@ -46,11 +47,52 @@ def check_positive(
     ------
     TypeError, ValueError
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ArgumentTypeError(f"{name} must be a number; got {value!r}.")
+    check_number(value, name)
     if not 0 <= value < math.inf or not (value or or_zero):
         expected = "finite and not negative" if or_zero else "positive and finite"
         raise ArgumentError(f"{name} must be {expected}; got {value}.")
+
+
+def check_number(value: object, name: str) -> None:
+    """Check that an argument is a number, and not a bool.
+
+    Raises
+    ------
+    ArgumentTypeError
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ArgumentTypeError(f"{name} must be a number; got {value!r}.")
+
+
+def check_share(value: float, name: str) -> None:
+    """Check that an argument is a number from 0 to 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    check_number(value, name)
+    if not 0 <= value <= 1:
+        raise ArgumentError(f"{name} must be between 0 and 1; got {value}.")
+
+
+def checked_integer(
+    value: Any,
+    name: str,
+    kind: str = "an integer",
+) -> int:
+    """Return an integer of any type except bool as an int; `kind` describes it in the message.
+
+    Raises
+    ------
+    ArgumentTypeError
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} must be {kind}; got {value!r}.") from None
 
 
 def real_matrix(

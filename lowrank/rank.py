@@ -12,11 +12,17 @@ from scipy import sparse
 from lowrank.arguments import (
     as_operator,
     checked_generator,
-    checked_integer,
     entries_of,
 )
 from lowrank.blocks import RowBlocks
-from lowrank.errors import ArgumentError, check_choice
+from lowrank.errors import (
+    ArgumentError,
+    check_choice,
+    check_number,
+    check_positive,
+    check_share,
+    checked_integer,
+)
 from lowrank.operators import safe_exponent
 from lowrank.samples import samples_of
 from lowrank.sums import column_dots
@@ -70,6 +76,7 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
     least = float(energy.max(initial=0.0))
     total_energy = least
     if total is not None:
+        check_number(total, "total")
         total_energy = float(total) / scale / scale
     if not least * (1 - 1e-5) <= total_energy < np.inf:  # float32 spectra are rounded
         raise ArgumentError(
@@ -99,8 +106,7 @@ def rank_for_energy(
     ValueError
         If an argument is out of range, or all of `s` together do not reach the fraction.
     """
-    if not 0.0 <= fraction <= 1.0:
-        raise ArgumentError(f"fraction must be between 0 and 1; got {fraction}.")
+    check_share(fraction, "fraction")
     shares = cumulative_energy(s, total)
     if fraction == 0.0 or shares.size == 0:
         return 0
@@ -251,6 +257,8 @@ def gavish_donoho(
     2
     """
     spectrum = _checked_spectrum(s)
+    if noise is not None:
+        check_positive(noise, "noise", or_zero=True)
     if noise is None and spectrum.size < min(shape):
         raise ArgumentError(
             f"s must have all {min(shape)} singular values, as their median is needed; got "

@@ -11,9 +11,9 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
-from lowrank.arguments import checked_generator, checked_integer
+from lowrank.arguments import checked_generator
 from lowrank.blocks import RowBlocks, by_blocks, check_not_masked, not_finite
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, ArgumentTypeError, checked_integer
 from lowrank.operators import (
     DenseOperator,
     MatrixOperator,

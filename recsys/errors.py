@@ -54,11 +54,16 @@ def check_whole(
     ------
     DataError
     """
-    if not isinstance(value, Integral) or isinstance(value, bool):
+    if not is_integer(value):
         raise DataError(f"{name} must be a whole number; got {value!r}.")
     if value < least:
         raise DataError(f"{name} must be at least {least}; got {value}.")
     return int(value)
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Return whether a value is an integer, of Python or of NumPy, and not a bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:

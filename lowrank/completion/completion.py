@@ -245,8 +245,8 @@ def complete(
             f"{name} must come with method='als'; got method={method!r}."
         )
     entries = observed_entries(X)
-    if biases is None:
-        biases = not nonnegative
+    nonnegative = bool(nonnegative)
+    biases = not nonnegative if biases is None else bool(biases)
     if nonnegative and not biases:
         check_not_negative(entries, "X", " with nonnegative=True")
     of_entries = None

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from lowrank.arguments import checked_generator
 from lowrank.blocks import as_array, not_finite
-from lowrank.errors import ArgumentError, real_matrix
+from lowrank.errors import ArgumentError, check_share, real_matrix
 from lowrank.kernels.arrays import Float64s, Masks
 
 if TYPE_CHECKING:
@@ -197,7 +197,8 @@ def hold_out(
     ArgumentError
         If `test_fraction` is out of its range, or X has fewer than two entries.
     """
-    if not 0 < test_fraction < 1:
+    check_share(test_fraction, "test_fraction")
+    if test_fraction in (0, 1):
         raise ArgumentError(
             f"test_fraction must be between 0 and 1; got {test_fraction}."
         )
@@ -218,6 +219,7 @@ def hold_out(
 
 def seed_of(random_state: RandomStateLike) -> int:
     """Return a seed that several fits share."""
+    generator = checked_generator(random_state)
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)
-    return int(checked_generator(random_state).integers(2**32))
+    return int(generator.integers(2**32))

@@ -11,7 +11,13 @@ from scipy import sparse
 
 from lowrank.kernels.arrays import Int64s
 from recsys.data.ids import Ids
-from recsys.errors import DataError, NotFittedError, check_choice
+from recsys.errors import (
+    DataError,
+    NotFittedError,
+    check_choice,
+    check_whole,
+    is_integer,
+)
 from recsys.lsi.documents import Texts, text_batches
 from recsys.lsi.queries import best_rows, similar_rows
 from recsys.lsi.space import decompose
@@ -90,14 +96,11 @@ class Eigenwords:
     ) -> None:
         check_choice("sides", sides, _SIDES)
         check_choice("scaling", scaling, _SCALINGS)
-        for name, value in (("window", window), ("min_count", min_count)):
-            if type(value) is not int or value < 1:
-                raise DataError(f"{name} must be a positive integer; got {value!r}.")
         self.n_components = n_components
-        self.window = window
+        self.window = check_whole("window", window, 1)
         self.sides = sides
         self.scaling = scaling
-        self.min_count = min_count
+        self.min_count = check_whole("min_count", min_count, 1)
         self.random_state = random_state
         # Raises at once if the pattern is invalid.
         self._tokenize = Tokenizer(token_pattern)
@@ -136,7 +139,7 @@ class Eigenwords:
             raise DataError("No word has another word in its window.")
         scaled = _scaled(self.counts_, self.scaling)
         k = self.n_components
-        if type(k) is int:
+        if is_integer(k):
             k = min(k, *scaled.shape)
         # Words as columns, so that U are the rows of the components.
         by_context = scaled.T.tocsr()

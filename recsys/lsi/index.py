@@ -195,8 +195,7 @@ class Index:
         check_n(n)
         check_flags(parts=parts)
         method = self._checked_method(method)
-        checked = self._queries(queries)
-        checked.check(self.terms_)
+        checked = self._checked_queries(queries, method)
         rows, ranking = self._rankings(checked, n, method)
         ids, *others = self.documents_.columns_of(ranking.documents)
         # Rows are sorted, so the first place of each begins its ranks.
@@ -268,10 +267,9 @@ class Index:
             If the document is not in the index.
         """
         method = self._checked_method(method)
-        queries = self._queries(query)
+        queries = self._checked_queries(query, method)
         if not queries.is_single:
             raise DataError("explain takes one query, as a text or a vector.")
-        queries.check(self.terms_)
         directed = queries.queries[0].towards(self.components_)
         row = int(self.documents_.rows_of([document])[0])
         terms = self.terms_.values.gather(directed.terms).alias("term")
@@ -507,6 +505,18 @@ class Index:
         return as_queries(
             self._encoder, queries, self._matrix, in_columns=self.terms_in_rows
         )
+
+    def _checked_queries(self, queries: Any, method: str) -> Queries:
+        """Return queries after checking that they have known words."""
+        checked = self._queries(queries)
+        if method != "lsi":
+            frequency = self._search.frequency
+            is_exact = method == "bm25"
+            checked = checked.without_documents(
+                frequency, self.terms_, dropped=is_exact
+            )
+        checked.check(self.terms_)
+        return checked
 
     def _matrix(self, matrix: Any) -> Any:
         """Reject queries that are vectors; only `LSI` has scikit-learn's checks for them."""

@@ -45,6 +45,14 @@ class Query(NamedTuple):
     unknown: Sequence[str] = ()
     direction: Floats32 = np.zeros(0, np.float32)
 
+    def take(self, terms: Masks) -> Query:
+        """Return the query with some of its terms."""
+        return self._replace(
+            terms=self.terms[terms],
+            counts=self.counts[terms],
+            weights=self.weights[terms],
+        )
+
     def towards(self, components: Floats) -> Query:
         """Return the query with its direction q' U_k, of length 1, or 0 if it has none."""
         # In double precision, since the sum may cancel to zero (see `ROUNDING`).
@@ -76,6 +84,24 @@ class Queries(NamedTuple):
         pairs = zip(terms, np.split(rows.data, starts), strict=True)
         queries = [Query(*pair, weigh(*pair)) for pair in pairs]
         return cls(range(len(queries)), queries, is_single)
+
+    def without_documents(
+        self, frequency: Int64s, terms: Ids, *, dropped: bool
+    ) -> Queries:
+        """Return the queries with terms of no document as unknown words.
+
+        Removed documents leave their terms behind. `dropped` tells whether the queries lose them;
+        otherwise they still have a meaning.
+        """
+        queries = []
+        for query in self.queries:
+            is_in_none = frequency[query.terms] == 0
+            words = terms.values.gather(query.terms[is_in_none]).to_list()
+            unknown = [*query.unknown, *map(str, words)]
+            if dropped:
+                query = query.take(~is_in_none)
+            queries.append(query._replace(unknown=unknown))
+        return self._replace(queries=queries)
 
     def check(self, terms: Ids) -> None:
         """Check that queries have known words; see `check_words`."""
@@ -149,7 +175,9 @@ def _with_similar(word: str, terms: pl.Series) -> str:
     texts = terms.cast(pl.String)
     differences = (texts.str.len_chars().cast(pl.Int64) - len(word)).abs()
     # Comparing with all of a million words would take seconds.
-    similar = texts.filter(texts.str.starts_with(word[:1]) & (differences <= _LONGER))
+    is_similar = texts.str.starts_with(word[:1]) & (differences <= _LONGER)
+    # The word itself is a term if only removed documents had it.
+    similar = texts.filter(is_similar & (texts != word))
     matches = close_matches(word, similar.head(_COMPARED), 1)
     if not matches:
         return word

@@ -100,10 +100,14 @@ class Search:
         return np.intersect1d(self.without_direction, without_words)
 
     @cached_property
+    def frequency(self) -> Int64s:
+        """Number of documents with each term."""
+        return np.diff(self.documents.postings.indptr)
+
+    @cached_property
     def idf(self) -> Floats32:
         """Weight of each term."""
-        frequency = np.diff(self.documents.postings.indptr)
-        return inverse_document_frequency(frequency, len(self.documents))
+        return inverse_document_frequency(self.frequency, len(self.documents))
 
     @cached_property
     def saturation(self) -> Floats32:
@@ -193,7 +197,7 @@ class Search:
         scores = self.bm25(query) if bm25 is None else bm25
         n = len(self.documents)
         # A removed document leaves its words behind, which then count as unknown.
-        frequency = np.diff(self.documents.postings.indptr)[query.terms]
+        frequency = self.frequency[query.terms]
         weight = words_weight(self.mean_length, int(np.count_nonzero(frequency)))
         average = float(scores.sum()) / n
         deviation = _deviation(average, float(scores @ scores) / n - average**2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +12,7 @@ from scipy import sparse
 import lowrank
 from lowrank.kernels import csr_arrays, csr_matmat, one_blas_thread, pieces
 from lowrank.kernels.arrays import Float64s, Floats, Int64s
-from recsys.errors import DataError
+from recsys.errors import DataError, is_integer
 
 if TYPE_CHECKING:
     from lowrank.arguments import RandomStateLike
@@ -124,7 +123,7 @@ def decompose(
             raise DataError(
                 f"n_components must be a rank or a rule for it: {error}"
             ) from error
-    elif isinstance(n_components, numbers.Integral) and 1 <= n_components <= largest:
+    elif is_integer(n_components) and 1 <= n_components <= largest:
         k = int(n_components)
     else:
         raise DataError(

@@ -19,7 +19,7 @@ from scipy import sparse
 from lowrank.kernels.arrays import Floats, Int64s
 from recsys.data.ids import Ids
 from recsys.data.markup import plain_text
-from recsys.errors import DataError
+from recsys.errors import DataError, check_whole
 from recsys.lsi.queries import Queries, Query
 from recsys.lsi.space import WEIGHTINGS, Weighting, canonical_csr
 from recsys.messages import close_matches, did_you_mean
@@ -244,10 +244,10 @@ class Language:
     def named(cls, name: str | None, stop_words: StopWords = None) -> Language:
         """Return a language with `stop_words` in addition to its own."""
         words: frozenset[str] = frozenset()
-        if isinstance(stop_words, str):
-            words = stop_words_of(stop_words)
-        elif stop_words is not None:
+        if isinstance(stop_words, Iterable) and not isinstance(stop_words, str | bytes):
             words = frozenset(map(str, stop_words))
+        elif stop_words is not None:
+            words = stop_words_of(stop_words)
         if name is not None:
             words |= stop_words_of(name)
         return cls(name, words)
@@ -295,7 +295,7 @@ def stop_words_of(language: str) -> frozenset[str]:
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
         return frozenset(ENGLISH_STOP_WORDS)
-    if language not in LANGUAGES:
+    if not isinstance(language, str) or language not in LANGUAGES:
         raise DataError(
             "stop_words must be None, a list of words, or one of "
             f"{', '.join(map(repr, LANGUAGES))}; got {language!r}."
@@ -351,11 +351,9 @@ class WordEncoder:
         token_pattern: str = TOKEN_PATTERN,
         language: str | None = None,
     ) -> None:
-        if isinstance(min_df, bool) or not isinstance(min_df, int) or min_df < 1:
-            raise DataError(f"min_df must be a positive integer; got {min_df!r}.")
         check_language(language)
         self._weighting_name = weighting
-        self._min_df = min_df
+        self._min_df = check_whole("min_df", min_df, 1)
         self._stop_words = stop_words
         self._tokenize = Tokenizer(token_pattern)
         self._is_detected = language == "auto"

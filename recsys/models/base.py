@@ -51,6 +51,7 @@ from recsys.models.parts import (
     values_of,
 )
 from recsys.provenance import FitRequest
+from recsys.ranking.topn import checked_scores
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
@@ -479,7 +480,7 @@ class Model:
             distinct, rows = np.unique(u[block], return_inverse=True)
             form = self._factor_form(distinct)
             if form is None:
-                pair_scores[block] = self.scores(distinct)[rows, i[block]]
+                pair_scores[block] = checked_scores(self, distinct)[rows, i[block]]
             else:
                 pair_scores[block] = form.pairs(rows, i[block], self._threads)
         return pair_scores

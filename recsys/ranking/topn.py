@@ -516,7 +516,7 @@ def checked_scores(scorer: Scorer, users: Indices) -> NDArray[np.floating[Any]]:
     Raises
     ------
     DataError
-        If they are not numbers, have another shape, or a model's are NaN.
+        If they are not numbers, have another shape, or a model's are NaN or too large.
     """
     scores = np.asarray(scorer.scores(users))
     name = getattr(scorer, "name", type(scorer).__name__)
@@ -536,10 +536,24 @@ def checked_scores(scorer: Scorer, users: Indices) -> NDArray[np.floating[Any]]:
     if not scores.flags.writeable:  # such as the result of np.broadcast_to
         scores = scores.copy()
     # Similarities may be NaN, of vectors of zeros; only models have a name.
-    if hasattr(scorer, "name") and np.isnan(scores).any():
-        row, item = np.argwhere(np.isnan(scores))[0].tolist()
-        raise DataError(
-            f"The scores of the {name} model must be numbers, or minus infinity for items to leave "
-            f"out; got NaN for the user of index {users[row]} and the item of index {item}."
-        )
+    if hasattr(scorer, "name") and scores.size:
+        _check_range(scores, users, name)
     return scores
+
+
+def _check_range(scores: NDArray[np.floating[Any]], users: Indices, name: str) -> None:
+    """Check that scores are numbers of single precision, as in lists, or minus infinity."""
+    largest = float(np.finfo(np.float32).max)
+    if scores.dtype == np.float32 and scores.max() <= largest:  # False for NaN
+        return
+    is_valid = (np.abs(scores) <= largest) | (scores == -np.inf)
+    if is_valid.all():
+        return
+    row, item = np.argwhere(~is_valid)[0].tolist()
+    value = scores[row, item]
+    raise DataError(
+        f"The scores of the {name} model must be numbers of at most {largest:.3g} in size, or "
+        "minus infinity for items to leave out; got "
+        f"{'NaN' if np.isnan(value) else f'{value:.3g}'} for the user of index {users[row]} and "
+        f"the item of index {item}."
+    )

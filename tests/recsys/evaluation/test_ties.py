@@ -234,6 +234,15 @@ def test_double_precision_of_scores_is_kept():
             lambda n_users, n: np.full((n_users, n), np.nan),
             "got NaN for the user of index 0",
         ),
+        (
+            lambda n_users, n: np.full((n_users, n), 1e39),
+            r"at most 3.4e\+38 .*; got 1e\+39",
+        ),
+        (
+            lambda n_users, n: np.full((n_users, n), -1e39),
+            r"; got -1e\+39 for the user",
+        ),
+        (lambda n_users, n: np.full((n_users, n), np.float32(np.inf)), "; got inf for"),
     ],
 )
 @pytest.mark.parametrize("candidates", [None, 20])

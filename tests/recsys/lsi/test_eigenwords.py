@@ -67,7 +67,7 @@ def test_what_cannot_be_learnt_is_rejected():
         Eigenwords(sides="left")
     with pytest.raises(DataError, match="scaling must be one of ppmi, sqrt; got 'log'"):
         Eigenwords(scaling="log")
-    with pytest.raises(DataError, match="window must be a positive integer; got 0"):
+    with pytest.raises(DataError, match="window must be at least 1; got 0"):
         Eigenwords(window=0)
 
 

@@ -345,7 +345,16 @@ def test_min_df_leaves_out_rare_words(everyday):
         ({}, [], "There are no documents"),
         ({}, ["?", "!"], "There are no words in any of the 2 documents"),
         ({"min_df": 3}, ["tea", "tea"], "No word is in at least min_df=3 documents"),
-        ({"min_df": 0}, ["tea"], "min_df must be a positive integer; got 0"),
+        ({"min_df": 0}, ["tea"], "min_df must be at least 1; got 0"),
+        ({"min_df": True}, ["tea"], "min_df must be a whole number; got True"),
+        *(
+            ({"n_components": value}, ["tea", "milk"], f"from 1 to 2 .*; got {value!r}")
+            for value in (True, np.True_, 1.0)
+        ),
+        *(
+            ({"stop_words": value}, ["tea"], f"stop_words must be None.*; got {value}")
+            for value in (5, True, b"the")
+        ),
         ({}, [None, "tea"], r"Document 0 \(from 0\) must be a text; got NoneType"),
         ({}, ["tea", None], r"Document 1 \(from 0\) must be a text; got NoneType"),
         ({}, pd.Series([None, "tea"]), r"Document 0 .* must be a text; got float"),

@@ -11,7 +11,7 @@ from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch
 from recsys.lsi import search as searching
 from recsys.lsi.collection import Collection
-from recsys.lsi.queries import Query
+from recsys.lsi.queries import NothingToRankError, Query, UnknownTermWarning
 from recsys.lsi.search import Search, words_weight
 from recsys.lsi.vectorizer import Language, detect, stop_words_of
 
@@ -197,6 +197,27 @@ def test_removed_documents_are_gone_and_replaced_ones_are_new(everyday):
     assert len(lsi.documents_) == len(everyday) - 2
     with pytest.raises(DataError, match="no document would remain"):
         lsi.remove_documents(lsi.documents_.ids.values)
+
+
+def test_words_of_removed_documents_are_unknown():
+    texts = ["red apple pie", "green apple", "blue car", "zebra stripes", "zebra car"]
+    lsi = LSI(3, language=None).fit(texts * 2)
+    lsi.remove_documents([3, 4, 8, 9])
+    remaining = LSI(3, language=None).fit([texts[i % 5] for i in (0, 1, 2, 5, 6, 7)])
+    for index in (lsi, remaining):
+        with pytest.raises(NothingToRankError, match=r"in the index: zebra\.$"):
+            index.query("zebra", method="bm25")
+        with pytest.warns(UnknownTermWarning, match="index: zebra. One query has no"):
+            lists = index.query(["zebra", "apple"], method="bm25")
+        assert set(lists["query"]) == {"apple"}
+        with pytest.warns(UnknownTermWarning, match=r"Not in the index: zebra\.$"):
+            found = index.query("apple zebra", method="bm25")
+        assert found["score"].equals(lists["score"])
+        with pytest.warns(UnknownTermWarning, match="Not in the index: zebra"):
+            index.explain("apple zebra", 1)
+    # A removed word still has a meaning.
+    with pytest.warns(UnknownTermWarning, match=r"Not in the index: zebra\.$"):
+        assert len(lsi.query("zebra"))
 
 
 def test_changes_lead_to_the_index_of_the_remaining_documents(everyday, tmp_path):
