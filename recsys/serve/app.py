@@ -42,6 +42,7 @@ from recsys.serve.routes import (
     metrics,
     models,
     routes,
+    unknown_model,
     with_a_key,
     with_the_api_key,
 )
@@ -141,6 +142,13 @@ def create_app(
         response_model=ModelsBody,
         tags=["model"],
         dependencies=[depends_on(with_a_key)],
+    )
+    front.add_api_route(
+        "/v1/models/{name}/{path:path}",
+        unknown_model,
+        methods=["GET", "POST"],
+        dependencies=[depends_on(with_a_key)],
+        include_in_schema=False,
     )
     front.entry = _ByName(front.entry, entries)
     return front

@@ -215,15 +215,15 @@ def unusable_conditions(settings: Settings) -> dict[str, str]:
         if path is None or format_of(path) == INDEX_FORMAT:
             continue
         conditions = settings.conditions
-        responses = load_responses(Path(path), conditions)
-        if settings.item_table is not None:
-            table = LiveTable(
-                settings.item_table, settings.refresh, conditions, lambda: None
-            )
-            # A table that cannot be read now may be later: the service tries again.
-            with suppress(Exception):
+        # The service logs what cannot be loaded or read now, and tries it again.
+        with suppress(Exception):
+            responses = load_responses(Path(path), conditions)
+            if settings.item_table is not None:
+                table = LiveTable(
+                    settings.item_table, settings.refresh, conditions, lambda: None
+                )
                 responses = table.read(responses)
-        reasons |= responses.unusable
+            reasons |= responses.unusable
     return reasons
 
 

@@ -692,12 +692,20 @@ async def store(service: Served, body: schemas.EventsBody) -> Answer:
 
 async def models(service: Served) -> Answer:
     """List the models, each of which answers below /v1/models/NAME/."""
-    names: dict[str, str] = {}
+    names: dict[str, str | None] = {}
     for name, part in service.group.items():
         # The first slot has the model, or an index that is served in its place.
         first = next(iter(part.slots.values()))
-        names[name] = first.loaded().name
+        names[name] = None if first.current is None else first.current.name
     return Answer({"models": names})
+
+
+async def unknown_model(service: Served, name: str) -> Answer:
+    """Reject a request for a model that is not served."""
+    listed = ", ".join(service.group)
+    raise ProblemError(
+        "not-found", f"There is no model {unquote(name)!r}; there are {listed}."
+    )
 
 
 async def metrics(service: Served) -> Response:

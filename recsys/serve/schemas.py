@@ -582,7 +582,10 @@ class StoredBody(_Body):
 class ModelsBody(_Body):
     """Models of a service of several, by their names in paths."""
 
-    models: dict[str, str] = Field(examples=[{"films": "als@3f2a9c1b"}])
+    models: dict[str, str | None] = Field(
+        description="Name and checksum of each model; null if it is not loaded.",
+        examples=[{"films": "als@3f2a9c1b"}],
+    )
 
 
 class TableBody(_Body):

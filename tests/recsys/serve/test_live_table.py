@@ -24,6 +24,7 @@ from tests.serving import Application
 
 pytest.importorskip("fastapi")
 from recsys.serve import create_app, live_table
+from recsys.serve.settings import Settings
 
 ITEMS = pl.DataFrame(
     {
@@ -265,6 +266,23 @@ def test_a_condition_that_cannot_be_used_ends_the_start(saved, tmp_path):
         assert result.exit_code == 1
         assert "Error: condition available: 'stock > 0' cannot be used" in result.stderr
         assert 'unable to find column "stock"; the columns are item' in result.stderr
+
+
+@pytest.mark.parametrize("fault", ["table", "model"])
+def test_what_cannot_be_read_now_does_not_end_the_start(fault, saved, tmp_path):
+    model = tmp_path / "model"
+    copytree(saved["als"], model)
+    table = tmp_path / "items.csv"
+    if fault == "model":
+        ITEMS.write_csv(table)
+        (model / "users" / "0.npy").write_bytes(b"nothing")
+    settings = Settings(
+        str(model), item_table=str(table), conditions={"available": "stock > 0"}
+    )
+    assert live_table.unusable_conditions(settings) == {}
+    ITEMS.drop("stock").write_csv(table)
+    reasons = live_table.unusable_conditions(settings)
+    assert list(reasons) == (["available"] if fault == "table" else [])
 
 
 def test_a_new_model_without_a_column_of_a_condition_is_not_served(saved, tmp_path):

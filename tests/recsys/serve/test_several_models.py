@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import polars as pl
@@ -86,6 +87,32 @@ def test_health_metrics_and_description_are_of_all_models(service):
     (user, *_) = paths["/v1/models/{name}/recommend/{user}"]["get"]["parameters"]
     assert user["schema"]["enum"] == ["films", "likes"]
     assert "/v1/recommend/{user}" not in paths
+
+
+def test_an_unknown_name_is_said_with_the_known_ones(service):
+    history = {"history": [{"item": 3}]}
+    for reply in (
+        service.get("/v1/models/book%20s/recommend/105?n=1"),
+        service.post("/v1/models/book%20s/recommend", history),
+    ):
+        assert reply.status == 404
+        expected = "There is no model 'book s'; there are films, likes."
+        assert reply.json["detail"] == expected
+
+
+def test_a_model_that_cannot_be_loaded_does_not_stop_the_others(saved, tmp_path):
+    damaged = tmp_path / "damaged"
+    copytree(saved["als"], damaged)
+    (damaged / "users" / "0.npy").write_bytes(b"nothing")
+    models = {"films": str(saved["als"]), "likes": str(damaged)}
+    with Application(create_app(models, load_first=True)) as service:
+        assert service.get("/v1/models/films/recommend/105").status == 200
+        names = service.get("/v1/models").json["models"]
+        assert names["films"].startswith("als@")
+        assert names["likes"] is None
+        state = service.get("/health/ready")
+        assert state.status == 503
+        assert "damaged" in state.json["rejected"]["likes/model_a"]
 
 
 def test_names_and_keys_are_checked(saved, tmp_path):
