@@ -164,9 +164,21 @@ def leading_eigenvectors(
     # Below tol, because rounding and the loss of orthogonality add to the estimate.
     eps = float(np.finfo(dtype).eps)
     target = max(0.85 * tol, 10 * eps)
-    space = _LanczosSpace(gram_product, start, k, target, rng)
-    is_single = dtype == np.float32
-    most = max(_CHECK_EVERY // block, 1)
+    limit = basis_size(k, size, width)
+    # Each panel starts on a cache line, hence up to _LINE numbers more.
+    numbers = (size + _LINE) * (limit + width)
+    with kernels.workspace(numbers, dtype) as memory:
+        space = _LanczosSpace(gram_product, start, k, target, rng, limit, memory)
+        converged = _converge(space, tol, max_steps)
+        return space.ritz_vectors(k), converged
+
+
+def _converge(space: _LanczosSpace, tol: float, max_steps: int) -> bool:
+    """Extend the basis until the residuals of its Ritz vectors reach the target, or cannot.
+
+    Returns whether they do.
+    """
+    most = max(_CHECK_EVERY // space.width, 1)
     blocks = most
     checked_at = 0
     history: list[float] = []
@@ -174,15 +186,17 @@ def leading_eigenvectors(
         space.extend(blocks)
         space.rotate()
         excess = space.excess()
-        converged = excess <= 1
-        if converged or space.is_complete or space.steps >= max_steps:
-            return space.ritz_vectors(k), converged or space.is_complete
-        if space.is_full and is_single and loses(space.values, tol, dtype):
-            return space.ritz_vectors(k), False
+        if excess <= 1 or space.is_complete:
+            return True
+        if space.steps >= max_steps:
+            return False
+        is_single = space.dtype == np.float32
+        if space.is_full and is_single and loses(space.values, tol, space.dtype):
+            return False
         history.append(excess)
         earlier = history[-1 - _PATIENCE] if len(history) > _PATIENCE else math.inf
         if 2 * excess > earlier and space.is_at_rounding:
-            return space.ritz_vectors(k), False
+            return False
         if space.is_full:
             space.restart()
         if len(history) > 1 and excess < history[-2]:
@@ -252,8 +266,11 @@ class _LanczosSpace:
         k: int,
         target: float,
         rng: np.random.Generator,
+        limit: int,
+        memory: FloatArray,
     ) -> None:
-        columns, width = start.shape
+        self.dtype = start.dtype
+        self.width = start.shape[1]
         self.steps = 0
         self.is_restarted = False
         self._gram_product = gram_product
@@ -261,13 +278,11 @@ class _LanczosSpace:
         self._k = k
         self._target = target
         self._eps = float(np.finfo(start.dtype).eps)
-        self._limit = basis_size(k, columns, width)
-        widest = min(self._limit + width, columns)
-        # Each panel starts on a cache line, hence up to _LINE numbers more.
-        numbers = (columns + _LINE) * widest
-        self._memory: FloatArray = kernels.aligned_empty((numbers,), start.dtype)
+        self._limit = limit
+        self._memory = memory
         self._used = 0
         self._panels: list[FloatArray] = []
+        widest = limit + self.width
         self._H: FloatArray = np.zeros((widest, widest))
         self._tail: FloatArray = np.zeros((0, 0))
         self._values: FloatArray = np.zeros(0)

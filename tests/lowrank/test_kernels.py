@@ -673,3 +673,21 @@ def test_rows_and_columns_outside_the_matrix_are_rejected():
         matrix = indptr, np.array([column], np.int32), data
         with pytest.raises((ValueError, IndexError)):
             sum_rows(matrix, np.array([row]), data, 3)
+
+
+def test_workspace_is_reused_but_never_shared():
+    lend = kernels.workspace
+    with lend(1000, np.float64) as first, lend(1000, np.float32) as second:
+        assert not np.may_share_memory(first, second)
+    with lend(500, np.float32) as third:
+        assert np.may_share_memory(third, first)
+        assert third.shape == (500,)
+        assert third.dtype == np.float32
+
+
+def test_large_workspace_does_not_stay():
+    numbers = (1 << 26) // 8 + 1
+    with kernels.workspace(numbers, np.float64) as large:
+        pass
+    with kernels.workspace(numbers, np.float64) as larger:
+        assert not np.may_share_memory(large, larger)
