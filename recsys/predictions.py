@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -224,9 +223,8 @@ def explained(
         check_n(n)
     user_index = int(ratings.users.index([user])[0])
     item_indices = ratings.items.index([item])
-    history, explanation = user_contributions(
-        model, ratings, user_index, item_indices, fitted
-    )
+    history = user_history(model, ratings, user_index)
+    explanation = user_contributions(model, history, item_indices, fitted)
     rows = pl.concat(
         [
             pl.DataFrame(
@@ -292,16 +290,38 @@ def _feature_shares(explanation: Explanation, fitted: Ratings) -> pl.DataFrame:
     return pl.DataFrame([parts, names, shares], schema=schema)
 
 
+def user_history(model: Model, ratings: Ratings, user: int) -> Histories:
+    """Return the ratings of a user, and the features of the user if the model uses any."""
+    positions = slice(ratings.indptr[user], ratings.indptr[user + 1])
+    rated, values = ratings.indices[positions], ratings.values_at(positions)
+    times = None if ratings.seconds is None else ratings.seconds[positions]
+    events = features = None
+    if ratings.events is not None:
+        events = ratings.events.of_users(np.array([user]))
+    if model.uses_features:
+        features = csr_rows(ratings.user_features, np.array([user]))
+    rule = ratings.rule
+    return Histories(
+        np.array([0, len(rated)]),
+        rated,
+        values,
+        times,
+        features,
+        events,
+        rule,
+        zeros_arrays(zeros_of(events, (1, ratings.n_items), rule)),
+    )
+
+
 def user_contributions(
     model: Model,
-    ratings: Ratings,
-    user: int,
+    history: Histories,
     items: Indices,
     fitted: Ratings,
-) -> tuple[Histories, Explanation]:
-    """Return a user's history, and the scores of items as sums of contributions from it.
+) -> Explanation:
+    """Return the scores of items as sums of contributions from the history of a user.
 
-    `fitted` has the training ratings; `ratings` may instead belong to folded-in users.
+    `fitted` has the training ratings.
 
     Raises
     ------
@@ -312,21 +332,10 @@ def user_contributions(
     if not hasattr(model, "contributions"):
         raise abilities.unsupported(model, abilities.Explains, "explain its scores")
     explains = cast(abilities.Explains, model)
-    positions = slice(ratings.indptr[user], ratings.indptr[user + 1])
-    rated, values = ratings.indices[positions], ratings.values_at(positions)
-    starts = np.array([0, len(rated)], dtype=np.int64)
-    times = None if ratings.seconds is None else ratings.seconds[positions]
-    events = None
-    if ratings.events is not None:
-        events = ratings.events.of_users(np.array([user]))
-    rule = ratings.rule
-    zeros = zeros_arrays(zeros_of(events, (1, ratings.n_items), rule))
-    history = Histories(starts, rated, values, times, None, events, rule, zeros)
-    of_user, of_items = ratings.user_features, ratings.item_features
-    if not model.uses_features or (of_user is None and of_items is None):
-        return history, explains.contributions(history, items, None)
-    history = replace(history, features=csr_rows(of_user, np.array([user])))
-    return history, explains.contributions(history, items, fitted)
+    has_features = history.features is not None or fitted.item_features is not None
+    if not (model.uses_features and has_features):
+        return explains.contributions(history, items)
+    return explains.contributions(history, items, fitted)
 
 
 def ranked(

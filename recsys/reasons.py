@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from recsys.data.arrays import Doubles, Floats, Ints, Longs
+from recsys.data.arrays import Doubles, Floats
 
 if TYPE_CHECKING:
-    from recsys.data.ratings import Ratings
+    from recsys.models.histories import Histories
 
 Language: TypeAlias = Literal["en", "de"]
 LANGUAGES: tuple[Language, ...] = ("en", "de")
@@ -47,31 +47,26 @@ _AMONG_OTHERS = {"en": "{}, among other reasons", "de": "unter anderem {}"}
 _POPULAR = {"en": "because many others like it", "de": "weil es vielen anderen gefällt"}
 
 
-def kinds_of_history(
-    ratings: Ratings,
-    user: int,
-    items: Ints | Longs,
-) -> list[str]:
+def kinds_of_history(history: Histories, implicit: bool) -> list[str]:
     """Return what a user has done with each item: "rating", a kind of event, or "interaction".
 
     Of several kinds of events, the one with the largest weight counts.
     """
-    events, rule = ratings.events, ratings.rule
-    if not ratings.implicit:
-        return ["rating"] * len(items)
-    if events is None or events.kinds is None:
-        return ["interaction"] * len(items)
-    part = slice(events.indptr[user], events.indptr[user + 1])
-    event_items = events.items[part].tolist()
-    codes = events.kinds[part].tolist()
+    events, rule = history.events, history.rule
+    n_items = len(history.indices)
+    if not implicit:
+        return ["rating"] * n_items
+    if events is None or events.kinds is None or rule is None:
+        return ["interaction"] * n_items
+    pairs = zip(events.items.tolist(), events.kinds.tolist(), strict=True)
     strongest: dict[int, int] = {}
-    for item, code in zip(event_items, codes, strict=True):
+    for item, code in pairs:
         best = strongest.get(item, code)
         if rule.weights[code] >= rule.weights[best]:
             best = code
         strongest[item] = best
     kinds = []
-    for item in items.tolist():
+    for item in history.indices.tolist():
         kind = "interaction"
         if item in strongest:
             kind = rule.kinds[strongest[item]]

@@ -1201,11 +1201,13 @@ class Recommender:
         terms = explanation.filter(explanation["part"].is_in(["item", "feature"]))
         names = terms.drop("contribution", "part").to_dicts()
         (row,) = self.ratings.users.index([user]).tolist()
-        indices = self.ratings.items.find(terms["item"].drop_nulls())
-        kinds = iter(kinds_of_history(self.ratings, row, indices))
+        history = predictions.user_history(self.model, self.ratings, row)
+        kinds = kinds_of_history(history, self.ratings.implicit)
+        items = self.ratings.items.take(history.indices)
+        kind_of = dict(zip(items, kinds, strict=True))
         for name in names:
             if name["item"] is not None:
-                name["kind"] = next(kinds)
+                name["kind"] = kind_of[name["item"]]
         reasons = shared_reasons(names.__getitem__, terms["contribution"].to_numpy())
         return reasons, in_words(reasons, language)
 

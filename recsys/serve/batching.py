@@ -13,11 +13,13 @@ import msgspec
 from lowrank import kernels
 from recsys.serve.catalogue import Json
 
-Search = Callable[[list[Any], int, str | None], list[Json]]
-"""Function that returns a list of n items for each query, such as a user or an item.
+Search: TypeAlias = Callable[..., list[Json]]
+"""Function that returns a list of items for each query, such as a user or an item.
 
-The last argument is the name of a condition on the items, if there is one.
+The queries come first. The other arguments, such as the length of the lists, are for all of them.
 """
+Kind: TypeAlias = tuple[Any, ...]
+"""Name of a search, and the arguments that its queries share."""
 Request: TypeAlias = tuple[Any, asyncio.Future[bytes]]
 Answers: TypeAlias = Sequence[asyncio.Future[bytes]]
 
@@ -37,8 +39,8 @@ class Batches:
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
-        self._waiting: dict[tuple[Search, str, int, str | None], list[Request]] = {}
-        self._mean_seconds: dict[str, float] = {}
+        self._waiting: dict[tuple[Search, Kind], list[Request]] = {}
+        self._mean_seconds: dict[Kind, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(
@@ -46,27 +48,29 @@ class Batches:
         search: Search,
         name: str,
         query: Any,
-        n: int,
-        condition: str | None,
+        *arguments: Any,
     ) -> asyncio.Future[bytes]:
-        """Return the JSON that a search will answer; its times are averaged by `name`."""
+        """Return the JSON that a search will answer.
+
+        Its times are averaged by `name` and arguments.
+        """
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._search_all)
         answer: asyncio.Future[bytes] = loop.create_future()
-        requests = self._waiting.setdefault((search, name, n, condition), [])
+        requests = self._waiting.setdefault((search, (name, *arguments)), [])
         requests.append((query, answer))
         return answer
 
     def _search_all(self) -> None:
         waiting = self._waiting
         self._waiting = {}
-        for (search, name, n, condition), requests in waiting.items():
+        for (search, kind), requests in waiting.items():
             for start in range(0, len(requests), _BATCH):
                 batch = requests[start : start + _BATCH]
                 queries, answers = zip(*batch, strict=True)
-                work = partial(self._timed, search, name, queries, n, condition)
-                if self._mean_seconds.get(name, 0.0) > _QUICK:
+                work = partial(self._timed, search, queries, kind)
+                if self._mean_seconds.get(kind, 0.0) > _QUICK:
                     task = asyncio.create_task(self._search_in_thread(work, answers))
                     self._tasks.add(task)  # the loop itself keeps a weak reference only
                     task.add_done_callback(self._tasks.discard)
@@ -87,20 +91,19 @@ class Batches:
     def _timed(
         self,
         search: Search,
-        name: str,
         queries: Sequence[Any],
-        n: int,
-        condition: str | None,
+        kind: Kind,
     ) -> list[bytes]:
         start = time.thread_time()  # excludes the time of other threads
         with kernels.at_most(1):  # leave the other cores to other workers
-            answers = search(list(queries), n, condition)
+            _, *arguments = kind
+            answers = search(list(queries), *arguments)
             texts = [msgspec.json.encode(answer) for answer in answers]
         seconds = time.thread_time() - start
-        mean = self._mean_seconds.get(name, seconds)
+        mean = self._mean_seconds.get(kind, seconds)
         if len(self._mean_seconds) > _MEANS:  # some are of replaced models
             self._mean_seconds.clear()
-        self._mean_seconds[name] = mean + _MEMORY * (seconds - mean)
+        self._mean_seconds[kind] = mean + _MEMORY * (seconds - mean)
         return texts
 
 

@@ -1,8 +1,8 @@
 """Route for the most frequent requests: the list of an id or of a history.
 
-It answers requests without options but `n`, one named condition and `explain`, from the bytes of a
-request to the bytes of the list. Requests that arrive together share one search. The routes of
-`routes.py` answer all others, and what is wrong in one.
+It answers requests without options but `n`, one named condition, `explain` and its language, from
+the bytes of a request to the bytes of the list. Requests that arrive together share one search. The
+routes of `routes.py` answer all others, and what is wrong in one.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import msgspec
 
-from recsys.reasons import preferred_language
+from recsys.reasons import Language, preferred_language
 from recsys.serve.access import Headers
 from recsys.serve.batching import Batches, Search
-from recsys.serve.responses import Told
+from recsys.serve.responses import Responses, Told
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 _SIMILAR = b"/v1/similar"
-_FEW_OPTIONS = re.compile(
-    rb"(?:n=(?P<n>[1-9][0-9]{0,8}))?(?:&?condition=(?P<condition>\w+))?"
-    rb"(?P<explain>&?explain=true)?"
+_OPTION = re.compile(
+    rb"(?=n=[1-9]\d{0,8}$|condition=|explain=true$|language=(?:en|de)$)(\w+)=(\w+)"
 )
 
 RECOMMEND = b"/v1/recommend"
@@ -52,6 +51,8 @@ class _History(msgspec.Struct, forbid_unknown_fields=True):
     history: list[_Rating]
     n: int = LENGTH
     condition: list[str] = []
+    explain: bool = False
+    language: Language | None = None
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -69,10 +70,23 @@ _ITEMS = msgspec.json.Decoder(_Items)
 _HISTORY = msgspec.json.Decoder(_History)
 
 
-def told_language(headers: Headers) -> Told:
-    """Return the language in which reasons are told in words, by the header of a request."""
+def told_language(headers: Headers, language: Language | None) -> Told:
+    """Return the language in which reasons are told in words: an option, or by a header."""
+    if language is not None:
+        return language
     accepted = [value for name, value in headers if name == b"accept-language"]
     return preferred_language(b",".join(accepted).decode("latin-1")) or ""
+
+
+def _few_options(query: bytes) -> dict[str, str] | None:
+    """Return the options of a query; None if it has others, or one of them twice."""
+    options: dict[str, str] = {}
+    for part in query.split(b"&") if query else ():
+        option = _OPTION.fullmatch(part)
+        if option is None or option[1].decode() in options:
+            return None
+        options[option[1].decode()] = option[2].decode()
+    return options
 
 
 class Lists:
@@ -86,28 +100,28 @@ class Lists:
         """Return the list of a known user or an item."""
         path: bytes = scope["raw_path"]
         query: bytes = scope["query_string"]
-        options = _FEW_OPTIONS.fullmatch(query)
+        options = _few_options(query)
         if options is None or not (self._service.models and self._service.is_ready):
             return None
-        n = int(options["n"] or LENGTH)
-        condition = options["condition"]
+        n = int(options.get("n", LENGTH))
+        condition = options.get("condition")
         if n > self._service.limits.items:
             return None
         # The last part of a path is an id, with escapes.
         prefix, _, escaped = path.rpartition(b"/")
         id = unquote(escaped.decode("latin-1"))
-        name = None if condition is None else condition.decode()
         told = None
-        if options["explain"]:
+        if "explain" in options:
             level = scope["state"]["level"]
             # The routes say why reasons are data of users.
             if self._service.access.objection(level, scope) is not None:
                 return None
-            told = told_language(scope["headers"])
+            language = cast("Language | None", options.get("language"))
+            told = told_language(scope["headers"], language)
         if prefix == RECOMMEND:
-            return self._best(id, n, name, told)
-        if prefix == _SIMILAR and told is None:
-            return self._similar(id, n, name)
+            return self._best(id, n, condition, told)
+        if prefix == _SIMILAR and not options.keys() & {"explain", "language"}:
+            return self._similar(id, n, condition)
         return None
 
     def _best(
@@ -125,15 +139,7 @@ class Lists:
             return None
         if not responses.recommender._has_data_of(index):
             return None
-        # By the name, since a replaced model has other times.
-        name = f"best {responses.name}"
-        search: Search = responses.best
-        query: Any = index
-        if told is not None:
-            name = f"explained {name}"
-            search = responses.explained
-            query = index, told
-        text = self._batches.ask(search, name, query, n, condition)
+        text = self._ask(responses, responses.best, index, n, condition, told)
         pending = PendingList("/v1/recommend/{user}", text)
         if variant is None and self._service.log is None:
             return pending
@@ -142,8 +148,7 @@ class Lists:
             other = self._service.answers("a" if variant == "b" else "b")
             place = other.ratings.users.place(user)
             if place >= 0 and other.has_search(condition):
-                name = f"best {other.name}"
-                other_text = self._batches.ask(other.best, name, place, n, condition)
+                other_text = self._ask(other, other.best, place, n, condition)
         return pending._replace(text=self._logged(text, variant, other_text))
 
     async def _logged(
@@ -185,11 +190,10 @@ class Lists:
             return None
         if not responses.recommender._has_data_of(index):
             return None
-        name = f"similar {responses.name}"
-        text = self._batches.ask(responses.neighbours, name, index, n, condition)
+        text = self._ask(responses, responses.neighbours, index, n, condition)
         return PendingList("/v1/similar/{item}", text)
 
-    def of_history(self, content: bytes) -> PendingList | None:
+    def of_history(self, content: bytes, headers: Headers) -> PendingList | None:
         """Return the list of a new user, described by the ratings in a body."""
         service = self._service
         # Variants and logs depend on the name of the user, which such a body lacks.
@@ -214,7 +218,19 @@ class Lists:
         history = responses.history(rated)
         if history is None:
             return None
+        told = told_language(headers, body.language) if body.explain else None
         search = responses.best_of_histories
-        name = f"history {responses.name}"
-        text = self._batches.ask(search, name, history, body.n, condition)
+        text = self._ask(responses, search, history, body.n, condition, told)
         return PendingList("/v1/recommend", text)
+
+    def _ask(
+        self,
+        responses: Responses,
+        search: Search,
+        query: Any,
+        *arguments: int | str | None,
+    ) -> asyncio.Future[bytes]:
+        """Return the JSON of a list, which is computed with others of the same kind."""
+        # By a name, since a replaced model has other times.
+        name = f"{search.__name__} {responses.name}"
+        return self._batches.ask(search, name, query, *arguments)

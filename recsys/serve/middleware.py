@@ -129,7 +129,7 @@ class Middleware:
             raise ProblemError("invalid-request", f"The body must be JSON; {way}.")
         if scope["raw_path"] != RECOMMEND or scope["query_string"]:
             return None
-        return self._lists.of_history(content)
+        return self._lists.of_history(content, scope["headers"])
 
     async def _pass_on(
         self,

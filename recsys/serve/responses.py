@@ -19,12 +19,11 @@ import polars as pl
 
 from lowrank.kernels import pieces
 from lowrank.kernels.arrays import Floats32, Int32s, Int64s, Masks
-from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.histories import Explanation, Histories
-from recsys.predictions import clip_to_range, user_contributions
+from recsys.predictions import clip_to_range, user_contributions, user_history
 from recsys.ranking.filters import (
     blocked_pairs,
     candidate_mask,
@@ -48,6 +47,9 @@ Told: TypeAlias = Literal["", "en", "de"]
 
 ReasonsOf: TypeAlias = Callable[[int, Int64s], list[Json]]
 """Function that returns the reasons of items in a list, given by its number."""
+
+HistoryOf: TypeAlias = Callable[[int], Histories]
+"""Function that returns the history of a user, given by index."""
 
 History: TypeAlias = tuple[Int32s, Floats32]
 """Int64s of items in ascending order, and their ratings."""
@@ -178,34 +180,19 @@ class Responses:
         users: Sequence[int],
         n: int,
         condition: str | None = None,
+        explain: Told | None = None,
     ) -> list[Json]:
         """Return the n best unrated items of known users, given by index.
 
-        They meet a named `condition`, if there is one.
+        They meet a named `condition`, and have reasons, if requested.
         """
-        return self._best(users, [], n, condition)
-
-    def explained(
-        self,
-        queries: Sequence[tuple[int, Told]],
-        n: int,
-        condition: str | None = None,
-    ) -> list[Json]:
-        """Return the n best unrated items of known users, with reasons in a language."""
-        users, languages = zip(*queries, strict=True)
-        return self._best(users, languages, n, condition)
-
-    def _best(
-        self,
-        users: Sequence[int],
-        languages: Sequence[Told],
-        n: int,
-        condition: str | None,
-    ) -> list[Json]:
         indices = np.asarray(users, np.int64)
         model = self.recommender.model
+        history_of = partial(user_history, model, self.ratings)
         # No frames: they would take longer than the search.
-        lists = self._search(model, indices, n, self._seen, condition, languages)
+        lists = self._search(
+            model, indices, n, self._seen, condition, history_of, explain
+        )
         labels = id_texts(self.ratings.users, indices)
         pairs = zip(labels, lists, strict=True)
         return [self._list(label, rows, "personal") for label, rows in pairs]
@@ -275,15 +262,17 @@ class Responses:
         histories: Sequence[History],
         n: int,
         condition: str | None = None,
+        explain: Told | None = None,
     ) -> list[Json]:
         """Return the n best items of new users, given as results of `history`."""
         indices, values = zip(*histories, strict=True)
         ends = np.cumsum([0, *map(len, indices)])
         items = np.concatenate(indices)
-        model = cast(abilities.FoldsInUsers, self.recommender.model)
-        folded = model.with_users(Histories(ends, items, np.concatenate(values)))
+        new = Histories(ends, items, np.concatenate(values))
+        folded = cast(abilities.FoldsInUsers, self.recommender.model).with_users(new)
         users = np.arange(len(histories))
-        lists = self._search(folded, users, n, CsrPairs(ends, items), condition)
+        rated_pairs = CsrPairs(ends, items)
+        lists = self._search(folded, users, n, rated_pairs, condition, new.row, explain)
         return [self._list(None, rows, "history") for rows in lists]
 
     def neighbours(
@@ -391,19 +380,17 @@ class Responses:
         n: int,
         rated_pairs: CsrPairs,
         condition: str | None,
-        languages: Sequence[Told] = (),
+        history_of: HistoryOf,
+        explain: Told | None,
     ) -> list[list[Json]]:
-        """Return the n best items of users of a model, without `rated_pairs`.
-
-        Known users have reasons, if there are languages.
-        """
+        """Return the n best items of users of a model, without `rated_pairs`."""
         lists: list[list[Json]] = []
         options = self._searches[condition].options
         for part in pieces(len(users), self._piece):
             check_time()
             few = users[part]
             blocks = top_n(model, few, n, exclude=rated_pairs, **options)
-            reasons_of = self._reasons_of(self.recommender, few, languages[part])
+            reasons_of = self._reasons_of(model, history_of, few, explain)
             lists += self._fill(blocks, len(few), reasons_of=reasons_of)
         return lists
 
@@ -419,6 +406,8 @@ class Responses:
         """Return recommendations with all options of `Recommender.recommend`."""
         lists: list[Json] = []
         indices = recommender.ratings.users.find(users)
+        model = recommender.model
+        history_of = partial(user_history, model, recommender.ratings)
         for part in pieces(len(users), self._piece):
             check_time()
             ids = list(users[part])
@@ -426,8 +415,7 @@ class Responses:
             chances = None
             if options.shows_chance:
                 chances = partial(recommender._chances_of, labels=labels)
-            languages = [] if explain is None else [explain] * len(ids)
-            reasons_of = self._reasons_of(recommender, indices[part], languages)
+            reasons_of = self._reasons_of(model, history_of, indices[part], explain)
             filled = self._fill(blocks, len(ids), chances, reasons_of)
             lists_of_part = zip(indices[part].tolist(), labels, filled, strict=True)
             for index, label, rows in lists_of_part:
@@ -506,7 +494,9 @@ class Responses:
         (row,) = self.ratings.users.index([user]).tolist()
         index = self.catalogue.place(item)
         items = np.array([index])
-        terms, sums = self._terms(self.recommender, row, items)
+        model = self.recommender.model
+        history = user_history(model, self.ratings, row)
+        terms, sums = self._terms(model, history, items)
         of_item = terms.values[0]
         (told_reasons,) = terms.told(n, told)
         reasons = told_reasons["because"]
@@ -657,37 +647,32 @@ class Responses:
 
     def _reasons_of(
         self,
-        recommender: Recommender,
+        model: Model,
+        history_of: HistoryOf,
         users: Int64s,
-        languages: Sequence[Told],
+        explain: Told | None,
     ) -> ReasonsOf | None:
-        """Return a function of the reasons in the lists of users, -1 for users without data.
-
-        A language also tells them in words. Without languages, lists have no reasons.
-        """
-        if not languages:
+        """Return a function of the reasons in the lists of users, -1 for users without data."""
+        if explain is None:
             return None
 
         def reasons_of(row: int, items: Int64s) -> list[Json]:
             if users[row] < 0:
                 return [{}] * len(items)
             check_time()
-            terms, _ = self._terms(recommender, int(users[row]), items)
-            return terms.told(_N_REASONS, languages[row])
+            terms, _ = self._terms(model, history_of(int(users[row])), items)
+            return terms.told(_N_REASONS, explain)
 
         return reasons_of
 
     def _terms(
         self,
-        recommender: Recommender,
-        user: int,
+        model: Model,
+        history: Histories,
         items: Int64s,
     ) -> tuple[_Terms, Explanation]:
         """Return the terms of the scores of items, and the other parts of the scores."""
-        ratings = recommender.ratings
-        history, sums = user_contributions(
-            recommender.model, ratings, user, items, self.ratings
-        )
+        sums = user_contributions(model, history, items, self.ratings)
         parts = [sums.terms]
         features: list[str] = []
         if sums.item_features is not None:
@@ -698,8 +683,6 @@ class Responses:
             parts.append(sums.user_features)
         terms = _Terms(
             self.catalogue,
-            ratings,
-            user,
             history,
             features,
             parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1),
@@ -779,8 +762,6 @@ class _Terms:
     """
 
     catalogue: Catalogue
-    ratings: Ratings
-    user: int
     history: Histories
     features: Sequence[str]
     values: Floats32
@@ -800,7 +781,7 @@ class _Terms:
             answers.append({"because": because})
         if not language:
             return answers
-        kinds = kinds_of_history(self.ratings, self.user, self.history.indices)
+        kinds = kinds_of_history(self.history, self.catalogue.ratings.implicit)
 
         def with_kind(term: int) -> Json:
             if term < len(kinds):

@@ -369,7 +369,7 @@ async def _of_visitor(
 
 def _told(request: Request, language: Language | None) -> Told:
     """Return the language in which reasons are told in words, if one is requested."""
-    return language or told_language(request.headers.raw)
+    return told_language(request.headers.raw, language)
 
 
 def _shows_history(values: Mapping[str, Any]) -> bool:

@@ -104,6 +104,16 @@ def test_frequent_requests_have_the_reasons_of_all_others(
         assert [row["because"] for row in quick["items"]] == [
             row["because"] for row in full["items"]
         ]
+        body = {"history": [{"item": 3}, {"item": 8, "value": 2}], "explain": True}
+        quick = service.post("/v1/recommend", body).json
+        full = service.post("/v1/recommend", {**body, "where": "year > 0"}).json
+        assert quick["items"][0]["because"]
+        assert quick == full
+        english = service.get("/v1/recommend/7?explain=true&language=en&n=5").json
+        assert (
+            english == service.get("/v1/recommend/7?n=5&language=en&explain=true").json
+        )
+        assert english["items"][0]["text"].startswith(("because ", "among other"))
         german = {"accept-language": "de-AT, en;q=0.5"}
         text = service.get("/v1/recommend/7?explain=true", german).json["items"][0][
             "text"
