@@ -911,6 +911,13 @@ def _remarks_on_ids(users: Ids, items: Ids, entries: Entries) -> list[str]:
                 f"the {ids.kind} {most_frequent!r} has {100 * share:.2g}% of the rows, "
                 "and may stand for none"
             )
+    if users.dtype == items.dtype == pl.String:
+        both = users.values.filter(users.values.is_in(items.values.implode()))
+        if len(both):
+            ids_are = "id is" if len(both) == 1 else "ids are"
+            remarks.append(
+                f"{len(both):,} {ids_are} of users and of items ({both[0]!r})"
+            )
     return [remark for remark in remarks if remark]
 
 

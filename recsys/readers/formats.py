@@ -18,6 +18,7 @@ from functools import partial
 from itertools import accumulate, chain, islice
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import polars as pl
 
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles, choose_columns
@@ -36,6 +37,7 @@ _OF_PYTHON = ("{'", "{u'", '{u"')  # beginnings of dicts
 _GLOB = frozenset("*?[")
 _CHUNK = 100_000  # rows of a Parquet file to read at once, which fit in a cache
 _BLOCK = 1 << 20  # bytes to search at once
+_MANY = 30  # ratings of a file that tell its scale
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 
 
@@ -741,6 +743,7 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
         If not all files have the same roles.
     """
     _check_same_roles(parts)
+    remarks = _differences(parts)
     every = [rows for _, rows in parts]
     first = every[0]
     in_seconds = {rows.in_seconds for rows in every}
@@ -774,8 +777,58 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
         name=first.name,
         untyped=first.untyped.intersection(*untyped),
         in_seconds=in_seconds == {True},
+        remarks=remarks,
         idle_users=concatenated(idle) if idle else None,
     )
+
+
+def _differences(parts: Sequence[tuple[str, Rows]]) -> list[str]:
+    """Return remarks on files that repeat others, or are written in another way."""
+    first_name, first = parts[0]
+    remarks = [f"{name}: {remark}" for name, rows in parts for remark in rows.remarks]
+    for name, rows in parts:
+        if rows.layout != first.layout:
+            remarks.append(f"{name}: {rows.layout}")
+            break
+    same: dict[Any, tuple[str, Rows]] = {}
+    for name, rows in parts:
+        size = len(rows.columns["item"])
+        ends = [(column.first(), column.last()) for column in rows.columns.values()]
+        levels = None if rows.levels is None else rows.levels.tobytes()
+        key = (size, levels, *ends)
+        earlier_name, earlier = same.setdefault(key, (name, rows))
+        if size > 1 and earlier is not rows and _are_equal(earlier, rows):
+            remarks.append(f"{name} has the same rows as {earlier_name}")
+            break
+    if "rating" not in first.columns:
+        return remarks
+    usual = _usual_values(first)
+    for name, rows in parts[1:]:
+        others = _usual_values(rows)
+        if usual and others and (others[0] > usual[1] or usual[0] > others[1]):
+            remarks.append(
+                f"half of the {first.name or 'rating'} values are up to {usual[0]:g} in "
+                f"{first_name} and up to {others[0]:g} in {name}, as of another scale"
+            )
+            break
+    return remarks
+
+
+def _are_equal(one: Rows, other: Rows) -> bool:
+    """Return whether the columns of two files are the same."""
+    pairs = ((one.columns[role], other.columns[role]) for role in one.columns)
+    return all(a.cast(pl.String).equals(b.cast(pl.String)) for a, b in pairs)
+
+
+def _usual_values(rows: Rows) -> tuple[float, float] | None:
+    """Return the median and the maximum of many ratings; None of few, or of texts."""
+    ratings = rows.columns["rating"]
+    if not ratings.dtype.is_numeric() or len(ratings) < _MANY:
+        return None
+    values = ratings.drop_nulls().to_numpy()
+    if rows.levels is not None:
+        values = rows.levels[values]
+    return float(np.median(values)), float(values.max())
 
 
 def _check_same_roles(parts: Sequence[tuple[str, Rows]]) -> None:

@@ -252,3 +252,42 @@ def test_minus_zero_is_zero(read: Read) -> None:
     assert levels.tolist() == [0, 1, 2, 3]
     assert counts.tolist() == [160, 80, 80, 80]
     assert not np.signbit(levels).any()
+
+
+def several(folder: Path, *texts: str) -> str:
+    """Write files and return how they are read together."""
+    paths = [folder / f"{number}.csv" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    return str(read_ratings(paths).source)
+
+
+def test_a_copy_of_a_file_is_named(tmp_path: Path) -> None:
+    assert "1.csv has the same rows as 0.csv" in several(tmp_path, table(), table())
+    other = table(rating=lambda value: str(6 - value))
+    assert "same rows" not in several(tmp_path, table(), other)
+
+
+def test_files_of_two_scales(tmp_path: Path) -> None:
+    percent = table(rating=lambda value: str(20 * value))
+    remark = "values are up to 3 in 0.csv and up to 60 in 1.csv, as of another scale"
+    assert remark in several(tmp_path, table(), percent)
+    ten = table(rating=lambda value: str(2 * value - 1))
+    assert "another scale" not in several(tmp_path, table(), ten)
+
+
+def test_files_in_two_dialects(tmp_path: Path) -> None:
+    semicolons = table(rating=lambda value: f"{value - 1}!5").replace(",", ";")
+    other = semicolons.replace("!", ",").replace("user;", "customer;", 1)
+    source = several(tmp_path, table(), other)
+    assert "1.csv: semicolon-separated, user = customer, item = item" in source
+    points = table(rating=lambda value: "1.250" if value == 1 else "980")
+    source = several(tmp_path, table(), points.replace(",", ";"))
+    assert "1.csv: points between thousands: 1.250 is 1250" in source
+
+
+def test_ids_of_users_and_of_items(tmp_path: Path) -> None:
+    text = table().replace(",0,", ",i1,")
+    swapped = text.replace("user,item,", "item,user,", 1)
+    assert "50 ids are of users and of items" in several(tmp_path, text, swapped)
+    assert "of users and of items" not in several(tmp_path, text)
