@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from recsys.changes import Change, change_of, like_old, wider_range
 from recsys.data.age import FADED, faded_remark, iso_time, present
 from recsys.data.ids import IdsLike
+from recsys.data.new_ids import doubtful_ids
 from recsys.data.ratings import Ratings
 from recsys.data.times import Moment
 from recsys.drift import popularity_stability, rating_stability
@@ -164,36 +164,8 @@ def planned(
         forgets,
         wider,
         untimed,
-        doubtful=None if new is None else _doubtful_ids(old, new),
+        doubtful=None if new is None else doubtful_ids(old, new),
     )
-
-
-def _doubtful_ids(old: Ratings, new: Ratings) -> str | None:
-    """Return a remark on new ids that may be known ones, or ids of the other column."""
-    pairs = ((old.users, old.items, new.users), (old.items, old.users, new.items))
-    for ids, other_ids, new_ids in pairs:
-        unknown = new_ids.values.filter(ids.find(new_ids.values) < 0)
-        # Numbers of users and of items are often the same.
-        if not len(unknown) or pl.String not in (ids.dtype, unknown.dtype):
-            continue
-        noun = counted(len(unknown), f"new {ids.kind}")
-        texts = unknown.cast(pl.String)
-        n_other = int((other_ids.find(texts) >= 0).sum())
-        if 2 * n_other > len(unknown):
-            return (
-                f"of the {noun}, {n_other:,} are {other_ids.kind}s of the model, as if the "
-                "columns were exchanged"
-            )
-        forms = (
-            texts.str.to_lowercase(),
-            texts.str.to_uppercase(),
-            texts.str.strip_chars_start("0"),
-        )
-        is_known = [ids.find(form) >= 0 for form in forms]
-        n_alike = int(np.logical_or.reduce(is_known).sum())
-        if n_alike:
-            return f"of the {noun}, {n_alike:,} differ from known ones only in writing"
-    return None
 
 
 def _lost_times(

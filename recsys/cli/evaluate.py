@@ -28,7 +28,7 @@ from recsys.cli.output import (
 from recsys.cli.split import (
     SplitOptions,
     load_splits,
-    note_other_scale,
+    note_doubts,
     split_options,
 )
 from recsys.messages import counted, nothing_at, worded
@@ -424,7 +424,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     reading = without_weights(first.provenance.reading)
     like = reading | {"implicit": first.ratings.implicit}
     test = inputs.load_ratings(request.test or "", request.reader, like)
-    note_other_scale(first.ratings, test)
+    note_doubts(first.ratings, test)
     saved = dict(zip(_labels(paths, loaded, request.model), loaded, strict=True))
     if request.positions:
         require(len(saved) == 1, "--positions takes one saved model.")

@@ -225,7 +225,7 @@ def load_splits(
     # Files that were split elsewhere may let models learn from the future.
     if isinstance(loaded, evaluation.Split) and loaded.method == "given":
         _note_newer(loaded)
-        note_other_scale(loaded.train, loaded.test)
+        note_doubts(loaded.train, loaded.test)
     return loaded
 
 
@@ -286,10 +286,15 @@ def _note_newer(split: Split) -> None:
         note(worded(sentence, implicit=split.test.implicit))
 
 
-def note_other_scale(train: Ratings, test: Ratings) -> None:
-    """Say if the median of the test ratings is outside of the training ratings."""
+def note_doubts(train: Ratings, test: Ratings) -> None:
+    """Say if test ratings have the ids or the scale of the training ratings in another form."""
     import numpy as np
 
+    from recsys.data.new_ids import doubtful_ids
+
+    doubt = doubtful_ids(train, test)
+    if doubt is not None:
+        note(doubt)
     if train.implicit or test.implicit or not (train.nnz and test.nnz):
         return
     low, high = train.grade_range()

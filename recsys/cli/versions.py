@@ -167,6 +167,7 @@ def monitor(
     the last `recsys evaluate MODEL`. JSON also has the shares of the groups that define the drift.
     RATINGS are read as for the model.
     """
+    from recsys.cli.split import note_doubts
     from recsys.evaluation.gates import with_groups
     from recsys.provenance import without_weights
     from recsys.saving.versions import measured
@@ -178,6 +179,7 @@ def monitor(
     reading = without_weights(loaded.provenance.reading)
     like = reading | {"implicit": loaded.ratings.implicit}
     new = inputs.load_ratings(ratings, reader, like).as_interactions()
+    note_doubts(loaded.ratings, new)
     groups = with_groups(gates, loaded.ratings, by, by_user)
     # The last measurement is the reference.
     before = next(reversed(measured(model)), None)

@@ -15,6 +15,7 @@ from recsys.data.identity import (
     fingerprint as fingerprint,  # re-exported by the package
 )
 from recsys.data.ids import Ids
+from recsys.data.new_ids import doubtful_ids
 from recsys.data.ratings import Ratings, has_items, has_ratings
 from recsys.data.split_parts import SPLIT_MANIFEST
 from recsys.errors import DataError, check_choice
@@ -164,6 +165,9 @@ def shared_test(
             f"{np.sum(new):,}"
             for label, (new, trained) in masks.items()
         )
+        doubt = doubtful_ids(first, test)
+        if doubt is not None:
+            reasons += f" ({doubt})"
         raise DataError(
             f"None of {len(unknown):,} test ratings can be used: {reasons}."
         )

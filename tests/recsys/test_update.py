@@ -70,6 +70,17 @@ def texts(user, item):
             "of the 30 new items, 30 differ from known ones only in writing",
         ),
         ("w{}", "k{}", None),
+        (
+            "{}",
+            "0i{}",
+            "of the 40 new users, 40 differ from known ones only in writing, of the 30 new items, "
+            "30 differ",
+        ),
+        (
+            "u{}.0",
+            "i{}",
+            "of the 40 new users, 40 differ from known ones only in writing",
+        ),
     ],
 )
 def test_new_ids_that_may_be_known_ones(user, item, remark):
@@ -84,7 +95,7 @@ def test_new_ratings_with_exchanged_columns():
     exchanged = old.to_frame().rename({"user": "item", "item": "user"})
     fitted = Recommender(model="popular").fit(old).fitted
     plan = planned(fitted, Ratings.from_frame(exchanged))
-    said = "of the 30 new users, 30 are items of the model, as if the columns were"
+    said = "of the 30 new users, 30 are known items, as if the columns were"
     assert said in plan.description
 
 

@@ -368,6 +368,16 @@ def test_monitor_in_one_table_and_as_a_gate(run, models):
     assert "No value is named 'rsme'; there are rmse" in said
 
 
+def test_ids_in_another_writing_are_named(run, models):
+    rows = pl.read_csv("p/test.csv")
+    n_users = rows["user"].n_unique()
+    rows.with_columns(user=pl.format("u{}", "user")).write_csv("new.csv")
+    said = f"of the {n_users} new users, {n_users} differ from known ones only in"
+    assert said in run("monitor", "models/one", "new.csv").stderr
+    failed = run("evaluate", "models/one", "--test", "new.csv", code=1).stderr
+    assert said in " ".join(failed.split())
+
+
 def test_monitor_writes_a_section_of_the_report(run, models):
     pytest.importorskip("jinja2")
     run("monitor", "models/one", "p/test.csv", "--report", "day.html")

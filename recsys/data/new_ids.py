@@ -1,0 +1,60 @@
+"""New ids that may be known ones in another writing, or ids of the other column."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings
+from recsys.messages import counted
+
+_PREFIXED = re.compile(r"(\D+)\d+")
+
+
+def doubtful_ids(known: Ratings, new: Ratings) -> str | None:
+    """Return a remark on new ids that may be known ones, or None."""
+    sides = (
+        (known.users, known.items, new.users),
+        (known.items, known.users, new.items),
+    )
+    remarks = [_doubt(*side) for side in sides]
+    return ", ".join(filter(None, remarks)) or None
+
+
+def _doubt(ids: Ids, other_ids: Ids, new_ids: Ids) -> str | None:
+    """Return a remark on the new users, or on the new items."""
+    unknown = new_ids.values.filter(ids.find(new_ids.values) < 0)
+    if not len(unknown):
+        return None
+    noun = counted(len(unknown), f"new {ids.kind}")
+    texts = unknown.cast(pl.String)
+    # Numbers of users and of items are often the same.
+    if pl.String in (ids.dtype, unknown.dtype):
+        n_other = int((other_ids.find(texts) >= 0).sum())
+        if 2 * n_other > len(unknown):
+            return (
+                f"of the {noun}, {n_other:,} are known {other_ids.kind}s, as if the "
+                "columns were exchanged"
+            )
+    forms = [
+        texts.str.to_lowercase(),
+        texts.str.to_uppercase(),
+        texts.str.normalize("NFC"),
+        texts.str.normalize("NFD"),
+        texts.str.strip_suffix(".0"),
+        texts.str.strip_chars_start("0"),
+        texts.str.strip_chars_start(" 0+").str.strip_chars_end(),
+        texts.str.replace(r"^\D+(\d+)$", "$1"),
+    ]
+    prefixed = _PREFIXED.fullmatch(str(next(iter(ids), "")))
+    if prefixed is not None:
+        forms.append(pl.select(pl.lit(prefixed[1]) + texts).to_series())
+    is_known = [ids.find(form) >= 0 for form in forms]
+    n_alike = int(np.logical_or.reduce(is_known).sum())
+    if not n_alike:
+        return None
+    differ = "differs" if n_alike == 1 else "differ"
+    return f"of the {noun}, {n_alike:,} {differ} from known ones only in writing"
