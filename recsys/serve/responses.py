@@ -346,20 +346,59 @@ class Responses:
             for event in visitors.of(visitor)
             if self.ratings.items.place(event.item) >= 0
         ]
+        if index >= 0:
+            # After an update, the model knows some of the events.
+            events = self._later(events, index)
         if not events and (index >= 0 or user is not None):
             return self.recommend([name], n, options, explain)[0]
-        history: Any = {event.item: event.value for event in events}
-        if events and self.ratings.implicit:
-            history = self.events_of(events)
+        session = self._session(events)
         if index >= 0:
-            history = self._known_history(index) | self._history_of(history)
-        return self.recommend_new(history, n, options, explain, user=name)
+            session = self._continued(index, self._history_of(session))
+        return self.recommend_new(session, n, options, explain, user=name)
 
-    def _history_of(self, history: Any) -> dict[Id, float | None]:
-        """Return the ratings, or the weights, of new events."""
-        if isinstance(history, Mapping):
-            return dict(history)
-        folded = self.recommender.fold_in(history).ratings
+    def _later(self, events: Sequence[Any], user: int) -> list[Any]:
+        """Return the events that are later than what the model knows of a user and their item."""
+        ratings = self.ratings
+        if ratings.seconds is None:
+            return list(events)
+        part = slice(ratings.indptr[user], ratings.indptr[user + 1])
+        items = id_texts(ratings.items, ratings.indices[part])
+        known = dict(zip(items, ratings.seconds[part].tolist(), strict=True))
+        return [
+            event
+            for event in events
+            if event.timestamp.timestamp() > known.get(str(event.item), -np.inf)
+        ]
+
+    def _continued(
+        self,
+        user: int,
+        newer: Mapping[Id, float | None],
+    ) -> dict[Id, float | None]:
+        """Return the history of a user in the model, continued as by an update."""
+        history = self._known_history(user)
+        adds_weights = self.ratings.implicit and self._uses_values
+        for item, value in newer.items():
+            # An item that comes again is the latest one.
+            earlier = history.pop(item, None)
+            if adds_weights:
+                value = (value or 0) + (earlier or 0)
+            history[item] = value
+        return history
+
+    def _session(self, events: Sequence[Any]) -> Any:
+        """Return events as a history: a frame with kinds and times, or ratings by item."""
+        if events and self.ratings.implicit:
+            return self.events_of(events)
+        return {event.item: event.value for event in events}
+
+    def _history_of(self, session: Any) -> dict[Id, float | None]:
+        """Return the ratings, or the weights, of new events by the ids of the model."""
+        if isinstance(session, Mapping):
+            places = [self.ratings.items.place(item) for item in session]
+            items = self.ratings.items.take(np.array(places, np.int64))
+            return dict(zip(items, session.values(), strict=True))
+        folded = self.recommender.fold_in(session).ratings
         return dict(zip(folded.items.take(folded.indices), folded.values, strict=True))
 
     def _known_history(self, user: int) -> dict[Id, float | None]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
+import polars as pl
 import pytest
 from serving import Application
 
-from recsys import Recommender
+from recsys import Ratings, Recommender
 from recsys.serve import create_app
 
 
@@ -81,6 +83,68 @@ def test_a_visitor_becomes_a_customer_by_an_update(service, model, tmp_path):
         later.ready()
         answer = later.get("/v1/recommend?visitor=900")
         assert ids(answer) == ids(later.get("/v1/recommend/900"))
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory):
+    """A shop whose kinds of events have weights, with times."""
+    folder = tmp_path_factory.mktemp("weighted")
+    rng = np.random.default_rng(3)
+    n_events = 1500
+    start = datetime.now(UTC) - timedelta(days=30)
+    kinds = rng.choice(["view", "purchase"], n_events, p=[0.8, 0.2])
+    times = [start + timedelta(minutes=20 * n) for n in range(n_events)]
+    events = pl.DataFrame(
+        {
+            "user": rng.integers(0, 60, n_events),
+            "item": rng.integers(0, 30, n_events),
+            "event": kinds,
+            "timestamp": times,
+        }
+    )
+    ratings = Ratings.from_frame(events, event_weights={"view": 1, "purchase": 5})
+    for name in ("ials", "next"):
+        options = {"factors": 4, "iterations": 3} if name == "ials" else {}
+        Recommender(name, **options).fit(ratings).save(folder / name)
+    return folder
+
+
+def test_new_events_are_added_to_what_the_model_knows(weighted, tmp_path):
+    journal = tmp_path / "events.jsonl"
+    model = Recommender.load(weighted / "ials")
+    history = model.ratings.to_frame().filter(user=5)
+    weights = dict(history.select("item", "rating").iter_rows())
+    item = max(weights, key=weights.__getitem__)
+    settings = {"events": str(journal)}
+    with Application(create_app(str(weighted / "ials"), **settings)) as service:
+        service.ready()
+        events = [{"user": 5, "item": item, "event": "purchase"}] * 3
+        assert service.post("/v1/events", {"events": events}).status == 201
+        answer = service.get("/v1/recommend/5?visitor=5&n=5")
+    weights[item] += 15
+    expected = model.fold_in(weights).recommend(n=5)
+    assert ids(answer) == [str(item) for item in expected["item"]]
+    # The update knows the events, so they do not count twice.
+    model.update(str(journal), refit=False).save(tmp_path / "updated")
+    with Application(create_app(str(tmp_path / "updated"), **settings)) as later:
+        alone = later.ready().get("/v1/recommend/5?n=5").json
+        assert later.get("/v1/recommend/5?visitor=5&n=5").json == alone
+
+
+def test_an_item_that_a_customer_looks_at_again_is_the_latest(weighted, tmp_path):
+    journal = str(tmp_path / "events.jsonl")
+    model = Recommender.load(weighted / "next")
+    history = model.ratings.to_frame().filter(user=5).sort("timestamp")
+    weights = dict(history.select("item", "rating").iter_rows())
+    first = history["item"][0]
+    with Application(create_app(str(weighted / "next"), events=journal)) as service:
+        service.ready()
+        events = [{"user": 5, "item": first, "event": "view"}]
+        assert service.post("/v1/events", {"events": events}).status == 201
+        answer = service.get("/v1/recommend/5?visitor=5&n=5")
+    weights[first] = weights.pop(first) + 1
+    expected = model.recommend(history=weights, n=5)["item"]
+    assert ids(answer) == [str(item) for item in expected]
 
 
 def test_only_events_of_the_last_hour_count(service, tmp_path):
