@@ -122,7 +122,8 @@ def seen_pairs(
     rows = np.repeat(np.arange(len(known)), np.diff(ends))
     items = ratings.indices[places]
     is_seen = np.ones(len(items), np.bool_)
-    if options.seen is not None:
+    # A visitor without events has seen nothing, and has no kinds.
+    if options.seen is not None and len(items):
         pairs = rows * np.int64(ratings.n_items) + items
         is_seen = np.isin(pairs, _pairs_of_kinds(ratings, known, options.seen))
     if options.repeat_where is not None:

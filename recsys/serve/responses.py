@@ -234,7 +234,7 @@ class Responses:
         DataError
             If the model has grades, on which kinds and ages have no effect.
         """
-        columns: dict[str, Any] = {"item": [event.item for event in history]}
+        columns: dict[str, Any] = {"item": [str(event.item) for event in history]}
         times = [event.timestamp for event in history]
         # Ages and orders count only if all are known.
         if all(time is not None for time in times):
@@ -353,7 +353,11 @@ class Responses:
             return self.recommend([name], n, options, explain)[0]
         session = self._session(events)
         if index >= 0:
-            session = self._continued(index, self._history_of(session))
+            known_events = self._known_events(index)
+            if known_events is not None:
+                session = pl.concat([known_events, session], how="diagonal")
+            else:
+                session = self._continued(index, self._history_of(session))
         return self.recommend_new(session, n, options, explain, user=name)
 
     def _later(self, events: Sequence[Any], user: int) -> list[Any]:
@@ -369,6 +373,24 @@ class Responses:
             for event in events
             if event.timestamp.timestamp() > known.get(str(event.item), -np.inf)
         ]
+
+    def _known_events(self, user: int) -> pl.DataFrame | None:
+        """Return the events of a user in the model; None if it does not keep their kinds."""
+        log = self.ratings.log
+        if log.kinds is None or not self.ratings.implicit:
+            return None
+        part = slice(log.indptr[user], log.indptr[user + 1])
+        kinds = self.ratings.rule.kinds
+        columns: dict[str, Any] = {
+            "item": id_texts(self.ratings.items, log.items[part]),
+            "event": [kinds[code] for code in log.kinds[part]],
+        }
+        if log.seconds is not None:
+            columns["timestamp"] = log.seconds[part].astype(np.float64)
+        if self.recommender.provenance.reading.get("weight") is not None:
+            values = log.values
+            columns["value"] = 1.0 if values is None else values.at(part)
+        return pl.DataFrame(columns)
 
     def _continued(
         self,

@@ -121,14 +121,36 @@ def test_new_events_are_added_to_what_the_model_knows(weighted, tmp_path):
         events = [{"user": 5, "item": item, "event": "purchase"}] * 3
         assert service.post("/v1/events", {"events": events}).status == 201
         answer = service.get("/v1/recommend/5?visitor=5&n=5")
+        options = "n=5&seen=purchase&explain=true&language=en"
+        bought = service.get(f"/v1/recommend/5?visitor=5&{options}")
     weights[item] += 15
     expected = model.fold_in(weights).recommend(n=5)
     assert ids(answer) == [str(item) for item in expected["item"]]
+    reasons = [reason for row in bought.json["items"] for reason in row["reasons"]]
+    of_item = [reason["kind"] for reason in reasons if reason.get("item") == str(item)]
+    assert {*of_item} == {"purchase"}
     # The update knows the events, so they do not count twice.
     model.update(str(journal), refit=False).save(tmp_path / "updated")
     with Application(create_app(str(tmp_path / "updated"), **settings)) as later:
         alone = later.ready().get("/v1/recommend/5?n=5").json
         assert later.get("/v1/recommend/5?visitor=5&n=5").json == alone
+
+
+@pytest.mark.parametrize("user", ["5", "900"])
+def test_kinds_count_as_seen_before_and_after_the_first_event(user, weighted, tmp_path):
+    journal = str(tmp_path / "events.jsonl")
+    path = f"/v1/recommend?visitor={user}&n=40&seen=purchase"
+    with Application(create_app(str(weighted / "ials"), events=journal)) as service:
+        service.ready()
+        before = ids(service.get(path))
+        viewed, bought = before[:2]
+        events = [
+            {"user": int(user), "item": viewed, "event": "view"},
+            {"user": int(user), "item": bought, "event": "purchase"},
+        ]
+        assert service.post("/v1/events", {"events": events}).status == 201
+        after = ids(service.get(path))
+        assert {*after} == {*before} - {bought}
 
 
 def test_an_item_that_a_customer_looks_at_again_is_the_latest(weighted, tmp_path):
