@@ -20,8 +20,8 @@ import numpy as np
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.results import Evaluation
-from recsys.evaluation.slices import ERRORS, SLICE_NAME, group_ratio, has_groups
-from recsys.evaluation.statistics import bca, bootstrap, holm, sign_flip
+from recsys.evaluation.slices import SLICE_NAME, group_ratio, has_groups
+from recsys.evaluation.statistics import ERRORS, bca, bootstrap, holm, sign_flip
 from recsys.messages import close_matches
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

@@ -13,11 +13,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lowrank.kernels import pieces
+from recsys.data.arrays import Doubles
 from recsys.data.ratings import Ratings, has_ratings, restricted
 from recsys.errors import DataError
 from recsys.evaluation.metrics import (
     METRICS,
-    Doubles,
     Lists,
     Metric,
     grades_of,

@@ -24,15 +24,13 @@ from lowrank import truncated_svd
 from recsys.accuracy import errors
 from recsys.accuracy import ndcg as ndcg  # re-exported by the package
 from recsys.accuracy import rmse as rmse
+from recsys.data.arrays import AnyFloats, Doubles, Ints, Longs, Mask
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError, check_choice
 from recsys.evaluation.splits import has_pairs
 
-Floats = NDArray[np.floating[Any]]
-Doubles = NDArray[np.float64]
-Hits = NDArray[np.bool_]
 Counts = NDArray[np.integer[Any]]
-Lists = NDArray[np.int32]
+Lists = Ints
 """Recommended items, shape (n_users, N), best first; -1 where a list is shorter than N."""
 
 RANK = 32
@@ -218,7 +216,7 @@ _metric(
 
 
 @_metric("mae", "mean absolute difference of predicted and actual rating", -1)
-def mae(predicted: Floats, actual: Floats) -> float:
+def mae(predicted: AnyFloats, actual: AnyFloats) -> float:
     """Return the mean absolute error over all ratings, ``mean(|p - x|)``."""
     return float(np.mean(np.abs(errors(predicted, actual))))
 
@@ -235,7 +233,7 @@ def hit_matrix(
     lists: Lists,
     users: Counts,
     relevant: Ratings,
-) -> Hits:
+) -> Mask:
     """Mark the recommendations that are relevant to their users, shape (n_users, N).
 
     Examples
@@ -300,7 +298,7 @@ def highest_grades(
 
 
 @_metric("precision", "relevant items among the N recommended, divided by N")
-def precision(hits: Hits) -> Doubles:
+def precision(hits: Mask) -> Doubles:
     """Return the precision at N, ``hits / N``, even if fewer are recommended or relevant."""
     return np.asarray(hits.sum(axis=1) / hits.shape[1])
 
@@ -309,13 +307,13 @@ def precision(hits: Hits) -> Doubles:
     "recall",
     "relevant items among the N recommended, divided by the user's relevant items",
 )
-def recall(hits: Hits, n_relevant: Counts) -> Doubles:
+def recall(hits: Mask, n_relevant: Counts) -> Doubles:
     """Return the recall at N, ``hits / n_relevant``; below 1 if more than N are relevant."""
     return np.asarray(hits.sum(axis=1) / n_relevant)
 
 
 @_metric("hit_rate", "1 if any of the N recommended items is relevant, else 0")
-def hit_rate(hits: Hits) -> Doubles:
+def hit_rate(hits: Mask) -> Doubles:
     """Return the hit rate at N, 0 or 1."""
     return np.asarray(hits.any(axis=1), dtype=np.float64)
 
@@ -325,7 +323,7 @@ def hit_rate(hits: Hits) -> Doubles:
     "sum of the precision at the rank of each relevant recommended item, divided by "
     "min(N, number of the user's relevant items)",
 )
-def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
+def average_precision(hits: Mask, n_relevant: Counts) -> Doubles:
     """Return the average precision at N; its mean over users is MAP.
 
     ``sum over hits of precision at the hit's rank / min(N, n_relevant)``: 1 if the first
@@ -348,7 +346,7 @@ def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
     "mrr",
     "1 / rank of the first relevant item among the N recommended, 0 if there is none",
 )
-def reciprocal_rank(hits: Hits) -> Doubles:
+def reciprocal_rank(hits: Mask) -> Doubles:
     """Return the reciprocal rank at N, ``1 / rank`` or 0; its mean over users is MRR."""
     # `argmax` finds the first hit, and 0 if there is none, hence the condition.
     return np.asarray(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
@@ -413,7 +411,7 @@ def expected_reciprocal_rank(grades: Doubles, highest: float) -> Doubles:
     "sum of 0.2 x 0.8^(rank - 1) over relevant recommended items",
     is_usual=False,
 )
-def rank_biased_precision(hits: Hits) -> Doubles:
+def rank_biased_precision(hits: Mask) -> Doubles:
     """Return the rank-biased precision at N, for users who look at the next item with 80%.
 
     Moffat and Zobel (2008), "Rank-biased precision for measurement of retrieval
@@ -480,7 +478,7 @@ def cooccurrence_vectors(train: Ratings, k: int = RANK) -> Doubles:
     return np.asarray(np.divide(vectors, lengths, out=units, where=where))
 
 
-def recommended_counts(lists: Lists, n_items: int) -> NDArray[np.int64]:
+def recommended_counts(lists: Lists, n_items: int) -> Longs:
     """Count how often each item is recommended, shape (n_items,)."""
     return np.bincount(lists[lists >= 0], minlength=n_items)
 

@@ -73,7 +73,13 @@ CLICKS = {
 """Metrics of an online test, with definitions."""
 
 _RESAMPLES = 2000
-_ALWAYS = ("always_low", "always_high", "always_p_value")
+_COMPARED = {"metric": pl.String} | dict.fromkeys(
+    (
+        *("a", "b", "difference", "low", "high", "p_value"),
+        *("always_low", "always_high", "always_p_value"),
+    ),
+    pl.Float64,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,37 +511,23 @@ def _compared(
     sampled_a = bootstrap(a, _RESAMPLES, random_state)
     # The groups are independent; one seed would draw the same positions in both.
     sampled_b = bootstrap(b, _RESAMPLES, random_state + 1)
-    ends = []
-    for old, new, sampled in zip(a, b, (sampled_b - sampled_a).T, strict=True):
+    second = (per_user["variant"] == "b").to_numpy()
+    p_values = shuffled_groups(
+        click_ratios(per_user), second, random_state=random_state
+    )
+    rows = []
+    for name, old, new, sampled, p_value in zip(
+        CLICKS, a, b, (sampled_b - sampled_a).T, p_values.tolist(), strict=True
+    ):
         difference = new.value - old.value
         # Without a user of one group, the value of the other remains.
         without_old = new.value - old.leave_one_out()
         without_new = new.leave_one_out() - old.value
         left_out = np.concatenate([without_old, without_new])
-        ends.append(bca(sampled, difference, left_out, confidence))
-    low, high = zip(*ends, strict=True)
-    second = (per_user["variant"] == "b").to_numpy()
-    p_values = shuffled_groups(
-        click_ratios(per_user), second, random_state=random_state
-    )
-    always = [at_any_time(*pair, confidence) for pair in zip(a, b, strict=True)]
-    table = pl.DataFrame(
-        {
-            "metric": [*CLICKS],
-            "a": [ratio.value for ratio in a],
-            "b": [ratio.value for ratio in b],
-        }
-    )
-    return table.with_columns(
-        (pl.col("b") - pl.col("a")).alias("difference"),
-        pl.Series("low", low),
-        pl.Series("high", high),
-        pl.Series("p_value", p_values),
-        *(
-            pl.Series(name, values, pl.Float64)
-            for name, values in zip(_ALWAYS, zip(*always, strict=True), strict=True)
-        ),
-    ).with_columns(
+        ends = bca(sampled, difference, left_out, confidence)
+        always = at_any_time(old, new, confidence)
+        rows.append((name, old.value, new.value, difference, *ends, p_value, *always))
+    return pl.DataFrame(rows, _COMPARED, orient="row").with_columns(
         # More clicks, and earlier ones, are better.
         verdict=verdict(pl.col("difference"), pl.col("p_value") < 1 - confidence)
     )

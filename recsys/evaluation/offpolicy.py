@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -216,16 +215,16 @@ def _estimated(
         model=pl.col("of_other").sum(),
         errors=residual.sum(),
     )
-    sums: dict[str, Any] = {
-        name: by_user[name].to_numpy().astype(np.float64)
-        for name in by_user.columns[1:]
-    }
+    sums = by_user.drop("user").cast(pl.Float64).to_dict()
     ratios = [
-        Ratio(sums["logged"], sums["lists"]),
-        Ratio(sums["ips"], sums["lists"]),
-        Ratio(length * sums["ips"], sums["weights"]),
-        Ratio(sums["model"], sums["lists"]),
-        Ratio(length * sums["errors"], sums["weights"]),
+        Ratio((factor * sums[above]).to_numpy(), sums[below].to_numpy())
+        for above, factor, below in (
+            ("logged", 1, "lists"),
+            ("ips", 1, "lists"),
+            ("ips", length, "weights"),
+            ("model", 1, "lists"),
+            ("errors", length, "weights"),
+        )
     ]
     samples = bootstrap(ratios, _RESAMPLES, random_state)
     values = [ratio.value for ratio in ratios]
@@ -234,16 +233,10 @@ def _estimated(
     values[3] += values[4]
     left_out = [ratio.leave_one_out() for ratio in ratios]
     left_out[3] = left_out[3] + left_out[4]
-    bounds = [
-        bca(samples[:, number], values[number], left_out[number], confidence)
-        for number in range(len(ESTIMATORS))
+    rows = [
+        (name, value, *bca(column, value, others, confidence))
+        for name, value, column, others in zip(
+            ESTIMATORS, values, samples.T, left_out, strict=False
+        )
     ]
-    low, high = np.array(bounds).T
-    return pl.DataFrame(
-        {
-            "estimator": [*ESTIMATORS],
-            "value": values[: len(ESTIMATORS)],
-            "low": low,
-            "high": high,
-        }
-    )
+    return pl.DataFrame(rows, ["estimator", "value", "low", "high"], orient="row")

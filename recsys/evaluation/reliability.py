@@ -14,10 +14,7 @@ from recsys.ranking.chance import crossed
 
 RELIABILITY = {
     "model": pl.String,
-    "chance": pl.Float64,
-    "taken": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
+    **dict.fromkeys(("chance", "taken", "low", "high"), pl.Float64),
     "count": pl.Int64,
     "brier": pl.Float64,
 }

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from recsys.evaluation.results import (
-    ERRORS,
     INTERVALS,
     TESTS,
     Evaluation,
@@ -21,6 +20,7 @@ from recsys.evaluation.results import (
     ranking,
     significantly_worse,
 )
+from recsys.evaluation.statistics import ERRORS
 from recsys.messages import missing_extra
 
 if TYPE_CHECKING:

@@ -28,9 +28,11 @@ from recsys.evaluation.settings import Settings, SplitInfo
 from recsys.evaluation.slices import GROUP_VALUES, SLICES, pooled, summarized
 from recsys.evaluation.staleness import STALENESS, refit_periods
 from recsys.evaluation.statistics import (
+    ERRORS,
     Ratio,
     bca,
     bootstrap,
+    error_ratio,
     holm,
     jackknife,
     sign_flip,
@@ -46,14 +48,6 @@ TESTS = (
     "paired sign-flip test over users, two-sided; adjusted by Holm's method over the pairs of "
     "models of each metric"
 )
-ERRORS = {
-    "rmse": ("squared_error", "ratings"),
-    "mae": ("absolute_error", "ratings"),
-    # If whole items or users are held out:
-    "rmse_warm": ("warm_squared_error", "warm_ratings"),
-    "rmse_cold": ("cold_squared_error", "cold_ratings"),
-}
-"""Error metrics by name: the columns of `Evaluation.per_user` whose ratio they are."""
 # Columns that are summed over folds.
 _ADDED = ["relevant", *dict.fromkeys(chain(*ERRORS.values()))]
 # Splits whose training part may precede the test part.
@@ -71,10 +65,7 @@ _COMPARED = {
     **_KEY,
     "model": pl.String,
     "other": pl.String,
-    "difference": pl.Float64,
-    **_BOUNDS,
-    "p_value": pl.Float64,
-    "adjusted": pl.Float64,
+    **dict.fromkeys(("difference", "low", "high", "p_value", "adjusted"), pl.Float64),
     "verdict": pl.String,
 }
 _BINS = _BOUNDS | {"count": pl.Int64}
@@ -686,22 +677,19 @@ def _ratio(
 
     A metric `by_position` is a mean over positions, of which users have different numbers.
     """
-    column, ratings = ERRORS.get(name, (name, ""))
+    column, _ = ERRORS.get(name, (name, ""))
     if metric.scope == "catalogue" or column not in values.columns:
         return None
     if not values[column].count():
         return None
-    above = values[column].to_numpy().astype(np.float64)
-    if metric.scope == "user":
-        weights = None
-        if by_position:
-            weights = values["relevant"].to_numpy()
-        elif metric.name.endswith(CORRECTED):
-            weights = values[WEIGHT].to_numpy()
-        return Ratio.mean(above, weights)
-    below = values[ratings].to_numpy().astype(np.float64)
-    # rmse = sqrt(sum of squared errors / number of ratings)
-    return Ratio(above, below, np.sqrt if name.startswith("rmse") else None)
+    if name in ERRORS:
+        return error_ratio(values, name)
+    weights = None
+    if by_position:
+        weights = values["relevant"].to_numpy()
+    elif metric.name.endswith(CORRECTED):
+        weights = values[WEIGHT].to_numpy()
+    return Ratio.mean(values[name].to_numpy().astype(np.float64), weights)
 
 
 def _comparisons(

@@ -7,7 +7,7 @@ values in a column, such as genres, is in several groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -21,7 +21,9 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.settings import Settings
 from recsys.evaluation.statistics import (
+    ERRORS,
     Ratio,
+    error_ratio,
     holm,
     intervals,
     shuffled_groups,
@@ -34,31 +36,17 @@ BUILT_IN = {"item": "popularity", "user": "activity"}
 _MOST_GROUPS = 20  # groups of a column; the rarer values are one more group
 _OTHER = "other"
 _NOTHING = pl.Series([], dtype=pl.Float64)
-ERRORS: dict[str, tuple[str, Callable[[Doubles], Doubles] | None]] = {
-    "rmse": ("squared_error", np.sqrt),
-    "mae": ("absolute_error", None),
-}
-"""Errors: their columns of sums in `Evaluation.per_group`, and the transform of the mean."""
+_OF_ERRORS = ("rmse", "mae")  # errors that are measured for groups
 _POPULARITY = ("head", "middle", "tail")  # each with a third of the training ratings
-_GROUP = {
-    "side": pl.String,
-    "by": pl.String,
-    "group": pl.String,
-}
+_GROUP = dict.fromkeys(("side", "by", "group"), pl.String)
 GROUP_VALUES: dict[str, Any] = {"model": pl.String, **_GROUP}
 """Columns of `Evaluation.per_group`, next to user, exposure, relevance and the metrics."""
 SLICES: dict[str, Any] = {
     **GROUP_VALUES,
     "metric": pl.String,
     "users": pl.Int64,
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-    "gap": pl.Float64,
-    "p_value": pl.Float64,
-    "adjusted": pl.Float64,
-    "exposure": pl.Float64,
-    "relevance": pl.Float64,
+    **dict.fromkeys(("value", "low", "high", "gap", "p_value"), pl.Float64),
+    **dict.fromkeys(("adjusted", "exposure", "relevance"), pl.Float64),
 }
 """Columns of `Evaluation.slices`."""
 SLICE_NAME = pl.format("{}[{}={}]", "metric", "by", "group").alias("name")
@@ -283,7 +271,7 @@ def summarized(
         of_model = [*names]
         # Other models may have no errors.
         if of_grouping.get_column("squared_error", default=_NOTHING).count():
-            of_model = [*ERRORS, *names]
+            of_model = [*_OF_ERRORS, *names]
         slices = list(_slices(of_grouping, of_model, settings))
         _adjust(slices, of_model)
         for row in slices:
@@ -342,11 +330,9 @@ def _slices(
 
 def group_ratio(values: pl.DataFrame, name: str) -> Ratio:
     """Return a metric of a group as a ratio over its users, of rows of `Evaluation.per_group`."""
-    if name not in ERRORS:
-        return Ratio.mean(values[name].to_numpy())
-    column, transform = ERRORS[name]
-    ratings = values["ratings"].to_numpy()
-    return Ratio(values[column].to_numpy(), ratings, transform)
+    if name in ERRORS:
+        return error_ratio(values, name)
+    return Ratio.mean(values[name].to_numpy())
 
 
 def _gaps(

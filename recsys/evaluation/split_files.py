@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from recsys.data.arrays import Mask
 from recsys.data.identity import (
     fingerprint as fingerprint,  # re-exported by the package
 )
@@ -22,7 +23,6 @@ from recsys.errors import DataError, check_choice
 from recsys.evaluation.splits import (
     DESCRIPTIONS,
     PARAMETERS_OF,
-    Mask,
     RatingsLike,
     Repeats,
     Split,

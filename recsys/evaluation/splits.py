@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from recsys.data.arrays import Longs, Mask
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.data.times import Moment, moment, shown_time
@@ -50,7 +50,6 @@ Repeats = Literal["drop", "keep"]
 
 COLD = ("items", "users-cold")  # methods that hold out all ratings of items or users
 
-Mask = NDArray[np.bool_]
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
 """Ratings, a frame of them, or the path of a file."""
 
@@ -491,7 +490,7 @@ def sessions_split(
     return _split_events(data, held_out, "sessions", parameters, repeats)
 
 
-def _ends(ratings: Ratings) -> NDArray[np.int64]:
+def _ends(ratings: Ratings) -> Longs:
     """Return the whole second of the last event of each user who has events."""
     log = ratings.log
     starts = log.indptr[:-1][np.diff(log.indptr) > 0]
@@ -708,7 +707,7 @@ def _cold_split(
     return _split(data, held | _mask(len(held), drawn), method, shares, random_state)
 
 
-def _timestamps(ratings: Ratings, what: str) -> NDArray[np.int64]:
+def _timestamps(ratings: Ratings, what: str) -> Longs:
     """Return the timestamps of ratings, which must have some."""
     if ratings.timestamps is None:
         raise DataError(
@@ -724,7 +723,7 @@ def _rng(random_state: int, *more: int) -> np.random.Generator:
     return np.random.default_rng([random_state, *more] if more else random_state)
 
 
-def _mask(n: int, chosen: NDArray[np.int64]) -> Mask:
+def _mask(n: int, chosen: Longs) -> Mask:
     """Return n flags, True at the chosen places."""
     mask = np.zeros(n, dtype=np.bool_)
     mask[chosen] = True
@@ -786,7 +785,7 @@ class Folds(Sequence[Split]):
     def __init__(
         self,
         ratings: Ratings,
-        tests: list[NDArray[np.int64]],
+        tests: list[Longs],
         random_state: int,
     ) -> None:
         self._ratings = ratings
@@ -838,14 +837,14 @@ def k_fold(
     return Folds(data, np.array_split(order, folds), random_state)
 
 
-def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
+def pair_keys(ratings: Ratings) -> Longs:
     """Return an increasing integer key for each rated pair of user and item, shape (nnz,)."""
     return (
         ratings.user_index_of_nonzeros() * np.int64(ratings.n_items) + ratings.indices
     )
 
 
-def has_pairs(ratings: Ratings, keys: NDArray[np.int64]) -> Mask:
+def has_pairs(ratings: Ratings, keys: Longs) -> Mask:
     """Mark the keys (see `pair_keys`) of pairs that have a rating."""
     # `searchsorted` points behind the last key for larger ones; no key is -1.
     train_keys = np.append(pair_keys(ratings), -1)

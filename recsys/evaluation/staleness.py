@@ -15,15 +15,8 @@ STALENESS = {
     "model": pl.String,
     "metric": pl.String,
     "n": pl.Int64,
-    "fold": pl.Int64,
-    "cut": pl.Int64,
-    "age": pl.Int64,
-    "users": pl.Int64,
-    "refit": pl.Float64,
-    "stale": pl.Float64,
-    "loss": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
+    **dict.fromkeys(("fold", "cut", "age", "users"), pl.Int64),
+    **dict.fromkeys(("refit", "stale", "loss", "low", "high"), pl.Float64),
 }
 
 

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import polars as pl
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri, stdtrit
 
-Doubles = NDArray[np.float64]
-Longs = NDArray[np.int64]
+from recsys.data.arrays import Doubles, Longs, Mask
+
+ERRORS = {
+    "rmse": ("squared_error", "ratings"),
+    "mae": ("absolute_error", "ratings"),
+    # If whole items or users are held out:
+    "rmse_warm": ("warm_squared_error", "warm_ratings"),
+    "rmse_cold": ("cold_squared_error", "cold_ratings"),
+}
+"""Error metrics by name: the columns of the values of users whose ratio they are."""
 
 FLIPS = 9999
 """Number of random sign flips; the smallest possible p value is 1 / 10,000."""
@@ -70,6 +79,16 @@ class Ratio:
         np.divide(above, below, out=ratios, where=has_value)
         with np.errstate(invalid="ignore"):  # a sum of squares that rounds below zero
             return self.of(ratios)
+
+
+def error_ratio(values: pl.DataFrame, name: str) -> Ratio:
+    """Return an error metric as a ratio of sums over users, of columns of their values."""
+    column, ratings = ERRORS[name]
+    above, below = (
+        values[name].to_numpy().astype(np.float64) for name in (column, ratings)
+    )
+    # rmse = sqrt(sum of squared errors / number of ratings)
+    return Ratio(above, below, np.sqrt if name.startswith("rmse") else None)
 
 
 def bootstrap(
@@ -323,7 +342,7 @@ def sign_flip(
 
 def shuffled_groups(
     ratios: list[Ratio],
-    second: NDArray[np.bool_],
+    second: Mask,
     shuffles: int = FLIPS,
     random_state: int = 0,
 ) -> Doubles:
@@ -346,7 +365,7 @@ def shuffled_groups(
     total_above = above.sum(axis=0)
     total_below = below.sum(axis=0)
 
-    def difference(is_second: NDArray[np.bool_]) -> Doubles:
+    def difference(is_second: Mask) -> Doubles:
         weights = is_second.astype(np.float64)
         above_second = weights @ above
         below_second = weights @ below

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.kernels.topk import Ties
+from recsys.data.arrays import Doubles, Hashes, Ints, Longs, Mask
 from recsys.data.identity import fingerprint
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.errors import DataError, check_whole
 from recsys.evaluation.metrics import (
     Catalogue,
-    Doubles,
     Lists,
     Metric,
     hit_matrix,
@@ -69,7 +69,7 @@ class RankingTask:
     n: int
     candidates: CsrPairs | None = None
     catalogue: Catalogue | None = None
-    allowed: NDArray[np.bool_] | None = None
+    allowed: Mask | None = None
     diversity: float = 0.0
     random_state: int = 0
     positions: Positions | None = None
@@ -139,20 +139,20 @@ class RankingTask:
         return len(self.users) if self.positions is None else len(self.positions)
 
     @property
-    def n_relevant(self) -> NDArray[np.int64]:
+    def n_relevant(self) -> Longs:
         """Number of relevant items of each list, shape (n_lists,)."""
         if self.positions is not None:
             return np.ones(self.n_lists, np.int64)
         return self.relevant.counts("user")[self.users]
 
     @property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Longs:
         """Number of relevant items of each test user, or of positions."""
         if self.positions is not None:
             return self.positions.counts
         return self.relevant.counts("user")
 
-    def hits(self, rows: slice, lists: Lists) -> NDArray[np.bool_]:
+    def hits(self, rows: slice, lists: Lists) -> Mask:
         """Mark the relevant items in some of the lists."""
         if self.positions is None:
             return hit_matrix(lists, self.users[rows], self.relevant)
@@ -210,7 +210,7 @@ class RankingTask:
         model: Model,
         users: Indices,
         exclude: CsrPairs | None,
-        hashes: NDArray[np.uint64],
+        hashes: Hashes,
     ) -> None:
         """Fill lists with the best items of users of a model; `hashes` order equal scores."""
         scorer: Scorer = model
@@ -241,7 +241,7 @@ def sample_candidates(
     relevant: Ratings,
     n: int,
     random_state: int = 0,
-    allowed: NDArray[np.bool_] | None = None,
+    allowed: Mask | None = None,
 ) -> CsrPairs:
     """Draw candidates: each user's relevant items, and n others that the user has not rated.
 
@@ -264,7 +264,7 @@ def sample_candidates(
     """
     check_whole("candidates", n, 1)
 
-    def items_of(ratings: Ratings, user: int) -> NDArray[np.int32]:
+    def items_of(ratings: Ratings, user: int) -> Ints:
         part = slice(ratings.indptr[user], ratings.indptr[user + 1])
         return np.asarray(ratings.indices[part])
 
@@ -291,7 +291,7 @@ def draw_items(
     user: int,
     eligible: Indices,
     n: int,
-) -> NDArray[np.int32]:
+) -> Ints:
     """Draw n of the eligible items, or all if they are fewer: the first in the user's order."""
     ranks = draws.places(np.full(len(eligible), user), eligible)
     if n < len(eligible):
