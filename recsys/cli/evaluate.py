@@ -190,7 +190,13 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[Evaluation, list[Gate
     stored = _loaded(request)
     ns = request.n
     if stored is not None:
-        ns = tuple(n for n in ns if n in stored.settings.ns) or stored.settings.ns
+        ns = stored.settings.ns
+        if cli.is_typed("n"):
+            for n in request.n:
+                listed = ", ".join(map(str, stored.settings.ns))
+                sentence = f"The saved lists have {listed} items; leave out -n {n}."
+                require(n in stored.settings.ns, sentence)
+            ns = request.n
     metrics = [*evaluation.METRICS.values()]
     metrics += [*corrected(metrics), SAMPLE_SIZE]
     names = [name for *_, name in value_names(metrics, ns)]
@@ -224,10 +230,10 @@ def _loaded(request: _Request) -> Evaluation | None:
     sources = [*dict.fromkeys(request.ratings)]
     if not sources or not all(is_evaluation(source) for source in sources):
         return None
-    fitting = cli.given_in(request.fitting)
-    fitting.pop("--model", None)  # the models are those of the request
-    splitting = cli.given_in(request.splitting)
-    for option in {**cli.given_in(request), **splitting, **fitting}:
+    typed: list[str] = []
+    for bundled in (request, request.splitting, request.fitting):
+        typed += cli.given_in(bundled, typed=True)
+    for option in typed:
         if option not in ("-n", "--report", "--per-user", "--fail-if"):
             raise click.UsageError(
                 f"{sources[0]} has saved results; leave out {option}."
@@ -412,7 +418,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     for option in unusable:
         raise click.UsageError(f"{option} does not apply to a saved model.")
     require(
-        request.model or not request.fitting.given,
+        request.model or not request.fitting.has_typed_parameters,
         "A saved model is evaluated as it is; leave out parameters.",
     )
     require(
@@ -481,7 +487,8 @@ def _chosen_models(
     from recsys.data.implicit import as_implicit
 
     if "auto" not in names:
-        require(purpose is None, "--for needs --model auto.")
+        fits = purpose is None or not cli.is_typed("purpose")
+        require(fits, "--for needs --model auto.")
         if names:
             return [*dict.fromkeys(names)]
     choice = choose_model(splits[0].train, purpose or "later")
@@ -934,11 +941,11 @@ def evaluate(
     if engine.on_spark:
         from recsys.cli.spark import evaluate_on_spark
 
-        unusable = cli.given_in(request).keys() - {"--test", "-n"}
+        unusable = cli.given_in(request, typed=True).keys() - {"--test", "-n"}
         is_more = (
             unusable
             or request.splitting.given
-            or request.fitting.given
+            or request.fitting.has_typed_parameters
             or len(request.n) > 1
         )
         require(not is_more, "--engine spark takes MODEL --test FILE, and one -n.")
@@ -1037,12 +1044,12 @@ def compare(
     --difference (0.01, or 5%) from a --rate of users who click, or the rates in --online LOG; and
     the days, with --traffic users a day.
     """
-    for flag in cli.given_in(sizes):
+    for flag in cli.given_in(sizes, typed=True):
         require(plan, f"{flag} needs --plan.")
     if online is not None or plan:
         from recsys.cli.online import compare_online, plan_online
 
-        for flag in cli.given_in(request):
+        for flag in cli.given_in(request, typed=True):
             require(flag not in _NOT_ONLINE, f"{flag} does not apply to --online.")
         clicks, reader = request.ratings, request.reader
         if plan:

@@ -96,10 +96,9 @@ def fit(
         require(
             len(ratings) == 1, "--engine spark takes one folder or pattern of files."
         )
-        require(tag is None, "--tag does not apply to --engine spark.")
-        require(not keep_col, "--keep-col does not apply to --engine spark.")
-        require(not chance, "--chance does not apply to --engine spark.")
-        require(budget is None, "--budget does not apply to --engine spark.")
+        for name in ("tag", "keep_col", "chance", "budget"):
+            sentence = f"--{name.replace('_', '-')} does not apply to --engine spark."
+            require(not cli.is_typed(name), sentence)
         fit_on_spark(
             ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force
         )

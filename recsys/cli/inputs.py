@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from recsys.cli.errors import CommandError, require
-from recsys.cli.options import NAMED, FitOptions, ReaderOptions
+from recsys.cli.options import NAMED, FitOptions, ReaderOptions, is_typed
 from recsys.cli.output import Activity, note
 from recsys.messages import close_matches, counted, did_you_mean, enumerated
 
@@ -134,12 +134,9 @@ def require_columns(
     UsageError
         If it names another one, which would have no effect, for this reason.
     """
-    context = click.get_current_context()
     for role in ("user", "item", "rating", "timestamp", "event", "weight"):
-        source = context.get_parameter_source(f"{role}_col")
         name = reader.options.get(role)
-        is_typed = source is ParameterSource.COMMANDLINE
-        if name is not None and role not in used and is_typed:
+        if name is not None and role not in used and is_typed(f"{role}_col"):
             raise click.UsageError(
                 f"--{role}-col {name} has no effect: {reason}; leave it out."
             )
@@ -172,7 +169,7 @@ def open_recommender(
         # Settings for fits stay in recsys.toml, so only the command line can contradict a model.
         recommender = load_model(path)
         name = recommender.model.name
-        if fitting.model not in (None, name) and source is ParameterSource.COMMANDLINE:
+        if fitting.model not in (None, name) and is_typed("model"):
             other = f"--model {fitting.model} needs a file of ratings; leave it out"
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
         if not TABLES.isdisjoint(reader.options):
@@ -276,10 +273,10 @@ def plan_fit(
     from recsys.recommender import Recommender
 
     if (name := fitting.model) is not None:
-        if fitting.purpose is not None:
-            raise click.UsageError(f"--for is for --model auto, not for {name}.")
-        if budget is not None:
-            raise click.UsageError(f"--budget is for --model auto, not for {name}.")
+        alone = f"is for --model auto, not for {name}."
+        fits = fitting.purpose is None or not is_typed("purpose")
+        require(fits, f"--for {alone}")
+        require(budget is None or not is_typed("budget"), f"--budget {alone}")
         recommender = Recommender(name, **parameters_for([name], fitting)[name])
         note_weights([recommender.model], ratings)
         used = featured(ratings, reader, [recommender.model], unrated=True)
@@ -405,7 +402,6 @@ def parameters_for(
         else {}
         for model, names in declared.items()
     }
-    context = click.get_current_context(silent=True)
     # Parameters of one model come last, since they override those of all models.
     for prefix, name, value in sorted(fitting.given, key=lambda given: given[0]):
         if prefix and prefix not in declared:
@@ -418,9 +414,8 @@ def parameters_for(
         addressed = [prefix] if prefix else [*declared]
         owners = [model for model in addressed if name in declared[model]]
         option = name if name in NAMED else "parameter"
-        source = None if context is None else context.get_parameter_source(option)
         # Parameters on the command line must apply to these models; other settings need not.
-        if not owners and (prefix or source in (None, ParameterSource.COMMANDLINE)):
+        if not owners and (prefix or is_typed(option)):
             raise _not_a_parameter(name, addressed)
         for model in owners:
             values_by_model[model][name] = _converted(declared[model][name], str(value))

@@ -15,7 +15,7 @@ from recsys.cli import options as cli
 from recsys.cli.data import check_plot, write_spectrum
 from recsys.cli.errors import require
 from recsys.cli.group import Group
-from recsys.cli.output import Activity, Output, note
+from recsys.cli.output import SUFFIXES, Activity, Output, check_file, note
 from recsys.cli.waiting import alone
 from recsys.messages import counted
 
@@ -422,6 +422,7 @@ def evaluate(
     from recsys.evaluation.search import evaluate_search
     from recsys.readers.judgements import read_judgements
 
+    check_file(per_query, "--per-query", SUFFIXES)
     loaded = lsi.Index.load(index)
     documents = reading.open(_inside(queries, "queries.jsonl"))
     labels: list[Any] = []

@@ -254,13 +254,25 @@ def _option_of(
     return option(*names, name, **shared | declaration.metadata["settings"])
 
 
-def given_in(bundled: Any) -> dict[str, Any]:
-    """Return the options of a bundle that differ from their defaults, as on the command line."""
+def is_typed(parameter: str) -> bool:
+    """Return whether an option is on the command line; settings may be for other inputs."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return True
+    return context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
+
+
+def given_in(bundled: Any, *, typed: bool = False) -> dict[str, Any]:
+    """Return the options of a bundle that differ from their defaults, as on the command line.
+
+    `typed` leaves out what comes from settings.
+    """
     return {
         (option.metadata["names"] or [f"--{option.name.replace('_', '-')}"])[0]: value
         for option in fields(bundled)
         if option.metadata
         and (value := getattr(bundled, option.name)) != option.default
+        and (not typed or is_typed(option.name))
     }
 
 
@@ -486,12 +498,9 @@ class EngineOptions:
     conf: tuple[str, ...] = declared("K=V", "Spark setting; repeatable.", multiple=True)
 
     def __post_init__(self) -> None:
-        context = click.get_current_context(silent=True)
-        if context and not self.on_spark:
-            # recsys.toml may name a master for the commands that do compute on Spark.
-            sources = map(context.get_parameter_source, ("master", "conf"))
-            if ParameterSource.COMMANDLINE in sources:
-                raise click.UsageError("--master and --conf require --engine spark.")
+        # recsys.toml may name a master for the commands that do compute on Spark.
+        if not self.on_spark and given_in(self, typed=True):
+            raise click.UsageError("--master and --conf require --engine spark.")
 
     @property
     def on_spark(self) -> bool:
@@ -627,6 +636,11 @@ class FitOptions:
             object.__setattr__(self, "model", None)
 
     @property
+    def has_typed_parameters(self) -> bool:
+        """True if parameters of models are on the command line."""
+        return bool(self.given) and any(map(is_typed, (*NAMED, "parameter")))
+
+    @property
     def given(self) -> Given:
         """Parameters of models that are set."""
         named = {name: getattr(self, name) for name in NAMED}
@@ -680,11 +694,6 @@ def _destination(
     columns: Sequence[str] = (),
 ) -> Output:
     """Return the output; options and --output on the command line override other settings."""
-    context = click.get_current_context()
-
-    def is_typed(name: str) -> bool:
-        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
     chosen = _chosen_columns(columns)
     typed = ["json"] if json and is_typed("json") else []
     if format and is_typed("format"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -238,14 +238,14 @@ def _recommend_on_spark(
     # The folder is not opened here, but by Spark, which may run elsewhere.
     context = click.get_current_context()
     # These three options work on Spark, too.
-    others = replace(options, items=None, block=None, exclude_seen=True)
+    others = {*declarations()} - {"items", "block", "exclude_seen"}
     needed = "--all and --output FOLDER, and takes neither conditions, re-ranking nor --columns"
-    fits = everyone and output.path and others.are_defaults() and not output.columns
+    is_plain = not any(map(cli.is_typed, others)) and not output.columns
+    fits = everyone and output.path and is_plain
     require(fits, f"--engine spark needs {needed}.")
     folder = context.params["output"]
-    sources = {context.get_parameter_source(name) for name in ("format", "json")}
     # A format in the settings is for tables, not for a folder of Spark.
-    is_typed = ParameterSource.COMMANDLINE in sources
+    is_typed = cli.is_typed("format") or cli.is_typed("json")
     form = output.format if is_typed else SUFFIXES.get(Path(folder).suffix)
     fits = form in (None, "parquet")
     require(fits, f"--engine spark writes a folder of Parquet, not {form}.")
@@ -333,8 +333,8 @@ def similar(
     ratings. Conditions and lists of items hold for the similar items.
     """
     inputs.check_groups(options)
-    is_default = options.are_defaults()
-    require(is_default or not user, "Options of lists are for items; leave out --user.")
+    is_plain = not any(map(cli.is_typed, _OF_ITEMS))
+    require(is_plain or not user, "Options of lists are for items; leave out --user.")
     require(not (next and (user or text)), "--next is for --item, --title or --all.")
     recommender = source.open(() if options.block is None else ("item",))
     ratings = recommender.ratings

@@ -162,11 +162,9 @@ def serve(
         require(find_spec(name) is not None, missing, CommandError)
     api_keys = _keys("api_key", api_key, api_key_env)
     list_keys = _keys("list_key", list_key)
-    source = click.get_current_context().get_parameter_source("share")
     # A share in recsys.toml may be for other models.
-    is_given = source is ParameterSource.COMMANDLINE
     require(
-        model_b or not is_given,
+        model_b or not cli.is_typed("share"),
         "--share is the share of users of --model-b; give both.",
     )
     paths = _models(model, models)

@@ -101,8 +101,9 @@ class SplitOptions:
 
     @property
     def given(self) -> list[str]:
-        """Names of the options that are set, as on the command line, except --repeats."""
-        return [name for name in cli.given_in(self) if name != "--repeats"]
+        """Names of the options on the command line, except --repeats."""
+        typed = cli.given_in(self, typed=True)
+        return [name for name in typed if name != "--repeats"]
 
     def check(self) -> None:
         """Check that all options apply to the method.
@@ -127,12 +128,12 @@ class SplitOptions:
             # Without a method, the split is by time or at random: both take a fraction.
             by_default = self.method is None and name == "test_fraction"
             fits = self.method in methods or by_default
-            if getattr(self, name) is not None and not fits:
+            if getattr(self, name) is not None and not fits and cli.is_typed(name):
                 flag = f"--{name.replace('_', '-')}"
                 raise click.UsageError(
                     f"{flag} applies to --method {' or '.join(methods)}."
                 )
-        if self.cuts is not None and self.last is not None:
+        if self.cuts is not None and self.last is not None and cli.is_typed("last"):
             raise click.UsageError("--last does not apply to --cuts.")
 
 
@@ -158,7 +159,7 @@ def make_splits(
         return default_split(
             ratings, fraction, seed, repeats=splitting.repeats or "drop"
         )
-    if splitting.cuts is not None:
+    if splitting.cuts is not None and splitting.method == "time":
         return evaluation.time_cuts(
             ratings,
             splitting.cuts,

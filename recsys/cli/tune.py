@@ -16,7 +16,7 @@ from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
 from recsys.cli.info import word
-from recsys.cli.output import Activity, Output, note
+from recsys.cli.output import Activity, Output, check_file, note
 from recsys.cli.split import SplitOptions, load_splits, make_splits, split_options
 from recsys.errors import DataError
 from recsys.messages import counted, worded
@@ -119,6 +119,7 @@ def tune(
     from recsys.models.registry import make_model
 
     search_ranges = dict(map(_range, ranges))
+    check_file(search.study, "--study")
     if search.metric is not None:
         tuning.check_metric_name(search.metric)
     if fitting.model is not None:

@@ -212,3 +212,43 @@ def test_two_statements_on_the_command_line_contradict_each_other(run, model):
         "recommend", model, "--all", "--format", "csv", "-o", "x.parquet", code=2
     ).stderr
     assert "--format csv and x.parquet contradict each other" in said
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "line"),
+    [
+        ("RECSYS_THREADS", "2", "evaluate results"),
+        ("RECSYS_BY", "popularity", "compare results"),
+        ("RECSYS_FACTORS", "3", "evaluate m --test r/test.csv --repeats keep"),
+        ("RECSYS_METHOD", "random", "evaluate m --test r/test.csv --repeats keep"),
+        ("RECSYS_METHOD", "random", "evaluate r --model bias"),
+        ("RECSYS_CUTS", "3", "evaluate --train r/train.csv --test r/test.csv -n 3"),
+        (
+            "RECSYS_TEST_FRACTION",
+            "0.3",
+            "split r/train.csv --method leave-last --out s",
+        ),
+        ("RECSYS_CUTS", "3", "split r/train.csv --method random --out s"),
+        ("RECSYS_TRAFFIC", "200", "compare r --model bias,popular"),
+        ("RECSYS_RELEVANT_FROM", "3", "compare --plan --rate 0.1 --difference 5%"),
+        ("RECSYS_BUDGET", "60s", "fit r/train.csv --model bias --out n"),
+        ("RECSYS_FOR", "next", "fit r/train.csv --model bias --out n"),
+        ("RECSYS_DIVERSITY", "0.3", "similar a --user 1 -n 2"),
+    ],
+)
+def test_a_setting_for_other_inputs_is_not_an_error(
+    run, ratings, monkeypatch, setting, value, line
+):
+    run("split", ratings, "--method", "random", "--out", "r", "--quiet")
+    run("fit", "r/train.csv", "--model", "bias", "--out", "m", "--quiet")
+    run("fit", "r/train.csv", "--model", "als", "--out", "a", "--quiet")
+    models = ("--model", "bias,popular")
+    run("evaluate", "r", *models, "--save", "results", "--quiet")
+    monkeypatch.setenv(setting, value)
+    run(*line.split())
+    monkeypatch.delenv(setting)
+    # On the command line, it contradicts the input.
+    flag = f"--{setting.removeprefix('RECSYS_').lower().replace('_', '-')}"
+    words = line.replace("--out ", "--out other-").split()
+    said = run(*words, flag, value, code=2).stderr
+    assert flag in said or "parameters" in said or "--user" in said

@@ -731,3 +731,11 @@ def test_a_gate_with_a_bound(run, ratings):
 )
 def test_a_gate_that_is_not_understood_is_wrong_usage(run, ratings, condition, said):
     assert said in run("evaluate", ratings, "--fail-if", condition, code=2).stderr
+
+
+def test_saved_lists_have_the_lengths_of_the_measurement(run, ratings):
+    run("evaluate", ratings, "--model", "popular", "-n", "5,20", "--save", "results")
+    found = table(run("evaluate", "results", "-n", 20))
+    assert [name for name in found.columns if "ndcg" in name] == ["ndcg@20"]
+    said = run("evaluate", "results", "-n", "5,7", code=2).stderr
+    assert "The saved lists have 5, 20 items; leave out -n 7." in said

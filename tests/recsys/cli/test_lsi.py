@@ -277,6 +277,8 @@ def test_an_index_is_measured_on_judged_queries(run):
     assert {row["method"] for row in document["metrics"]} == {"hybrid", "lsi", "bm25"}
     assert "1 relevant document outside of the index" in result.stderr
     assert pl.read_csv("each.csv").height == 6
+    late = run("lsi", "evaluate", "no", *how, "--per-query", "no/each.csv", code=1)
+    assert "there is no directory no" in late.stderr  # before the index is read
     table = run(
         "lsi", "evaluate", "index", *how, "--method", "bm25", "--format", "table"
     ).stdout
