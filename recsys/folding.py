@@ -284,6 +284,9 @@ def _new_ratings(
         entries.seconds = compact_times(seconds.to_numpy())
     elif model.uses_order:
         entries.seconds = np.arange(len(frame))
+    if known.implicit and entries.values is not None:
+        # Like a fit, which leaves out interactions without a positive weight.
+        entries = entries.take(entries.values.at() > 0)
     return _with_new(known, ids, entries, table)
 
 

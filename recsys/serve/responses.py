@@ -215,6 +215,9 @@ class Responses:
         low, high = self.catalogue.plausible
         if not all(low <= value <= high for value in values.values()):
             return None
+        # Interactions without a positive weight are left out.
+        if self.ratings.implicit and self._uses_values and min(values.values()) <= 0:
+            return None
         indices = sorted(values)
         weights = np.ones(len(indices), np.float32)
         if self._uses_values:
@@ -481,7 +484,7 @@ class Responses:
             lists_of_part = zip(indices[part].tolist(), labels, filled, strict=True)
             for index, label, rows in lists_of_part:
                 is_known = index >= 0 and recommender._has_data_of(index)
-                kind = policy if is_known or policy != "personal" else "popular"
+                kind = policy if is_known or policy == "features" else "popular"
                 lists.append(self._list(str(label), rows, kind))
         return lists
 

@@ -389,7 +389,7 @@ def _listed_ids(texts: list[str], ids: Ids) -> list[str]:
     for text in texts:
         # An id as a whole comes first: "Good, Bad" may be one film.
         parts = [text] if ids.place(text) >= 0 else text.split(",")
-        listed += [part.strip() for part in parts]
+        listed += [part if ids.place(part) >= 0 else part.strip() for part in parts]
     return [id for id in listed if id]
 
 

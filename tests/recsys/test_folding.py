@@ -666,3 +666,14 @@ def test_weights_count_although_all_were_1_at_the_fit(name, duplicates):
     updated = fitted.update(bought, refit=False).recommend(99, n=5)
     expected = dict(updated.select("item", "score").iter_rows())
     assert scores[4.0] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("weight", [0, -3, -0.0])
+def test_interactions_without_a_positive_weight_say_nothing(weight):
+    events = make_frame().with_columns(pl.col("rating").round() + 1)
+    weighted = Ratings.from_frame(events, weight="rating")
+    recommender = Recommender("ials", factors=3, iterations=2).fit(weighted)
+    popular = recommender.recommend(history={}, n=5)
+    assert recommender.recommend(history={100: weight}, n=5).equals(popular)
+    liked = recommender.recommend(history={101: 4}, n=20)
+    assert recommender.recommend(history={100: weight, 101: 4}, n=20).equals(liked)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import polars as pl
@@ -175,3 +176,19 @@ def test_the_description_says_that_ids_in_answers_are_text(service):
         for field in fields.keys() & {"user", "item", "users", "document"}:
             assert types_of(fields[field]) <= {"string", "null"}
     assert types_of(schemas["PairBody"]["properties"]["user"]) == {"string", "integer"}
+
+
+def test_odd_ids_in_lists_of_items(tmp_path):
+    names = [" lead", "trail ", "a,b", "c", "d/e", "日本 🍵", "<b>", "..", "%41"]
+    pairs = pl.DataFrame({"user": ["u", "u", "v", "v"], "item": ["x", "y", "x", "y"]})
+    others = pl.DataFrame({"user": ["w"] * len(names), "item": names})
+    ratings = Ratings.from_frame(pl.concat([pairs, others]))
+    Recommender("popular").fit(ratings).save(tmp_path / "model")
+    with Application(create_app(str(tmp_path / "model"))) as service:
+        service.ready()
+        for name in names:
+            target = f"/v1/recommend/u?items={quote(name)}"
+            listed = [row["item"] for row in service.get(target).json["items"]]
+            assert listed == [name]
+        several = service.get("/v1/recommend/u?items=c, d/e&items=a,b").json["items"]
+        assert {row["item"] for row in several} == {"c", "d/e", "a,b"}

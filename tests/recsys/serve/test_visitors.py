@@ -215,3 +215,11 @@ def test_reasons_need_the_key_and_visitors_a_journal(saved, tmp_path):
         reply = service.get(path)
         assert reply.status == 404
         assert "--events" in reply.json["detail"]
+
+
+def test_a_history_of_nothing_is_that_of_a_new_visitor(weighted):
+    with Application(create_app(str(weighted / "ials"))) as service:
+        popular = service.ready().post("/v1/recommend", {"history": []}).json
+        assert popular["policy"] == "popular"
+        history = [{"item": 3, "value": 0}, {"item": 4, "value": -2}]
+        assert service.post("/v1/recommend", {"history": history}).json == popular
