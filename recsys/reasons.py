@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from recsys.data.arrays import Doubles, Floats
+from recsys.data.arrays import Floats
 
 if TYPE_CHECKING:
     from recsys.models.histories import Histories
@@ -18,7 +18,8 @@ Language: TypeAlias = Literal["en", "de"]
 LANGUAGES: tuple[Language, ...] = ("en", "de")
 
 _NAMED = 2**10  # kinds and features whose words are kept
-_NOTHING = 1e-3  # share that is rounding
+_NOTHING = 1  # thousandths of a score that are rounding
+_TINY = 1e-300  # divisor of shares if nothing contributes
 _LEAST = 0.1  # share of the score below which reasons are summed
 # Nobody likes an item because it is in stock, or for what it costs.
 _OF_THE_SHOP = re.compile(
@@ -92,39 +93,30 @@ def reasons_of_scores(
     """Return the reasons of several scores, the rows of `terms`; see `shared_reasons`."""
     positive = np.maximum(terms, 0).astype(np.float64)
     totals = positive.sum(axis=1)
-    divisors = np.where(totals > 0, totals, 1)
-    shares = positive / divisors[:, None]
-    scores = []
-    for large, total in zip(_large_shares(shares), totals.tolist(), strict=True):
-        reasons = []
-        for loss, term in sorted(large):
-            reason = dict(name(term))
-            if not _is_of_the_shop(reason.get("feature")):
-                reason["share"] = round(-loss, 3)
-                reasons.append(reason)
-        rest = 1 - sum(reason["share"] for reason in reasons)
-        if total and rest > _NOTHING:
-            reasons.append({"other": True, "share": round(rest, 3)})
-        scores.append(reasons)
-    return scores
-
-
-def _large_shares(shares: Doubles) -> list[list[tuple[float, int]]]:
-    """Return the large shares of each row, negated so that sorting begins with the largest."""
-    n_rows, n_columns = shares.shape
-    large: list[list[tuple[float, int]]] = [[] for _ in range(n_rows)]
+    # In thousandths, which are exact.
+    remainders = np.where(totals > 0, 1000, 0).tolist()
+    shares = positive * (1000 / np.maximum(totals, _TINY))[:, None]
+    scores: list[list[dict[str, Any]]] = [[] for _ in terms]
     # Faster than `nonzero` of a matrix.
-    places = np.flatnonzero(shares >= _LEAST)
-    rows, columns = np.divmod(places, max(1, n_columns))
-    values = shares[rows, columns]
-    for row, column, share in zip(
+    large = np.flatnonzero(shares >= 1000 * _LEAST)
+    values = shares.ravel()[large]
+    order = np.argsort(-values, kind="stable")
+    rows, columns = np.divmod(large[order], max(1, terms.shape[1]))
+    thousandths = np.rint(values[order]).astype(np.int64)
+    for row, term, share in zip(
         rows.tolist(),
         columns.tolist(),
-        values.tolist(),
+        thousandths.tolist(),
         strict=True,
     ):
-        large[row].append((-share, column))
-    return large
+        reason = name(term)
+        if not _is_of_the_shop(reason.get("feature")):
+            scores[row].append({**reason, "share": share / 1000})
+            remainders[row] -= share
+    for reasons, remainder in zip(scores, remainders, strict=True):
+        if remainder > _NOTHING:
+            reasons.append({"other": True, "share": remainder / 1000})
+    return scores
 
 
 @lru_cache(_NAMED)

@@ -186,12 +186,12 @@ class Terms(NamedTuple):
         """
         total = self.base + self.entries.sum(axis=0) + self.features.sum(axis=0)
         right = np.vstack([vectors, total])
-        solutions = np.linalg.solve(self.system, right.T).T
+        solutions = kernels.solve_positive(self.system, right)
         return solutions[:-1], solutions[-1]
 
 
 def posterior_terms(
-    entries: kernels.CsrArrays,
+    values: Floats,
     columns: Posterior,
     prior: RowPrior,
     *,
@@ -199,23 +199,25 @@ def posterior_terms(
     noise: float = 1.0,
     features: kernels.CsrArrays | None = None,
 ) -> Terms:
-    """Return the terms of the posterior mean of a row; for parameters see `posterior_rows`."""
-    indices = entries.indices
-    n = len(indices)
-    d = columns.mean.shape[1]
-    design = columns.mean[indices].astype(np.float64)
-    target = entries.data.astype(np.float64) - mean - design[:, -1]
+    """Return the terms of the posterior mean of a row, given the `values` of its entries.
+
+    `columns` and the link of the prior have a row for each entry; see `posterior_rows` for the
+    other parameters.
+    """
+    n, d = columns.mean.shape
+    design = columns.mean.astype(np.float64)
+    target = values - design[:, -1] - mean
     design[:, -1] = 1
     right = design * target[:, None]
     system = design.T @ design
-    sums = covariance_sums(entries, columns)
-    if sums is not None:
-        right[:, :-1] -= columns.covariance[indices][:, _packed_positions(d)[:-1, -1]]
-        system[:-1, :-1] += unpack(sums, d)[0, :-1, :-1]
-    weight = float(prior.weights(np.array([n]))[0])
-    pull = weight * noise * prior.precision.astype(np.float64)
+    if columns.covariance.shape[1]:
+        positions = _packed_positions(d)[:-1]
+        right[:, :-1] -= columns.covariance[:, positions[:, -1]]
+        system[:-1, :-1] += columns.covariance.sum(axis=0)[positions[:, :-1]]
+    weight = prior.weights(np.array([n])).item()
+    pull = prior.precision.astype(np.float64) * (weight * noise)
     if len(prior.link):
-        right += prior.link[indices].astype(np.float64) @ pull / math.sqrt(max(n, 1))
+        right += prior.link.astype(np.float64) @ pull / math.sqrt(max(n, 1))
     feature_means = np.zeros((0, d))
     if features is not None and prior.features is not None:
         coefficients = prior.features[features.indices].astype(np.float64)

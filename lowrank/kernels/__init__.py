@@ -177,6 +177,22 @@ def row_places(indptr: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
     return np.arange(ends[-1]) + offsets, ends
 
 
+def solve_positive(system: Float64s, right: Float64s) -> Float64s:
+    """Return the solution x of ``system @ x = b`` for each row b of `right`.
+
+    The system is symmetric and positive definite. If it is only semidefinite, x is the shortest
+    solution by least squares.
+    """
+    from scipy.linalg import lapack  # only explanations need it
+
+    # Half of the work of a general solution.
+    _, solutions, failure = lapack.dposv(system, right.T, lower=1)
+    if failure:
+        solutions = np.linalg.pinv(system, hermitian=True) @ right.T
+    transposed: Float64s = solutions.T
+    return transposed
+
+
 def pieces(length: int, size: int) -> Iterator[slice]:
     """Split ``range(length)`` into slices of `size`; the last may be shorter."""
     return (slice(start, min(start + size, length)) for start in range(0, length, size))

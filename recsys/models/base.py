@@ -180,7 +180,9 @@ def check_indices(
     IndexError
         If an index is not in ``range(size)``; negative indices do not wrap around.
     """
-    array = np.atleast_1d(np.asarray(indices))
+    array = np.asarray(indices)
+    if array.ndim == 0:
+        array = array[None]
     if array.size == 0:
         return np.zeros(0, dtype=np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -188,7 +190,8 @@ def check_indices(
             f"{what} indices must be a one-dimensional array of integers; "
             f"got {array.dtype} of shape {array.shape}."
         )
-    bad = (array < 0) | (array >= size)
+    # Negative numbers are the largest unsigned ones.
+    bad = array.astype(np.uint64) >= size
     if bad.any():
         raise IndexError(
             f"{what} indices must be between 0 and {size - 1}; got {array[bad.argmax()]}."

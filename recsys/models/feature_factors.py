@@ -442,7 +442,7 @@ class FeatureFactors(Sides[AxisFeatures | None]):
         item_columns: Floats,
         features: CsrArrays | None,
         base: Doubles,
-        shares: Doubles,
+        shares: Floats,
     ) -> None:
         """Add the products with positions of rows without ratings to `base` and `shares`.
 

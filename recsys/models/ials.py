@@ -442,7 +442,9 @@ class IALS(FoldingModel, FactorModel):
             system = self.pair_weight * gram + user.penalty * np.eye(k)
             system += scaled.T @ scaled
             block = np.ix_(support, support)
-            solutions[:, support] = np.linalg.solve(system[block], rows[:, support].T).T
+            solutions[:, support] = kernels.solve_positive(
+                system[block], rows[:, support]
+            )
             return solutions
         if len(scaled) >= k:
             return _solve(scaled.T, diagonal, rows)
@@ -778,10 +780,6 @@ def _solve(
     right: Doubles,
 ) -> Doubles:
     """Solve ``(rows @ rows.T + diag(diagonal)) x = b`` for each row b of `right`."""
-    from scipy.linalg import blas, lapack  # only explanations need them
-
-    # Half of the work of a general product and solution.
-    system = blas.dsyrk(1.0, rows, lower=1)
-    system[np.diag_indices(len(system))] += diagonal
-    solutions: Doubles = lapack.dposv(system, right.T, lower=1)[1].T
-    return solutions
+    system = rows @ rows.T
+    system.flat[:: len(system) + 1] += diagonal
+    return kernels.solve_positive(system, right)

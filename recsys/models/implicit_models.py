@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lowrank import kernels
-from lowrank.kernels import CsrArrays, row_places
+from lowrank.kernels import CsrArrays
 from recsys.errors import DataError
 from recsys.models.base import FactorModel, FoldingModel, Progress, check_indices
 from recsys.models.factor_form import FactorForm
@@ -209,15 +209,21 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         cached = vars(self._source).get("_gram")
         if cached is None or cached[0] is not self.item_factors:
             all_items = self.item_factors.astype(np.float64)
-            cached = self.item_factors, all_items.T @ all_items
+            gram = all_items.T @ all_items
+            gram.flat[:: len(gram) + 1] += self.penalty
+            cached = self.item_factors, gram
             vars(self._source)["_gram"] = cached
         # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0), with target 0 for negative confidence.
-        Y = self.item_factors[rated].astype(np.float64)
-        normal = cached[1] + self.penalty * np.eye(Y.shape[1])
-        normal += (Y.T * (np.abs(confidence) - 1)) @ Y
-        sides = Y.T * np.maximum(confidence, 0)
-        listed = self.item_factors[columns].astype(np.float64)
-        terms = np.linalg.solve(normal, listed.T).T @ sides
+        Y = self.item_factors.take(rated, axis=0).astype(np.float64)
+        excess = np.abs(confidence) - 1
+        scaled = Y * np.sqrt(np.abs(excess))[:, None]
+        normal = cached[1] + scaled.T @ scaled
+        is_small = excess < 0
+        if is_small.any():
+            normal -= 2 * scaled[is_small].T @ scaled[is_small]
+        listed = self.item_factors.take(columns, axis=0).astype(np.float64)
+        solutions = kernels.solve_positive(normal, listed)
+        terms = (solutions @ Y.T) * np.maximum(confidence, 0)
         return Explanation(np.zeros(len(columns), np.float32), terms.astype(np.float32))
 
     def _take(self, users: Floats, items: Floats) -> None:
@@ -410,18 +416,22 @@ class ImplicitKNN(ItemItemModel):
         )
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
-        distinct, positions = np.unique(columns, return_inverse=True)
-        column_of = np.full(self.n_items, -1)
-        column_of[distinct] = np.arange(len(distinct))
-        places, indptr = row_places(self.neighbor_indptr, rows)
-        neighbors = self.neighbor_items.take(places)
-        # Few of the neighbours are among the columns.
-        at = np.flatnonzero((column_of >= 0).take(neighbors))
-        row_of = np.searchsorted(indptr, at, "right") - 1
-        entries = np.zeros((len(rows), len(distinct)), np.float32)
-        weights = self.neighbor_weights[places[at]]
-        entries[row_of, column_of[neighbors[at]]] = weights
-        return entries[:, positions]
+        starts = self.neighbor_indptr[rows][:, None]
+        ends = self.neighbor_indptr[rows + 1][:, None]
+        most = int((ends - starts).max(initial=0))
+        places = np.repeat(starts, len(columns), axis=1)
+        if not most:
+            return np.zeros(places.shape, np.float32)
+        # Binary searches in all rows together, whose neighbours increase.
+        for power in reversed(range(most.bit_length())):
+            later = places + 2**power
+            is_later = self.neighbor_items.take(later, mode="clip") <= columns
+            is_later &= later < ends
+            np.copyto(places, later, where=is_later)
+        is_there = self.neighbor_items.take(places, mode="clip") == columns
+        is_there &= places < ends
+        weights = self.neighbor_weights.take(places, mode="clip")
+        return np.where(is_there, weights, np.float32(0))
 
 
 class Neighbors:

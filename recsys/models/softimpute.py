@@ -139,15 +139,22 @@ class SoftImpute(RatingModel, FoldingModel, FactorModel):
         A rating contributes to the user's bias and, by its residual, to the user's factors.
         """
         columns, rated = self._checked_history(history, items)
-        M = self.item_factors[rated].astype(np.float64)
+        M = self.item_factors.take(rated, axis=0).astype(np.float64)
         deviation = (
             history.values - np.float64(self.global_mean) - self.item_bias[rated]
         )
         divisor = len(rated) + self.user_damping
         shares = deviation / divisor if divisor else deviation
-        ridge = M.T @ M + self.penalty * np.eye(M.shape[1])
-        # Few items are explained by many ratings.
-        weights = np.linalg.solve(ridge, self.item_factors[columns].T).T @ M.T
+        listed = self.item_factors.take(columns, axis=0).astype(np.float64)
+        # M (M'M + penalty)^-1 = (MM' + penalty)^-1 M: the smaller system is solved.
+        n, k = M.shape
+        is_short = 0 < n < k
+        system = M @ M.T if is_short else M.T @ M
+        system.flat[:: len(system) + 1] += self.penalty
+        right = listed @ M.T if is_short else listed
+        weights = kernels.solve_positive(system, right)
+        if not is_short:
+            weights = weights @ M.T
         terms = shares + weights * (deviation - shares.sum())
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return self._explanation(base, terms, columns)

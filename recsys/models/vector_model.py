@@ -147,7 +147,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         """Return the factors and biases of users (or items) side by side."""
         # The first `factors` columns: slopes on features follow them.
         factors, bias = self._vectors_of(side)
-        return np.column_stack([factors[rows, : self.factors], bias[rows]])
+        return np.column_stack([factors[rows][:, : self.factors], bias[rows]])
 
     def _prior(self, side: str) -> RowPrior:
         """Return the prior of the vectors of users (or items)."""
@@ -271,9 +271,8 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         prior = self._source._prior(side)
         if len(prior.link):
             prior = replace(prior, link=prior.link[rated])
-        numbered = np.arange(len(rated), dtype=np.int32)
         return posterior_terms(
-            row.csr._replace(indices=numbered),
+            row.values,
             self._source._posterior(OTHER[side], rated),
             prior,
             mean=self.global_mean,
@@ -311,11 +310,11 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         base += solutions @ user.base
         terms = solutions @ user.entries.T
         if parts:
-            terms_of_parts = np.concatenate([part.terms for part in parts])
-            scores = terms_of_parts @ np.append(w[:-1], 1)
+            w[-1] = 1
             rows = np.repeat(np.arange(len(parts)), [len(part.terms) for part in parts])
             indices = np.concatenate([part.indices for part in parts])
-            np.add.at(shares["item"], (rows, indices), scores)
+            terms_of_parts = np.concatenate([part.terms for part in parts])
+            shares["item"][rows, indices] = terms_of_parts @ w
         if history.features is not None and len(user.features):
             of_user = solutions @ user.features.T
             shares["user"][:, history.features.indices] = of_user
@@ -335,9 +334,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
                     self.features.explain_cold(
                         side, factors, item_columns, features, base, shares[side]
                     )
-        by_feature = {
-            f"{side}_features": sums.astype(np.float32) for side, sums in shares.items()
-        }
+        by_feature = {f"{side}_features": sums for side, sums in shares.items()}
         return self._explanation(base, terms, columns, **by_feature)
 
     def _feature_parts(self, items: Indices, fitted: Ratings) -> list[FeaturePart]:
@@ -390,11 +387,11 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
     def _item_covariance(self, items: Indices, fitted: Ratings) -> Floats:
         """Return the covariances of vectors of items that have ratings in a fit."""
 
-    def _no_shares(self, n: int) -> dict[str, Doubles]:
+    def _no_shares(self, n: int) -> dict[str, Floats]:
         """Return zeros for each item and each feature of a side, if it has any."""
         shares = {}
         for side in ("item", "user"):
             weights = None if self.priors is None else self.priors.of(side).weights
             if weights is not None:
-                shares[side] = np.zeros((n, len(weights)))
+                shares[side] = np.zeros((n, len(weights)), np.float32)
         return shares

@@ -834,25 +834,23 @@ class _Terms:
         """Return the n largest terms of each item, also in words if a language is requested."""
         # The items of a list often have the same reasons.
         name = cache(self.name)
-        answers: list[Json] = []
-        for terms, values in zip(*_largest(self.values, n), strict=True):
-            because = []
-            for term, value in zip(terms, values, strict=True):
-                if value:
-                    reason = name(term).copy()
-                    reason["contribution"] = short(value)
-                    because.append(reason)
-            answers.append({"because": because})
+        answers: list[Json] = [{"because": []} for _ in self.values]
+        rows, columns, contributions = _largest(self.values, n)
+        for row, term, value in zip(rows, columns, contributions, strict=True):
+            if value:
+                reason = {**name(term), "contribution": value}
+                answers[row]["because"].append(reason)
         if not language:
             return answers
         kinds = kinds_of_history(self.history, self.catalogue.ratings.implicit)
+        n_history = len(kinds)
 
         def with_kind(term: int) -> Json:
-            if term < len(kinds):
+            if term < n_history:
                 return {**name(term), "kind": kinds[term]}
             return name(term)
 
-        lists = reasons_of_scores(with_kind, self.values)
+        lists = reasons_of_scores(cache(with_kind), self.values)
         for answer, reasons in zip(answers, lists, strict=True):
             answer["reasons"] = reasons
             answer["text"] = in_words(reasons, language)
@@ -881,8 +879,8 @@ def _add_reasons(top: TopN, entries: list[Json], reasons_of: ReasonsOf) -> None:
             entries[position] |= reasons_of_item
 
 
-def _largest(terms: Floats32, n: int) -> tuple[list[list[int]], list[list[float]]]:
-    """Return the positions of the n largest terms of each score, and their values, in order.
+def _largest(terms: Floats32, n: int) -> tuple[list[int], list[int], list[float]]:
+    """Return rows, columns and values of the n largest terms of each row, in order.
 
     Terms against an item count, too.
     """
@@ -893,4 +891,5 @@ def _largest(terms: Floats32, n: int) -> tuple[list[list[int]], list[list[float]
         # For few terms, a partition would take longer.
         sizes.argmax(axis=1, out=column)
         sizes[rows, column] = -1
-    return columns.T.tolist(), terms[rows, columns].T.tolist()
+    values = numbers(terms[rows, columns].ravel())
+    return rows.tolist() * len(columns), columns.ravel().tolist(), values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -165,10 +166,13 @@ def test_a_row_is_a_sum_over_its_entries():
     )
     for row in (0, 17):
         part = slice(X.indptr[row], X.indptr[row + 1])
-        row_ends = np.array([0, part.stop - part.start])
-        one = kernels.CsrArrays(row_ends, X.indices[part], X.data[part])
+        indices = X.indices[part]
+        columns = Posterior(
+            last.columns.mean[indices], last.columns.covariance[indices]
+        )
+        prior = replace(last.row_prior, link=last.row_prior.link[indices])
         terms = posterior_terms(
-            one, last.columns, last.row_prior, mean=last.mean, noise=noise
+            X.data[part], columns, prior, mean=last.mean, noise=noise
         )
         axes = np.eye(len(terms.base))
         solutions, total = terms.solved(axes)

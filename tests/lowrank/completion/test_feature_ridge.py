@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from lowrank.completion.bayes import variational_sweeps
 from lowrank.completion.cold_start import fit_cold_map, fit_slopes, main_directions
 from lowrank.completion.feature_ridge import FeatureDesign, FeatureRidge
 from lowrank.completion.linked_als import linked_als_sweeps
-from lowrank.completion.links import posterior_rows, posterior_terms
+from lowrank.completion.links import Posterior, posterior_rows, posterior_terms
 
 
 def grouped(matrix, *sizes):
@@ -285,11 +286,14 @@ def test_a_row_is_a_sum_over_entries_and_features():
     )
     for at in (0, 33):
         part, of = (slice(p[at], p[at + 1]) for p in (entries.indptr, known.indptr))
-        row_ends = np.array([0, part.stop - part.start])
-        one = kernels.CsrArrays(row_ends, entries.indices[part], entries.data[part])
+        indices = entries.indices[part]
+        rows = Posterior(sweep.rows.mean[indices], sweep.rows.covariance[indices])
+        prior = sweep.column_prior
+        if len(prior.link):
+            prior = replace(prior, link=prior.link[indices])
         own = kernels.CsrArrays(np.array([0, 4]), known.indices[of], known.data[of])
         terms = posterior_terms(
-            one, sweep.rows, sweep.column_prior, features=own, **options
+            entries.data[part], rows, prior, features=own, **options
         )
         _, total = terms.solved(np.zeros((0, len(terms.base))))
         np.testing.assert_allclose(total, columns.mean[at], rtol=1e-9)

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 from serving import Application
 
+from lowrank import kernels
 from recsys import Ratings, Recommender
 from recsys.features.selection import with_features
-from recsys.models import ials
 from recsys.models.abilities import Explains
 from recsys.models.histories import Histories
 from recsys.models.registry import MODELS, model_class
@@ -83,7 +83,7 @@ def test_reasons_need_one_system_of_equations(
     counted(np.linalg, "solve")
     counted(np.linalg, "inv")
     counted(np.linalg, "eigh")
-    counted(ials, "_solve")
+    counted(kernels, "solve_positive")
     all_ratings = property(lambda ratings: pytest.fail("a pass over all ratings"))
     monkeypatch.setattr(Ratings, "matrix", all_ratings)
     (answer,) = answers.recommend([7], 10, ListOptions(), explain="en")
