@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,26 @@ def unit_of(nodeid: str) -> str:
 def pytest_sessionstart() -> None:
     """Do not look for garbage among modules and tests that are there until the end."""
     gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Import another part of each folder first in each worker.
+
+    In a new clone, a module is compiled by the worker that is the first to import it,
+    and read by all others.
+    """
+    report = yield
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    n_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    modules = [node for node in report.result or () if type(node) is pytest.Module]
+    for module in modules[worker % n_workers :: n_workers]:
+        # What fails or skips does so again, and is reported, when its turn comes.
+        with suppress(Exception, pytest.skip.Exception):
+            _ = module.obj
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
