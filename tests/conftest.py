@@ -57,6 +57,7 @@ SMALL = {
 LONGEST = (
     "spark",
     "tests/test_docs.py",
+    "tests/model/test_life.py",
     "tests/test_notebooks.py",
     "tests/recsys/test_table_writer.py",
     "tests/recsys/models/test_behaviour.py",

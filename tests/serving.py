@@ -19,6 +19,7 @@ from typing import Any, Self
 from urllib.parse import quote, unquote
 
 import psutil
+from forked_commands import CAN_FORK, Forked
 
 
 @dataclass(frozen=True)
@@ -149,18 +150,17 @@ class Command:
     """`recsys serve` in a process of its own, on a port of its own."""
 
     def __init__(self, *arguments: str | Path, **settings: Any) -> None:
-        words = [
-            sys.executable,
-            "-m",
-            "recsys",
-            "serve",
-            *map(str, arguments),
-            "--port",
-            "0",
-        ]
-        self.process = subprocess.Popen(
-            words, stderr=subprocess.PIPE, text=True, **settings
-        )
+        words = ["serve", *map(str, arguments), "--port", "0"]
+        # Workers are started by Python, and settings such as limits by the system.
+        if CAN_FORK and "--workers" not in words and settings.keys() <= {"env"}:
+            self.process: Any = Forked(words, **settings)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "recsys", *words],
+                stderr=subprocess.PIPE,
+                text=True,
+                **settings,
+            )
         assert self.process.stderr is not None
         self.lines: list[str] = []
         for line in self.process.stderr:

@@ -41,10 +41,8 @@ WORDS = {
     r"it is said|and said|and says so|and is said": "reported",
     r"numbers? that (is|are) none": "not finite",
 }
-PATTERN = re.compile(
-    "|".join(rf"(?P<w{place}>\b(?:{word})\b)" for place, word in enumerate(WORDS)),
-    re.IGNORECASE,
-)
+_GROUPS = "|".join(rf"(?P<w{place}>{word})" for place, word in enumerate(WORDS))
+PATTERN = re.compile(rf"\b(?:{_GROUPS})\b", re.IGNORECASE)
 OPENING = re.compile(r'"""(What|Whether|That|Who|Whose|How much|How many) ')
 
 

@@ -7,7 +7,6 @@ import fnmatch
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import forked_commands
 import numpy as np
 import polars as pl
 import postgres
@@ -246,16 +246,10 @@ class Nights:
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.folder = folder
-        programs = folder / "bin"
-        programs.mkdir()
-        wrapper = programs / "recsys"
-        python = shlex.quote(sys.executable)
-        wrapper.write_text(f'#!/bin/sh\nexec {python} -m recsys "$@"\n')
-        wrapper.chmod(0o755)
+        programs = Path(forked_commands.program()).parent
         outer = {k: v for k, v in os.environ.items() if not k.startswith("RECSYS_")}
         own = {
             "PATH": f"{programs}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
             "MODELS": "models",
             "FIT": "--model als --factors 4",
         }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
+from forked_commands import program
 
-import recsys
 from recsys import Recommender
 from recsys.database import open_database, parse_address
 from recsys.lsi import LSI
@@ -18,12 +16,9 @@ from recsys.lsi import LSI
 
 def together(*commands: str) -> list[int]:
     """Run commands at the same time, and return their exit codes."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(recsys.__file__).parents[1])}
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "recsys", *command.split(), "--quiet"],
-            env=environment,
-            stderr=subprocess.DEVNULL,
+            [program(), *command.split(), "--quiet"], stderr=subprocess.DEVNULL
         )
         for command in commands
     ]
