@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -229,6 +229,30 @@ class _Changes:
         commas=True,
     )
 
+    def arguments(
+        self, forgotten: _Forgotten, reader: cli.ReaderOptions
+    ) -> dict[str, Any]:
+        """Return the arguments of `Recommender.update`, other than the new ratings."""
+        return {
+            "window": self.window,
+            "forget": forgotten.in_model or None,
+            "refit": self.refit or None,
+            "as_of": reader.options.get("as_of"),
+        }
+
+    def save(
+        self,
+        updated: Recommender,
+        target: str,
+        reader: cli.ReaderOptions,
+        *,
+        force: bool,
+    ) -> list[str]:
+        """Save an updated model, and return the columns of users to keep."""
+        columns = _columns_to_keep(updated.ratings, self.keep_col, reader)
+        updated.save(target, overwrite=force, tag=self.tag, keep_columns=columns)
+        return columns
+
 
 @cli.command(
     "update",
@@ -284,7 +308,7 @@ def update(
         _say_plan(model, ratings, changes, reader)
         return
     if changes.dry_run:
-        renewed = _with_tables(model, (), reader)
+        renewed = _with_tables(inputs.load_model(model), reader)
         name = renewed.model.name
         note(f"{name} would be updated with other tables to {renewed.ratings}")
         return
@@ -305,17 +329,12 @@ def _say_plan(
     """Say what an update would change."""
     from recsys.update import planned
 
-    old = _with_tables(model, ratings, reader)
+    old = inputs.load_model(model)
+    if not ratings:  # which are read together with their tables
+        old = _with_tables(old, reader)
     new = _new_ratings(old, ratings, reader)
     forgotten = _users_to_forget(old, new, changes)
-    plan = planned(
-        old.fitted,
-        new,
-        window=changes.window,
-        forget=forgotten.in_model or None,
-        refit=changes.refit or None,
-        as_of=reader.options.get("as_of"),
-    )
+    plan = planned(old.fitted, new, **changes.arguments(forgotten, reader))
     note(plan.description)
     note(
         "it would be folded in"
@@ -340,17 +359,10 @@ def _new_ratings(
     ).as_interactions()
 
 
-def _with_tables(
-    model: str,
-    ratings: tuple[str, ...],
-    reader: cli.ReaderOptions,
-) -> Recommender:
-    """Load a model; without ratings, with the tables that are named in place of its own."""
+def _with_tables(old: Recommender, reader: cli.ReaderOptions) -> Recommender:
+    """Return the model with the tables that are named in place of its own."""
     from recsys.provenance import remembered
 
-    old = inputs.load_model(model)
-    if ratings:  # which are read together with their tables
-        return old
     paths = {
         name: path for name, path in reader.options.items() if name in inputs.TABLES
     }
@@ -376,11 +388,8 @@ def _update_tables(
     # Loaded while no other job can change the model, so that nothing which one saves is lost.
     with alone(target):
         old = inputs.load_model(model)
-        updated = _with_tables(model, (), reader)
-        keep_columns = _columns_to_keep(updated.ratings, changes.keep_col, reader)
-        updated.save(
-            target, overwrite=force, tag=changes.tag, keep_columns=keep_columns
-        )
+        updated = _with_tables(old, reader)
+        changes.save(updated, target, reader, force=force)
     seconds = time.perf_counter() - start
     what = f"{old.model.name} from {old.ratings} to {updated.ratings}"
     note(f"updated the tables of {what} in {seconds:.1f} s, saved in {target}")
@@ -414,23 +423,17 @@ def _update(
     *,
     force: bool,
 ) -> None:
-    old = _with_tables(model, ratings, reader)
+    old = inputs.load_model(model)
+    if not ratings:  # which are read together with their tables
+        old = _with_tables(old, reader)
     new = _new_ratings(old, ratings, reader)
     start = time.perf_counter()
     forgotten = _users_to_forget(old, new, changes)
     with Activity(f"Updating {old.model.name}") as activity:
         updated = old.update(
-            new,
-            window=changes.window,
-            forget=forgotten.in_model or None,
-            refit=changes.refit or None,
-            as_of=reader.options.get("as_of"),
-            on_step=activity.step,
+            new, **changes.arguments(forgotten, reader), on_step=activity.step
         )
-        keep_columns = _columns_to_keep(updated.ratings, changes.keep_col, reader)
-        updated.save(
-            target, overwrite=force, tag=changes.tag, keep_columns=keep_columns
-        )
+        keep_columns = changes.save(updated, target, reader, force=force)
     seconds = time.perf_counter() - start
     _note_columns(updated.ratings, [*updated.provenance.keep_columns, *keep_columns])
     note(updated.training["changes"])

@@ -31,6 +31,8 @@ _RANKING = (
 # Of the counts of an evaluation, those with a meaning for documents.
 _COUNTS = ("queries", "documents", "judgements")
 
+_index = click.argument("index", type=cli.PLACE)
+_ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 _target = partial(
     cli.declared,
     "INDEX",
@@ -177,7 +179,7 @@ def index(
     one_of={"TEXT": ("text",), "--queries": ("queries",)},
     required="Give a query, in quotes, or a file",
 )
-@click.argument("index", type=cli.PLACE)
+@_index
 @click.argument("text", required=False)
 @cli.output_options
 @document_options
@@ -248,7 +250,7 @@ def _inside(path: str, name: str) -> str:
     "terms",
     examples=["recsys lsi terms index heat", "recsys lsi terms index heat flow -n 5"],
 )
-@click.argument("index", type=cli.PLACE)
+@_index
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
 @cli.output_options
 def terms(
@@ -276,8 +278,8 @@ def terms(
     "similar",
     examples=["recsys lsi similar index 22", "recsys lsi similar index notes.txt -n 3"],
 )
-@click.argument("index", type=cli.PLACE)
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@_index
+@_ids
 @cli.output_options
 def similar(
     index: str,
@@ -301,7 +303,7 @@ def similar(
         "recsys lsi add index more.jsonl --method update --out larger",
     ],
 )
-@click.argument("index", type=cli.PLACE)
+@_index
 @click.argument("documents", type=cli.PLACE)
 @document_options
 def add(
@@ -355,8 +357,8 @@ def add(
     "remove",
     examples=["recsys lsi remove index 22 184", "recsys lsi remove index old.txt"],
 )
-@click.argument("index", type=cli.PLACE)
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@_index
+@_ids
 def remove(
     index: str,
     ids: tuple[str, ...],
@@ -384,7 +386,7 @@ def remove(
         "recsys lsi evaluate index --queries queries.jsonl --judgements qrels/test.tsv --json",
     ],
 )
-@click.argument("index", type=cli.PLACE)
+@_index
 @cli.output_options
 @document_options
 def evaluate(
@@ -463,7 +465,7 @@ def evaluate(
 
 
 @cli.command("info", examples=["recsys lsi info index", "recsys lsi info index --json"])
-@click.argument("index", type=cli.PLACE)
+@_index
 @cli.output_options
 def info(index: str, output: Output) -> None:
     """Show the size and parameters of an index.
@@ -486,7 +488,7 @@ def info(index: str, output: Output) -> None:
         "recsys lsi scree index --plot scree.png --quiet",
     ],
 )
-@click.argument("index", type=cli.PLACE)
+@_index
 @cli.output_options
 def scree(
     index: str,

@@ -53,21 +53,6 @@ def own_class(address: str) -> type[Model]:
     return defined
 
 
-class _ModelClass(click.ParamType["type[Model]"]):
-    """Class of models in a file of Python."""
-
-    name = "FILE.py::CLASS"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> type[Model]:
-        """Return the class, which may be loaded from now on."""
-        return own_class(str(value))
-
-
 class _ModelType(click.Choice[str]):
     """Name of a model, optionally with a suffix; an error suggests similar names."""
 
@@ -163,7 +148,7 @@ def common_options(function: F) -> F:
     }
     own_classes = option(
         "--model-class",
-        type=_ModelClass(),
+        type=own_class,
         multiple=True,
         expose_value=False,
         is_eager=True,
@@ -276,56 +261,38 @@ def given_in(bundled: Any, *, typed: bool = False) -> dict[str, Any]:
     }
 
 
-class _Weights(click.ParamType[dict[str, float]]):
-    """Comma-separated KIND=WEIGHT pairs."""
-
-    name = "weights"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:
-        if isinstance(value, dict):
-            return value
-        weights: dict[str, float] = {}
-        for pair in value.split(","):
-            # From the right: the name of a kind may contain the sign, a weight cannot.
-            kind, equals, number = pair.rpartition("=")
-            try:
-                weight = float(number)
-            except ValueError:
-                equals = ""
-            kind = kind.strip()
-            if not (equals and kind):
-                self.fail(
-                    f"must be KIND=WEIGHT,..., such as purchase=5,view=1; got {value!r}."
-                )
-            _add(weights, kind, weight)
-        return weights
-
-
-class _Scale(click.ParamType[tuple[float, float]]):
-    """Two numbers, with a comma between them."""
-
-    name = "scale"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:
-        from recsys.data.rows import check_scale
-        from recsys.errors import DataError
-
+def _weights(value: Any) -> dict[str, float]:
+    """Convert comma-separated KIND=WEIGHT pairs."""
+    if isinstance(value, dict):
+        return value
+    weights: dict[str, float] = {}
+    for pair in value.split(","):
+        # From the right: the name of a kind may contain the sign, a weight cannot.
+        kind, equals, number = pair.rpartition("=")
         try:
-            return check_scale(value.split(",") if isinstance(value, str) else value)
-        except DataError:
-            self.fail(
-                f"must be LOW,HIGH, such as 1,5, with LOW below HIGH; got {value!r}."
+            weight = float(number)
+        except ValueError:
+            equals = ""
+        kind = kind.strip()
+        if not (equals and kind):
+            raise click.BadParameter(
+                f"must be KIND=WEIGHT,..., such as purchase=5,view=1; got {value!r}."
             )
+        _add(weights, kind, weight)
+    return weights
+
+
+def _scale(value: Any) -> tuple[float, float]:
+    """Convert two numbers with a comma between them."""
+    from recsys.data.rows import check_scale
+    from recsys.errors import DataError
+
+    try:
+        return check_scale(value.split(",") if isinstance(value, str) else value)
+    except DataError:
+        raise click.BadParameter(
+            f"must be LOW,HIGH, such as 1,5, with LOW below HIGH; got {value!r}."
+        ) from None
 
 
 def _merged_weights(
@@ -361,7 +328,7 @@ _TYPES: dict[str, Any] = {
     "count": COUNT,
     "ids": PLACE,  # a file of ids
     "place": PLACE,
-    "scale": _Scale(),
+    "scale": _scale,
 }
 
 
@@ -384,7 +351,7 @@ def _click_option(
             settings["setting"] = declaration.flag
             settings["callback"] = lambda context, parameter, value: not value
     elif declaration.kind == "weights":
-        settings |= {"type": _Weights(), "multiple": True, "callback": _merged_weights}
+        settings |= {"type": _weights, "multiple": True, "callback": _merged_weights}
     elif declaration.kind == "choice":
         settings["type"] = click.Choice(declaration.choices)
     elif declaration.kind == "texts":
@@ -776,27 +743,16 @@ def other_output(place: str, like: Output) -> Output:
     return output
 
 
-def output_options(function: Verb) -> Verb:
-    """Add `--output`, `--format` and `--json` as `output`, checked before the verb runs."""
-    return _output_options(function, of_lists=False)
-
-
-def list_output_options(function: Verb) -> Verb:
-    """Add the options of an output of lists as `output`, also `--columns`."""
-    return _output_options(function, of_lists=True)
-
-
-def paper_output_options(function: Verb) -> Verb:
-    """Add the options of an output that may also be a table in LaTeX, as `output`."""
-    return _output_options(function, of_lists=False, forms=(*FORMATS, "latex"))
-
-
-def _output_options(
+def output_options(
     function: Verb,
     *,
-    of_lists: bool,
+    of_lists: bool = False,
     forms: Sequence[str] = FORMATS,
 ) -> Verb:
+    """Add `--output`, `--format` and `--json` as `output`, checked before the verb runs.
+
+    An output of lists also has `--columns`.
+    """
     add = functools.partial(option, section="Output")
     latex = ""
     if "latex" in forms:
@@ -860,3 +816,8 @@ def _output_options(
     else:
         names.remove("columns")
     return bundle("output", _destination, *options, names=names)(verb)
+
+
+list_output_options = functools.partial(output_options, of_lists=True)
+paper_output_options = functools.partial(output_options, forms=(*FORMATS, "latex"))
+"""Decorator that adds the options of an output that may also be a table in LaTeX."""

@@ -78,6 +78,7 @@ class Source:
         return inputs.with_ids(options, self.reader, recommender.ratings, reading)
 
 
+source_argument = click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 source_options = cli.bundle(
     "source",
     lambda source, reader, fitting: Source(source, reader, fitting),
@@ -141,7 +142,7 @@ described_options = cli.bundle(
         "": "Users go to --user, with commas between them. Quote values that contain spaces."
     },
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@source_argument
 @described_options
 @cli.list_options(described=_RERANKING)
 @cli.engine_options("As in `recsys fit --help`")
@@ -293,7 +294,7 @@ def _check_known(
         "": "Name items by --item, or by --title. Quote values that contain spaces."
     },
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@source_argument
 @cli.list_options(*_OF_ITEMS)
 @cli.list_output_options
 @source_options
@@ -382,7 +383,7 @@ def _head(recommender: Recommender) -> dict[str, Any]:
     one_of={"--item": ("item",), "--title": ("title",)},
     required="Choose the item",
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@source_argument
 @described_options
 @cli.list_options("items", "block", "exclude_seen", "seen", "repeat_where", "where")
 @cli.output_options
@@ -552,7 +553,7 @@ def topics(
     required="Choose the pairs",
     hints={"": "For pairs that are not in a file, give --user and --item."},
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@source_argument
 @click.argument("pairs", required=False, type=cli.PLACE)
 @cli.list_output_options
 @source_options
@@ -634,7 +635,7 @@ def predict(
         "recsys impute ratings.csv --users users.txt --items items.txt",
     ],
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@source_argument
 @cli.list_output_options
 @source_options
 def impute(

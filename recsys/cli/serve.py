@@ -19,7 +19,7 @@ from recsys.cli.errors import CommandError, require
 from recsys.cli.group import Place
 from recsys.cli.group import variables as setting_variables
 from recsys.cli.output import atomic_file, check_file, note
-from recsys.cli.recommend import Source, source_options
+from recsys.cli.recommend import Source, source_argument, source_options
 from recsys.messages import counted, missing_extra
 from recsys.serve.access import is_loopback
 from recsys.serve.server import listening
@@ -338,7 +338,7 @@ def _keys_in_file(path: str, option: str) -> list[str]:
         "recsys explore ratings.csv --model ease --out page.html",
     ],
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@source_argument
 @source_options
 def explore(
     source: Source,

@@ -38,22 +38,12 @@ SPLITS = {
 _DEFAULTS = {"test_fraction": 0.1, "last": 1, "folds": 5}
 
 
-class _NumberOrFolder(click.ParamType[int | str]):
-    """Number of folds, or a folder of them."""
-
-    name = "folds"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> int | str:
-        """Return a number from 2, or the path of a folder."""
-        text = str(value)
-        if not text.lstrip("-").isdecimal() or Path(text).is_dir():
-            return text
-        return click.IntRange(min=2).convert(value, param, ctx)
+def _number_or_folder(value: Any) -> int | str:
+    """Convert a number of folds, or the path of a folder of them."""
+    text = str(value)
+    if not text.lstrip("-").isdecimal() or Path(text).is_dir():
+        return text
+    return click.IntRange(min=2).convert(value, None, None)
 
 
 @dataclass(frozen=True)
@@ -82,7 +72,7 @@ class SplitOptions:
     folds: int | str | None = cli.declared(
         "K",
         "Number of folds for k-fold; or for `evaluate`, a folder of pairs of files.",
-        type=_NumberOrFolder(),
+        type=_number_or_folder,
         show_default=str(_DEFAULTS["folds"]),
     )
     cuts: int | None = cli.declared(

@@ -341,9 +341,7 @@ def time_split(
     ([(1, 8, 40), (2, 7, 30)], 'the interactions since 1970-01-01 00:00:30 UTC')
     """
     data = as_ratings(ratings)
-    _timestamps(data, "time_split")
-    # In whole seconds, as `Split.check` compares `Ratings.timestamps` with the cut.
-    times = np.floor(np.asarray(data.log.seconds)).astype(np.int64)
+    times = _event_times(data, "time_split")
     if cut is None:
         n_test = _n_test(len(times), test_fraction)
         # The time of the oldest of the n_test newest events, without sorting them all.
@@ -407,8 +405,7 @@ def time_cuts(
     """
     check_whole("cuts", cuts, 2)
     data = as_ratings(ratings)
-    _timestamps(data, "time_cuts")
-    times = np.floor(np.asarray(data.log.seconds)).astype(np.int64)
+    times = _event_times(data, "time_cuts")
     n_test = _n_test(len(times), test_fraction)
     first = len(times) - n_test
     starts = first + np.arange(cuts) * n_test // cuts
@@ -715,6 +712,13 @@ def _timestamps(ratings: Ratings, what: str) -> Longs:
             "per_user_split."
         )
     return ratings.timestamps
+
+
+def _event_times(ratings: Ratings, what: str) -> Longs:
+    """Return the times of events in whole seconds, as `Split.check` compares them with a cut."""
+    _timestamps(ratings, what)
+    times: Longs = np.floor(np.asarray(ratings.log.seconds)).astype(np.int64)
+    return times
 
 
 def _rng(random_state: int, *more: int) -> np.random.Generator:
