@@ -359,7 +359,7 @@ class SparseOperator(MatrixOperator):
 
         The entries of columns that are nearly full are centred, so that products do not cancel.
         """
-        centred, remainder = _centred_columns(self.csr, np.asarray(row, np.float64))
+        centred, remainder = centred_columns(self.csr, np.asarray(row, np.float64))
         if centred is None:
             return CentredOperator(self, row)
         return CentredOperator(type(self)(centred), remainder, (self, row))
@@ -466,7 +466,7 @@ class ProductOperator(MatrixOperator):
         return array if columns <= rows else array.T
 
 
-def _centred_columns(csr: Any, row: Float64Array) -> tuple[Any, Float64Array]:
+def centred_columns(csr: Any, row: Float64Array) -> tuple[Any, Float64Array]:
     """Return a CSR matrix minus a row in nearly full columns, and the rest of the row.
 
     The matrix is None if there are no such columns. Where an entry is missing, one is added.

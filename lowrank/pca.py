@@ -41,6 +41,7 @@ from lowrank.samples import (
     project,
     require_samples,
     samples_of,
+    standardized,
     times_square,
     validated_samples,
 )
@@ -257,7 +258,8 @@ class PCA(
         sample_weight: ArrayLike | None = None,
     ) -> FloatArray:
         """Find the components and return the scores of X, equal to `transform`."""
-        return self._scores(self._fit(X, sample_weight))
+        samples = self._fit(X, sample_weight)
+        return self._scores(samples, self.components_.dtype)
 
     @available_if(_can_follow_batches)  # type: ignore[untyped-decorator]
     def partial_fit(
@@ -358,7 +360,7 @@ class PCA(
 
     def transform(self, X: MatrixLike) -> FloatArray:
         """Return the scores of samples, shape (n_samples, n_components_)."""
-        return self._scores(self._prepared(X))
+        return self._scores(*self._prepared(X))
 
     def score_samples(self, X: MatrixLike) -> FloatArray:
         """Return the log-likelihood of each sample under the probabilistic model.
@@ -367,7 +369,8 @@ class PCA(
         every value of `center`), and whose covariance is `get_covariance`. The result has
         shape (n_samples,). It is -inf if the covariance is singular.
         """
-        return self._log_likelihoods(self._prepared(X))
+        samples, dtype = self._prepared(X)
+        return self._log_likelihoods(samples).astype(dtype, copy=False)
 
     def inverse_transform(self, X: ArrayLike) -> FloatArray:
         """Reconstruct samples from scores: ``mean_ + X V' * scale_``, after undoing the whitening.
@@ -402,7 +405,7 @@ class PCA(
         is_constant = np.zeros(samples.shape[1], bool)
         if self.standardize:
             scale, is_constant = column_scale(samples, self.ddof)
-            samples = samples.scaled(1 / scale)
+            samples = standardized(samples, scale, samples.column_means())
         fitted = samples
         if is_constant.any():  # up to rounding, which must not count as variance
             fitted = samples.scaled(np.where(is_constant, 0.0, 1.0))
@@ -420,7 +423,7 @@ class PCA(
             )
         if fitted is not samples:
             directions = directions.with_means(samples.column_means())
-        self._keep(directions, samples.dtype, scale)
+        self._keep(directions, data.dtype, scale)
         self._so_far = directions
         return samples
 
@@ -446,10 +449,10 @@ class PCA(
             )
         is_centred = centering != "none"
         weighted = WeightedSamples.of(samples, weights, centred=is_centred)
-        scale, means = None, weighted.means
+        scale, means, dtype = None, weighted.means, samples.dtype
         if self.standardize:
             scale, is_constant = weighted_scale(samples, weights, self.ddof)
-            samples = samples.scaled(1 / scale)
+            samples = standardized(samples, scale, means)
             means = means / scale
             weighted = weighted.scaled(np.where(is_constant, 0.0, 1 / scale))
         if isinstance(self.n_components, str):
@@ -470,7 +473,7 @@ class PCA(
             )
         if scale is not None:
             directions = directions.with_means(means)
-        self._keep(directions, samples.dtype, scale)
+        self._keep(directions, dtype, scale)
         self._so_far = directions
         return samples
 
@@ -578,7 +581,8 @@ class PCA(
         self._deviations = (np.sqrt(variances) * unit).astype(dtype)
         self.explained_variance_ = times_square(variances, unit, dtype)
         self.explained_variance_ratio_ = (variances / (total or 1.0)).astype(dtype)
-        row = directions.row * unit
+        # The mean before it is rounded and multiplied by the scale.
+        self._row = row = directions.row * unit
         self.mean_ = (row if scale is None else row * scale).astype(dtype)
         self.mean_alignment_ = directions.alignment
         self.centering_ = directions.centering
@@ -591,22 +595,20 @@ class PCA(
         self.noise_variance_ = self._noise * unit * unit
         self.distortion_ = directions.distortion * unit * unit
 
-    def _prepared(self, X: MatrixLike) -> Samples:
-        """Check new rows, and preprocess them like the training data."""
+    def _prepared(self, X: MatrixLike) -> tuple[Samples, np.dtype[Any]]:
+        """Check new rows, and preprocess them like the training data; return their type, too."""
         check_is_fitted(self)
         data = validated_samples(self, X, accept_sparse="csr", reset=False)
         samples = samples_of(data, self.center_samples)
-        return (
-            samples
-            if self.scale_ is None
-            else samples.scaled(1 / self.scale_.astype(float))
-        )
+        if self.scale_ is not None:
+            scale = self.scale_.astype(np.float64)
+            samples = standardized(samples, scale, self._location * scale)
+        return samples, data.dtype
 
-    def _scores(self, samples: Samples) -> FloatArray:
-        row = self.mean_ if self.scale_ is None else self.mean_ / self.scale_
-        scores = project(samples, row.astype(np.float64), self.components_)
+    def _scores(self, samples: Samples, dtype: np.dtype[Any]) -> FloatArray:
+        scores = project(samples, self._row, self.components_)
         if self.whiten:
             has_variance = self._variances > self._negligible_variance
             scores[:, ~has_variance] = 0
             scores /= np.where(has_variance, self._deviations, 1)
-        return scores
+        return scores.astype(dtype, copy=False)

@@ -23,20 +23,28 @@ from lowrank.errors import (
     check_share,
     checked_integer,
 )
-from lowrank.operators import safe_exponent
+from lowrank.kernels import pieces
+from lowrank.operators import centred_columns, safe_exponent
 from lowrank.samples import samples_of
 from lowrank.sums import column_dots
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from numpy.typing import ArrayLike
 
     from lowrank.arguments import OperatorLike, RandomStateLike
-    from lowrank.operators import Float64Array, MatrixOperator
+    from lowrank.operators import Float64Array, FloatArray, MatrixOperator
 
 RULES = ("elbow", "energy", "gavish-donoho", "parallel", "cv")
 """Rules of `choose_rank`."""
 
+_SQUARABLE = 1e-4  # share of the largest singular value whose square has 8 digits
+_LARGEST_WORK = (
+    1e12  # largest n m min(n, m) of sparse input for which dense blocks are made
+)
+_LEAST_ROWS = 1 << 12  # number of rows in such a block
 _LARGEST_GRAM = 5000  # largest min(shape) for the whole spectrum of a sparse matrix
 _MOST_RANKS = 50  # largest rank considered by "parallel", "cv" and "elbow"
 _PERMUTATIONS = 20  # permuted copies of parallel analysis
@@ -361,9 +369,10 @@ def whole_spectrum(
     center: bool,
     hint: str = _ELBOW,
 ) -> Float64Array:
-    """Return all singular values in descending order; sparse input uses the smaller Gram matrix.
+    """Return all singular values in descending order.
 
-    For dense blocks of rows, it is summed over them.
+    Dense blocks of rows are reduced to a triangle, one after the other. Sparse input uses the
+    smaller Gram matrix, and such blocks if squaring has lost the digits of the median.
 
     Raises
     ------
@@ -375,12 +384,10 @@ def whole_spectrum(
     rows, columns = matrix.shape
     is_dense = isinstance(matrix, RowBlocks) and not matrix.is_sparse
     if is_dense and columns <= min(rows, _LARGEST_GRAM):
-        blocks = matrix.centred(matrix.column_means()) if center else matrix
-        gram = np.zeros((columns, columns))
-        for block in blocks.dense_blocks(0):
-            wide = block.astype(np.float64, copy=False)
-            gram += wide.T @ wide
-        return np.ldexp(_roots(gram, rows), exponent)
+        blocks = matrix.wide()
+        if center:
+            blocks = blocks.centred(matrix.column_means())
+        return np.ldexp(_values_of_blocks(blocks.dense_blocks(0)), exponent)
     entries = entries_of(matrix, hint)
     mean = matrix.column_means() * center
     if isinstance(entries, np.ndarray):
@@ -395,12 +402,40 @@ def whole_spectrum(
         )
     # Y'Y or Y Y', whichever is smaller, for Y = S - 1 mean'
     S = entries.astype(np.float64)
+    centred, mean = centred_columns(S, mean)
+    S = S if centred is None else centred
     if columns <= rows:
         gram = (S.T @ S).toarray() - rows * np.outer(mean, mean)
     else:
         along = (S @ mean)[:, None]
         gram = (S @ S.T).toarray() - along - along.T + mean @ mean
-    return np.ldexp(_roots(gram, max(matrix.shape)), exponent)
+    s = _roots(gram, max(rows, columns))
+    is_lost = s[len(s) // 2] < _SQUARABLE * s[0]
+    if is_lost and rows * columns * len(s) <= _LARGEST_WORK:
+        s = _values_of_blocks(_blocks_of_rows(S, mean))
+    return np.ldexp(s, exponent)
+
+
+def _blocks_of_rows(S: Any, mean: Float64Array) -> Iterator[Float64Array]:
+    """Yield dense blocks of rows of Y = S - 1 mean', or of Y' if this has more rows."""
+    rows, columns = S.shape
+    if columns > rows:
+        S = S.T.tocsr()
+    for part in pieces(max(rows, columns), max(_LEAST_ROWS, min(rows, columns))):
+        block = S[part].toarray()
+        yield block - (mean if columns <= rows else mean[part, None])
+
+
+def _values_of_blocks(blocks: Iterable[FloatArray]) -> Float64Array:
+    """Return the singular values of blocks of rows, in which nothing is squared."""
+    R: Float64Array | None = None
+    for block in blocks:
+        stack = block if R is None else np.vstack([R, block])
+        R = np.asarray(np.linalg.qr(stack, mode="r"), np.float64)
+    if R is None:
+        return np.zeros(0)
+    s: Float64Array = np.linalg.svd(R, compute_uv=False).astype(np.float64, copy=False)
+    return s
 
 
 def _roots(gram: Float64Array, larger: int) -> Float64Array:

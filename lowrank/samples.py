@@ -41,6 +41,9 @@ _EPS = float(np.finfo(np.float64).eps)
 # matrices of rank 300 have 3; solvers have some epsilons of the largest singular value.
 _CONSTANT = 2  # deviation of a constant column, in machine epsilons of its size
 ENTRY_ROUNDING, SOLVER_ROUNDING = 3, 30
+_LARGE_MEAN = (
+    1e4  # in standard deviations: float32 changes smaller ones by less than 1e-4
+)
 _CANCELS = 1e-6  # share below which a difference of squares in float64 has lost digits
 _SQUARED = 500  # the exponent of entries whose sums of squares might overflow or vanish
 
@@ -316,6 +319,21 @@ def column_scale(samples: Samples, ddof: int) -> tuple[Float64Array, NDArray[np.
     deviation = np.sqrt(about_means / (count - ddof))
     size = np.sqrt(samples.column_squares(zeros) / count)
     return rounded_scale(deviation, size, samples.dtype, unit)
+
+
+def standardized(
+    samples: Samples,
+    scale: Float64Array,
+    means: Float64Array,
+) -> Samples:
+    """Return samples divided by the scale of each column.
+
+    It is done in float64 if a mean is so large that float32 would round away the variation. The
+    scale of constant columns is 1.
+    """
+    if ((np.abs(means) > _LARGE_MEAN * scale) & (scale != 1)).any():
+        samples = samples.wide()
+    return samples.scaled(1 / scale)
 
 
 def rounded_scale(

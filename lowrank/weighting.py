@@ -11,7 +11,7 @@ from scipy import sparse
 from lowrank.arguments import checked_center, entries_of
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.kernels.arrays import Masks
-from lowrank.operators import DenseOperator, SparseOperator
+from lowrank.operators import DenseOperator, SparseOperator, centred_columns
 from lowrank.samples import InMemory, RowCentredSamples, rounded_scale, rows_times
 
 if TYPE_CHECKING:
@@ -161,8 +161,12 @@ def weighted_rows(
         return DenseOperator(centred * roots[:, None])
     if isinstance(samples, RowCentredSamples):
         return samples.weighted(roots, row)
-    csr = rows_times(samples.csr, roots)
-    return RowCentredSamples(csr, roots, row) if row.any() else SparseOperator(csr)
+    csr = samples.wide().csr
+    centred, remainder = centred_columns(csr, row)
+    weighted = rows_times(csr if centred is None else centred, roots)
+    if not remainder.any():
+        return SparseOperator(weighted)
+    return RowCentredSamples(weighted, roots, remainder)
 
 
 def weighted_matrix(

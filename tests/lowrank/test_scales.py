@@ -17,6 +17,8 @@ from lowrank import (
     ProbabilisticPCA,
     RowBlocks,
     Whitening,
+    choose_rank,
+    optimal_threshold,
     truncated_svd,
 )
 
@@ -302,3 +304,46 @@ def test_a_copy_of_a_heavy_column_leaves_the_noise_of_the_others(kind, dtype):
     model = ProbabilisticPCA(5).fit(X)
     np.testing.assert_allclose(model.noise_variance_, rest / 25, rtol=1e-3)
     assert np.isfinite(model.log_likelihood_)
+
+
+@pytest.mark.parametrize("container", ["dense", "csr", "blocks"])
+@pytest.mark.parametrize("weights", [None, np.ones(500)])
+def test_standardised_float32_tables_agree_with_lapack(container, weights):
+    if container == "blocks" and weights is not None:
+        pytest.skip("weights need rows in memory")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 6))
+    X[:, 2] = 1.5e9 + rng.integers(0, 3600, 500)
+    X[:, 4] = X[:, 2] + 500 * X[:, 0]
+    X[:, 5] = 7.0
+    X = X.astype(np.float32)
+    wide = X[:, :5].astype(np.float64)
+    standard = (wide - wide.mean(axis=0)) / wide.std(axis=0, ddof=1)
+    s = np.linalg.svd(standard, compute_uv=False)
+    samples = CONTAINERS[container](X)
+    pca = PCA(5, standardize=True, center=True, whiten=True)
+    pca.fit(samples, sample_weight=weights)
+    np.testing.assert_allclose(pca.singular_values_, s, rtol=1e-4)
+    scores = pca.transform(samples)
+    assert scores.dtype == pca.components_.dtype == np.float32
+    np.testing.assert_allclose(scores.mean(axis=0), 0, atol=1e-3)
+    if weights is None:
+        np.testing.assert_allclose(scores.std(axis=0, ddof=1), 1, atol=1e-3)
+        expected = PCA(4, standardize=True, center=True).fit(wide).score(wide)
+        score = PCA(4, standardize=True, center=True).fit(X[:, :5]).score(X[:, :5])
+        np.testing.assert_allclose(score, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(400, 30), (40, 60)])
+@pytest.mark.parametrize("container", ["csr", "blocks"])
+@pytest.mark.parametrize("kind", HEAVY)
+def test_rules_for_the_rank_do_not_depend_on_the_container(kind, container, shape):
+    X = heavy_table(kind, *shape)
+    X[:, 3] = 1e7
+    X[:, 1] *= 5
+    if container == "blocks" and shape[0] < shape[1]:
+        X = X.T
+    samples = CONTAINERS[container](X)
+    for options in ({}, {"rule": "energy", "fraction": 1 - 1e-9}):
+        assert choose_rank(samples, **options) == choose_rank(X, **options)
+    np.testing.assert_allclose(optimal_threshold(samples), optimal_threshold(X))
