@@ -39,8 +39,9 @@ _COUNTS = (
     "listencount streams clicks click views viewcount visits purchases purchase orders bought sold "
     "sales downloads impressions occurrences interactions quantity quantities qty units amount "
     "amounts total sum weight weights confidence hours minutes playtime watchtime anzahl menge "
-    "quantite cantidad"
+    "quantite cantidad price prices cost costs revenue spend spent paid preis prix precio"
 )
+_LIKES = "liked like likes favorite favourite recommended"
 _GRADES = "rating ratings rate stars star score scores grade grades review"
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
@@ -94,6 +95,8 @@ class Feedback:
         weights = f"--weight-col {self.name or 'COLUMN'} (weight=) reads weights"
         if self.kind == "counts":
             return f"{self.reason} ({self._certainty}; {weights}, --scale LOW,HIGH (scale=) grades)"
+        if self.kind == "likes" and self.by_name is not None:
+            return f"{self.name} is 1 for a like (--scale 0,1 (scale=) reads grades)"
         if self.kind == "grades" and not self.is_sure:
             doubt = "grades, although the values look like counts"
             return f"{doubt} (unsure; {weights}, --implicit (implicit=True) reads none)"
@@ -137,7 +140,7 @@ def judge(
 
     Names that end in a word such as plays, count, quantity or weight mean counts, and names such
     as stars or score mean grades. A long tail decides against any name, and a name of counts
-    against any positive values.
+    against any positive values. Zeros and ones under a name such as liked are likes.
 
     Examples
     --------
@@ -150,6 +153,8 @@ def judge(
     if not n:
         return Feedback("grades", np.inf, -np.inf, name)
     low, high = float(levels[0]), float(levels[-1])
+    if set(levels.tolist()) == {0, 1} and named_kind(name) == "likes":
+        return Feedback("likes", low, high, name, "likes")
     n_odd = min(n // _ROWS_PER_ODD, max(_FEW, n // _ODD_SHARE))
     if n > 1 and n - int(counts.max()) <= n_odd:
         common = float(levels[counts.argmax()])
@@ -218,10 +223,14 @@ def named_kind(name: str) -> Kind | None:
     --------
     >>> named_kind("PlayCount"), named_kind("number_of_stars"), named_kind("value")
     ('counts', 'grades', None)
+    >>> named_kind("is_liked")
+    'likes'
     """
     for word in reversed(_WORD.findall(name)):
         if word.lower() in _COUNTS.split():
             return "counts"
+        if word.lower() in _LIKES.split():
+            return "likes"
         if word.lower() in _GRADES.split():
             return "grades"
     return None

@@ -493,7 +493,8 @@ def is_bad_id(series: pl.Series) -> pl.Series:
         if inexact.any():
             numbers = series.str.replace(r"\.0+$", "").cast(pl.Float64, strict=False)
             inexact &= numbers.abs() > _EXACT_FLOAT64
-        return (series.is_in(MISSING_IDS) | rounded | inexact).fill_null(True)
+        missing = series.str.strip_chars().is_in(MISSING_IDS)
+        return (missing | rounded | inexact).fill_null(True)
     if dtype.is_decimal():
         return (series.floor() != series).fill_null(True)
     if dtype.is_float():
@@ -531,7 +532,7 @@ def id_problem(
                 f"read the column as integers or texts, so that no two {kind}s become one."
             )
         return f"{kind} id {value} is neither integer nor string."
-    if value in MISSING_IDS:
+    if value.strip() in MISSING_IDS:
         return f"the {kind} id is missing ({value!r})."
     if is_bad_id(pl.Series([value]))[0]:
         return (

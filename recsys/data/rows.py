@@ -82,6 +82,8 @@ _TRUTHS = {
     "f": False,
     "yes": True,
     "no": False,
+    "y": True,
+    "n": False,
 }
 _MOST_CODES = 256
 # What differs between bad rows of one cause.

@@ -291,3 +291,41 @@ def test_ids_of_users_and_of_items(tmp_path: Path) -> None:
     swapped = text.replace("user,item,", "item,user,", 1)
     assert "50 ids are of users and of items" in several(tmp_path, text, swapped)
     assert "of users and of items" not in several(tmp_path, text)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "jsonl"])
+def test_blanks_are_no_id(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"ratings.{suffix}"
+    frame = pl.DataFrame({"user": ["a", "  "], "item": ["x", "x"], "rating": [3, 4]})
+    write = {"parquet": frame.write_parquet, "arrow": frame.write_ipc}
+    write.get(suffix, frame.write_ndjson)(path)
+    with pytest.raises(DataError, match="2: the user id is missing"):
+        read_ratings(path)
+
+
+def test_zeros_and_ones_of_a_column_of_likes(tmp_path: Path) -> None:
+    text = table(rating=lambda value: str(int(value > 3)))
+    path = tmp_path / "ratings.csv"
+    path.write_text(text.replace(",rating", ",isLiked", 1))
+    ratings = read_ratings(path)
+    assert ratings.implicit
+    assert ratings.n_ratings == 160
+    remark = "240 rows left out whose rating is 0 or less; isLiked is 1 for a like"
+    assert remark in str(ratings.source)
+    assert read_ratings(path, scale=(0, 1)).n_ratings == 400
+    # Other names do not tell that 0 is no interaction.
+    path.write_text(text)
+    assert not read_ratings(path).implicit
+
+
+def test_letters_for_yes_and_no(read: Read) -> None:
+    ratings = read(table(rating=lambda value: "Y" if value > 3 else "N"))
+    assert ratings.implicit
+    assert ratings.n_ratings == 160
+
+
+def test_prices_are_amounts(read: Read) -> None:
+    text = table(rating=lambda value: f"{13.37 * value:.2f}")
+    ratings = read(text.replace(",rating", ",unit_price", 1), rating="unit_price")
+    assert ratings.feedback is not None
+    assert ratings.feedback.kind == "counts"
