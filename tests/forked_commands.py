@@ -1,7 +1,7 @@
 """Commands in forked processes: each is a process of its own, without imports of its own.
 
 `python forked_commands.py SOCKET` is a server, which has imported the command and forks for
-each request. `program` is `recsys` for scripts, and `Forked` a command with what tests need
+each request. `program` is `recsys` for scripts, and `started` a process with what tests need
 of `subprocess.Popen`. Where there is no Linux, both start ordinary processes.
 """
 
@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, Self
 
 CAN_FORK = sys.platform == "linux"
 # What commands import where they need it. polars is imported, but not used: it would hang
@@ -95,6 +95,19 @@ def program() -> str:
     return str(path)
 
 
+def started(
+    words: Sequence[str], env: Mapping[str, str] | None = None
+) -> Forked | subprocess.Popen[str]:
+    """Start a command, whose messages are in `stderr`."""
+    return Forked(words, env) if CAN_FORK else ordinary(words, env=env)
+
+
+def ordinary(words: Sequence[str], **settings: Any) -> subprocess.Popen[str]:
+    """Start a command in a process that is not forked."""
+    command = [sys.executable, "-m", "recsys", *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **settings)
+
+
 class Forked:
     """A command in a forked process, whose messages are in `stderr`."""
 
@@ -120,6 +133,13 @@ class Forked:
         self._answers = self._server.makefile()
         self.pid = int(self._answers.readline())
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stderr.close()
+        self.wait()
+
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
@@ -135,11 +155,11 @@ class Forked:
             self.wait(0)
         return self.returncode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the process, and return its exit code."""
         if self.returncode is None:
             if not select.select([self._server], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("recsys", timeout)
+                raise subprocess.TimeoutExpired("recsys", timeout or 0)
             self.returncode = int(self._answers.readline())
             self._answers.close()
             self._server.close()

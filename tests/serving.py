@@ -8,8 +8,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +17,7 @@ from typing import Any, Self
 from urllib.parse import quote, unquote
 
 import psutil
-from forked_commands import CAN_FORK, Forked
+from forked_commands import ordinary, started
 
 
 @dataclass(frozen=True)
@@ -151,16 +149,12 @@ class Command:
 
     def __init__(self, *arguments: str | Path, **settings: Any) -> None:
         words = ["serve", *map(str, arguments), "--port", "0"]
-        # Workers are started by Python, and settings such as limits by the system.
-        if CAN_FORK and "--workers" not in words and settings.keys() <= {"env"}:
-            self.process: Any = Forked(words, **settings)
+        # Workers are started by Python, and limits are set by the system.
+        if "--workers" in words or "preexec_fn" in settings:
+            start: Any = ordinary
         else:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "recsys", *words],
-                stderr=subprocess.PIPE,
-                text=True,
-                **settings,
-            )
+            start = started
+        self.process = start(words, **settings)
         assert self.process.stderr is not None
         self.lines: list[str] = []
         for line in self.process.stderr:

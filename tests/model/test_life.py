@@ -13,8 +13,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from forked_commands import CAN_FORK, started
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -50,6 +49,8 @@ STEPS_OF_A_LIFE = 20
 PHASES = [Phase.generate, Phase.shrink]
 if os.environ.get("LIFE_SHRINK") == "0":
     PHASES.remove(Phase.shrink)
+# Seconds, of which an update takes some; a process that is not forked imports first.
+MOMENT = 0.02 if CAN_FORK else 0.25
 START = 1_700_000_000 // DAY * DAY
 
 KINDS = {"view": 1.0, "buy": 3.0}
@@ -254,17 +255,18 @@ class Life(RuleBasedStateMachine):
         before = (place / "model.json").read_bytes()
         self.n_files += 1
         path = self._write(rows, self.folder / f"new-{self.n_files}.csv")
-        words = [sys.executable, "-m", "recsys", "update", place, path, "--force", "-q"]
-        with subprocess.Popen([str(word) for word in words]) as process:
-            time.sleep(0.25 * share)
-            process.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+        words = ["update", str(place), str(path), "--force", "-q"]
+        with started(words) as process:
+            time.sleep(MOMENT * share)
+            process.kill()
         left = Recommender.load(place)
         is_complete = (place / "model.json").read_bytes() != before
         expected = shop if is_complete else self.shop
         assert pairs_of(left.ratings) == expected.ratings
         # Without times, a repetition cannot be told.
         if self.setting.timed or not is_complete:
-            subprocess.run([str(word) for word in words], check=True)
+            with started(words) as process:
+                assert process.wait(120) == 0
         self.shop, self.latest, self.saved = shop, rows, None
         # The repetition of a complete update fits nothing.
         if is_complete:
