@@ -523,7 +523,16 @@ def _expression(
         )
     if address.kind == "sqlite" and role == "rating":  # a column may mix 4 and 4.5
         return f"CASE typeof({name}) WHEN 'integer' THEN 1.0 * {name} ELSE {name} END AS {name}"
-    if is_plain:
+    server_type = (field.metadata or {}).get(b"POSTGRESQL:type")
+    if server_type in (b"date", b"timestamp", b"timestamptz"):
+        # As a number, infinity would be a time long ago.
+        return (
+            f"CASE {name} WHEN 'infinity' THEN '9999-12-31' "
+            f"WHEN '-infinity' THEN '0001-01-01' ELSE {name} END AS {name}"
+        )
+    # PostgreSQL pads character(n) with blanks, which are not part of the value.
+    is_padded = server_type == b"bpchar"
+    if is_plain and not is_padded:
         return name
     target = "double precision" if label == "numeric" and not is_id else "text"
     return f"CAST({name} AS {target}) AS {name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +30,9 @@ _NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?$"
 _GROUPED = r"^[-+]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?$"
 _SURELY_GROUPED = r"^[-+]?\d{1,3}(?:,\d{3})+\.\d"
 _PADDED = r"^[-+]?0\d"  # leading zeros, as in "007" or zip codes: these stay strings
+# Databases have dates that mean always or never (infinity), which have no text.
+_FIRST_DAY = datetime(1, 1, 1)
+_LAST_DAY = datetime(9999, 12, 31)
 _MISSING = ("null", "nan", "na", "n/a", "none", "\\n", "nat")
 _BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
 # Integers under these names are codes, not amounts.
@@ -450,10 +454,12 @@ def _typed(
     if dtype == pl.Boolean:
         return values, "boolean"
     if dtype == pl.Date:
-        return values, "date"
+        return values.clip(_FIRST_DAY, _LAST_DAY), "date"
     if isinstance(dtype, pl.Datetime):
         utc = values.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return utc.dt.cast_time_unit("us"), "date"
+        if dtype.time_unit == "ns":  # which has no such days
+            utc = utc.dt.cast_time_unit("us")
+        return utc.clip(_FIRST_DAY, _LAST_DAY).dt.cast_time_unit("us"), "date"
     if dtype.is_integer():
         small = values.cast(pl.Int64, strict=False)
         if small.null_count() == values.null_count():

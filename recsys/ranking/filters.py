@@ -276,6 +276,11 @@ def rows_where(
     table = ids.values.to_frame() if features is None else features.aligned(ids)
     kinds = {} if features is None else features.kinds
     columns = ", ".join(f"{name} ({kinds.get(name, 'id')})" for name in table.columns)
+    # A column may have no values today: nothing meets a condition on it.
+    empty = () if features is None else features.empty
+    for name in {*empty} - {*table.columns}:
+        columns += f", {name} (without values)"
+        table = table.with_columns(pl.lit(None).alias(name))
     if kind == "user":
         columns += " (a saved model has those of features and of --keep-col)"
     if kind == "item" and "new" not in table.columns:
@@ -315,6 +320,8 @@ def rows_where(
             f"{label}: {condition!r} cannot be used: {reason}; the columns are {columns}, and text "
             f"is in single quotes{hint}."
         ) from None
+    if met.dtype == pl.Null:
+        met = met.cast(pl.Boolean)
     if met.dtype != pl.Boolean:
         raise DataError(
             f"{label}: {condition!r} cannot be used: it is not a condition but gives {met.dtype} "
@@ -372,8 +379,9 @@ def _evaluated(
     _check_dates(expression, table.clear())
     joined = cs.list().list.join("|")
     written = cs.temporal().cast(pl.String)
+    blank = cs.by_dtype(pl.Null).cast(pl.String)  # for functions of texts
     failures: list[Exception] = []
-    for changes in ([joined], [joined, written], [], [written]):
+    for changes in ([joined], [joined, written], [], [written], [joined, blank]):
         try:
             return (
                 table.with_columns(changes).select(expression.alias("met")).to_series()

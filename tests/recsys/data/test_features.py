@@ -301,3 +301,22 @@ def test_numbers_as_categories_are_not_addresses() -> None:
         {"user": [1, 2, 3], "zip": [1010, 1020, 1010], "email": ["a@b.org"] * 3}
     )
     assert Features.of(frame, "user").identifying() == ["email"]
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_dates_of_databases_that_mean_always_are_the_last_day(unit) -> None:
+    ends = pl.Series([2**63 - 1, 0, -(2**63 - 1)], dtype=pl.Int64)
+    days = pl.Series([2**31 - 1, 0, -(2**31) + 1], dtype=pl.Int32).cast(pl.Date)
+    table = pl.DataFrame(
+        {
+            "item": [1, 2, 3],
+            "until": ends.cast(pl.Datetime(unit, "UTC")),
+            "day": days,
+        }
+    )
+    features = Features.of(table, "item")
+    texts = features.frame.select(pl.col("until", "day").cast(pl.String))
+    assert texts["day"].to_list() == ["9999-12-31", "1970-01-01", "0001-01-01"]
+    if unit != "ns":
+        assert texts["until"].str.head(4).to_list() == ["9999", "1970", "0001"]
+    assert len(features.frame.rows()) == 3

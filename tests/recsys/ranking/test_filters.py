@@ -332,3 +332,25 @@ def test_usual_conditions_of_requests_are_allowed():
     check_modest(
         "LOWER(title) LIKE 'the %' AND (year IN (1990, 1991) OR NOT (genre = 'lpad(||)'))"
     )
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "sale > 0",
+        "sale",
+        "NOT sale",
+        "lower(sale) = 'a'",
+        "sale IN (1, 2)",
+        "sale = 'x'",
+    ],
+)
+def test_nothing_meets_a_condition_on_a_column_without_values(condition):
+    table = pl.DataFrame({"item": [1, 2], "stock": [3, 0], "sale": [None, None]})
+    pairs = pl.DataFrame({"user": [7, 7], "item": [1, 2]})
+    ratings = Ratings.from_frame(pairs, item_table=table)
+    assert not rows_where(condition, ratings).any()
+    either = rows_where("stock > 0 OR sale IS NOT NULL", ratings)
+    assert either.tolist() == [True, False]
+    with pytest.raises(DataError, match=r"stock \(number\), sale \(without values\)"):
+        rows_where("sail > 0", ratings)

@@ -19,6 +19,7 @@ from recsys.data.ids import Ids
 from recsys.database import open_table, parse_address
 from recsys.errors import DataError
 from recsys.lsi import Documents
+from recsys.ranking.filters import rows_where
 from recsys.readers.id_lists import read_history, read_ids
 
 EVENTS = [
@@ -413,6 +414,28 @@ def test_a_time_that_never_comes(
     left_out = '1 row left out whose time means "never" ('
     assert left_out in str(ratings.source)
     assert ", row 10: " in str(ratings.source)
+
+
+@pytest.mark.parametrize("type_", ["timestamptz", "timestamp", "date"])
+def test_items_that_are_offered_for_ever_and_ids_with_blanks(
+    postgres: str, run: Callable[[str], None], type_: str
+) -> None:
+    run(
+        f"CREATE TABLE goods (sku char(6), until {type_}, since {type_}, price real);"
+        "INSERT INTO goods VALUES ('a1', 'infinity', '-infinity', 2),"
+        " ('b2', '2026-02-03', NULL, 3);"
+        "CREATE TABLE sold (customer int, sku varchar(6));"
+        "INSERT INTO sold VALUES (1, 'a1'), (1, 'b2'), (2, 'a1')"
+    )
+    ratings = read_ratings(f"{postgres}::sold", item_table=f"{postgres}::goods")
+    table = ratings.item_table
+    assert table is not None
+    assert table.frame["item"].to_list() == ["a1", "b2"]
+    met = [
+        rows_where(condition, ratings).tolist()
+        for condition in ("until > '2026-03-01'", "since < '1990-01-01'")
+    ]
+    assert met == [[True, False], [True, False]]
 
 
 def test_bytes_in_a_column_are_shown_as_such(tmp_path):
