@@ -39,7 +39,8 @@ _COUNTS = (
     "listencount streams clicks click views viewcount visits purchases purchase orders bought sold "
     "sales downloads impressions occurrences interactions quantity quantities qty units amount "
     "amounts total sum weight weights confidence hours minutes playtime watchtime anzahl menge "
-    "quantite cantidad price prices cost costs revenue spend spent paid preis prix precio"
+    "quantite cantidad price prices cost costs revenue turnover spend spent paid preis umsatz "
+    "betrag prix precio"
 )
 _LIKES = "liked like likes favorite favourite recommended"
 _GRADES = "rating ratings rate stars star score scores grade grades review"

@@ -65,6 +65,7 @@ OPTIONAL_ROLES = ("event", "event_id")
 
 ANY_EVENT = "*"  # stands for all kinds of events that are not named
 NO_EVENT = "(none)"  # stands for a missing kind
+_HIGHEST_GRADE = 100  # of usual scales
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
 LARGE_SHARE = 0.1
 """Share of the data that one row, user or item rarely has."""
@@ -659,7 +660,7 @@ def _decide(rows: Rows, rules: RowRules) -> None:
         rows.remarks.append(feedback.remark)
     may_be_grades = "grades" in (feedback.kind, feedback.by_name)
     if may_be_grades and rules.scale is None and "rating" in rows.columns:
-        _remark_on_far_ratings(rows)
+        _remark_on_range(rows)
 
 
 def _judged(rows: Rows, rules: RowRules) -> Feedback:
@@ -734,13 +735,19 @@ def _judge_levels(rows: Rows) -> None:
         )
 
 
-def _remark_on_far_ratings(rows: Rows) -> None:
-    """Remark on a few ratings that are far from all others, such as 99 for none."""
+def _remark_on_range(rows: Rows) -> None:
+    """Remark on a few ratings far from all others, such as 99 for none, or on an unusual range."""
     distribution = _distribution(rows)
     if distribution is None:
         distribution = sampled_levels(rows.columns["rating"].to_numpy())
     usual = usual_range(*distribution)
     if usual is None:
+        lowest, highest = distribution[0][[0, -1]]
+        if highest > _HIGHEST_GRADE:
+            rows.remarks.append(
+                f"ratings from {lowest:g} to {highest:g} are taken as grades; for amounts, name "
+                "the column with --weight-col (weight=)"
+            )
         return
     low, high = usual
     ratings = rows.decode().columns["rating"].to_numpy()

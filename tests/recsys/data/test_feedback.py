@@ -47,7 +47,18 @@ def test_a_few_rows_do_not_change_the_decision(values, kind):
 
 
 @pytest.mark.parametrize(
-    "name", ["count", "count(*)", "n_plays", "Quantity", "qty", "weight", "n"]
+    "name",
+    [
+        "count",
+        "count(*)",
+        "n_plays",
+        "Quantity",
+        "qty",
+        "weight",
+        "n",
+        "Preis",
+        "unitPrice",
+    ],
 )
 def test_names_of_counts_decide_where_values_could_be_grades(name):
     assert named_kind(name) == "counts"

@@ -27,6 +27,18 @@ def cells(ratings):
     return {row[:2]: row[2] for row in ratings.to_frame().rows()}
 
 
+@pytest.mark.parametrize("highest", [100, 1500])
+def test_grades_beyond_the_usual_scales_are_named(highest):
+    values = [1.0 + (highest - 1) * i / 299 for i in range(300)]
+    pairs = {"user": [i % 20 for i in range(300)], "item": [*range(300)]}
+    ratings = Ratings.from_frame(
+        pl.DataFrame(pairs | {"value": values}), rating="value"
+    )
+    assert not ratings.implicit
+    told = "ratings from 1 to 1500 are taken as grades" in str(ratings.source)
+    assert told == (highest > 100)
+
+
 def test_weights_of_events_are_summed():
     ratings = of(event_weights=WEIGHTS)
     assert ratings.implicit
