@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from os import PathLike, fspath
+from os.path import realpath
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
@@ -330,7 +331,7 @@ class _Opener:
     stream: bool
     has_tables: bool = False
     n_repeated: int = 0
-    opened: set[tuple[int, int]] = field(default_factory=set)
+    opened: set[tuple[object, ...]] = field(default_factory=set)
 
     @property
     def table(self) -> str | None:
@@ -350,6 +351,8 @@ class _Opener:
     def files(self, source: str) -> list[DataFile]:
         """Return the files of one source."""
         if source == "-":
+            if self._is_repeated(source):
+                return []
             return self._opened(
                 self.scratch.copy(sys.stdin.buffer), "standard input", None
             )
@@ -357,7 +360,7 @@ class _Opener:
         is_odd = isinstance(source, Location) or ":/" in source or "::" in source
         if is_odd or path.suffix.lower() in SUFFIXES:
             if (address := parse_address(source, self.table, self.query)) is not None:
-                return [self._fetched(address)]
+                return self._fetched(address)
             if _URL.match(whole(source)):
                 files = list[DataFile]()
                 for name, copy in download(source, self.scratch):
@@ -370,7 +373,7 @@ class _Opener:
                 )
             if (workbook := _WORKBOOK.fullmatch(source)) and not path.exists():
                 sheet_path = Path(workbook["place"])
-                return [self._sheet(sheet_path, sheet_path.name, workbook["sheet"])]
+                return self._sheet(sheet_path, sheet_path.name, workbook["sheet"])
         if path.exists() or not glob.has_magic(source):
             return self._local(path, path.name or source)
         # Hidden files, and marks such as Spark's _SUCCESS, are not data.
@@ -453,29 +456,26 @@ class _Opener:
         """
         if isinstance(folder, Directory):
             status = path.stat()
-            identity = status.st_dev, status.st_ino
-            if identity in self.opened:
-                self.n_repeated += 1
+            if self._is_repeated(status.st_dev, status.st_ino):
                 return []
-            self.opened.add(identity)
         head = head_of(path)
         if MAGIC.match(head) and isinstance(folder, Directory):
             address = parse_address(str(path), self.table, self.query)
-            return [self._fetched(address)] if address else []
+            return self._fetched(address) if address else []
         if head.startswith(PACKED):
             path = unpacked(path, name, self.scratch)
             head = head_of(path)
         if head.startswith(ZIP):
             archive = Zip(path, name, self.scratch)
             if WORKBOOK in archive.names():
-                return [self._sheet(path, name, self.table)]
+                return self._sheet(path, name, self.table)
             if {"shape.npy", "format.npy"} <= {*archive.names()}:
                 return [self._rewritten(path, name, "SciPy matrix")]
             return self._members(
                 archive, archive.names(), name, f"{name.removesuffix('.zip')}/"
             )
         if head.startswith(_OLD_EXCEL):
-            return [self._sheet(path, name, self.table)]
+            return self._sheet(path, name, self.table)
         for beginning, form in CONVERTED.items():
             if head.startswith(beginning):
                 return [self._rewritten(path, name, form)]
@@ -515,35 +515,51 @@ class _Opener:
         write_rows(path, name, form, target)
         return DataFile(name, target, is_parquet=True, form=form, on_rows=self.on_rows)
 
-    def _fetched(self, address: Address) -> DataFile:
-        """Return the open table, or its rows as a Parquet file."""
+    def _is_repeated(self, *key: object) -> bool:
+        """Return whether a file or a table was opened before, under any name."""
+        is_repeated = key in self.opened
+        self.opened.add(key)
+        self.n_repeated += is_repeated
+        return is_repeated
+
+    def _fetched(self, address: Address) -> list[DataFile]:
+        """Return the open table, or its rows as a Parquet file; none if it was opened before."""
         self.has_tables = True
         with ExitStack() as stack:
             table = stack.enter_context(open_table(address, self.pick))
             name, form = str(table.address), NAMES[address.kind]
+            place = address.place
+            if address.path.exists():
+                place = realpath(place)
+            if self._is_repeated(place, table.address.table, table.address.query):
+                return []
             if self.stream:
                 self.stack.enter_context(stack.pop_all())
                 data = DataFile(
                     name, Path(), form=form, columns=table.names, table=table
                 )
-                return replace(data, on_rows=self.on_rows)
+                return [replace(data, on_rows=self.on_rows)]
             target = self.scratch.new()
             table.write(target, self.on_rows)
-            return DataFile(
+            data = DataFile(
                 name, target, is_parquet=True, form=form, columns=table.names
             )
+            return [data]
 
     def _sheet(
         self,
         path: Path,
         name: str,
         sheet: str | None,
-    ) -> DataFile:
+    ) -> list[DataFile]:
         """Return the rows of a sheet of a workbook as a Parquet file."""
         self.has_tables = True
         target = self.scratch.new()
         sheet = write_sheet(path, name, sheet, target)
-        return DataFile(f"{name}::{sheet}", target, is_parquet=True, form="Excel")
+        if self._is_repeated(realpath(path), sheet):
+            return []
+        data = DataFile(f"{name}::{sheet}", target, is_parquet=True, form="Excel")
+        return [data]
 
 
 def _with_ratings(

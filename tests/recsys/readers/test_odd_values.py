@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -329,3 +330,14 @@ def test_prices_are_amounts(read: Read) -> None:
     ratings = read(text.replace(",rating", ",unit_price", 1), rating="unit_price")
     assert ratings.feedback is not None
     assert ratings.feedback.kind == "counts"
+
+
+def test_a_table_of_a_database_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
+    place = tmp_path / "shop.db"
+    with sqlite3.connect(place) as connection:
+        connection.execute("create table orders (user, item, qty)")
+        connection.execute("insert into orders values ('a', 'x', 2), ('b', 'y', 3)")
+    listed = [f"{place}::orders", place, f"sqlite:///{place}::orders"]
+    orders = read_ratings(listed, weight="qty")
+    assert orders.values.tolist() == [2, 3]
+    assert "(listed twice)" in str(orders.source)
