@@ -753,10 +753,6 @@ def output_options(
 
     An output of lists also has `--columns`.
     """
-    add = functools.partial(option, section="Output")
-    latex = ""
-    if "latex" in forms:
-        latex = "latex, "
 
     @functools.wraps(function)
     def verb(
@@ -777,7 +773,18 @@ def output_options(
             output.check()
         return function(*args, output=output, **rest)
 
-    options = [
+    names = [*inspect.signature(_destination).parameters]
+    if not of_lists:
+        names.remove("columns")
+    options = _output_flags(forms, of_lists=of_lists)
+    return bundle("output", _destination, *options, names=names)(verb)
+
+
+def _output_flags(forms: Sequence[str], *, of_lists: bool) -> list[Decorator]:
+    """Return the options of an output in one of some formats."""
+    add = functools.partial(option, section="Output")
+    latex = "latex, " if "latex" in forms else ""
+    options: list[Decorator] = [
         add(
             "--output",
             "-o",
@@ -802,7 +809,6 @@ def output_options(
         ),
         add("--force", is_flag=True, hidden=True),
     ]
-    names = [*inspect.signature(_destination).parameters]
     if of_lists:
         column_option = add(
             "--columns",
@@ -813,9 +819,7 @@ def output_options(
             "item=sku,score; also model, version and date.",
         )
         options.insert(2, column_option)
-    else:
-        names.remove("columns")
-    return bundle("output", _destination, *options, names=names)(verb)
+    return options
 
 
 list_output_options = functools.partial(output_options, of_lists=True)

@@ -168,20 +168,12 @@ def serve(
         "--share is the share of users of --model-b; give both.",
     )
     paths = _models(model, models)
-    for option, value in (
-        ("--model-b", model_b),
-        ("--together", together),
-        ("--events", events),
-        ("--log", log),
-    ):
+    of_one = {"model-b": model_b, "together": together, "events": events, "log": log}
+    for option, value in of_one.items():
         fits = model is not None or value is None
-        require(fits, f"{option} is for one MODEL; leave it out.")
-    for path in (*paths.values(), model_b, index):
-        if path is not None and not (Path(path) / MANIFEST).is_file():
-            # Only to explain what is wrong with the directory.
-            from recsys.saving.model_file import read_manifest
-
-            read_manifest(path)  # raises
+        require(fits, f"--{option} is for one MODEL; leave it out.")
+    for path in filter(None, (*paths.values(), model_b, index)):
+        _check_saved(path)
     tables = _tables(item_table, paths)
     # The number of connections has no option: see `serve/connection.py`.
     limits = Limits(body=max_body, items=max_items, batch=max_batch, seconds=timeout)
@@ -236,6 +228,15 @@ def _check_conditions(settings: Sequence[Settings]) -> None:
         reasons = [reasons[name] for reasons in unusable if name in reasons]
         if len(reasons) == len(settings):
             raise CommandError(reasons[0])
+
+
+def _check_saved(path: str) -> None:
+    """Check that there is a saved model or index in a directory."""
+    if not (Path(path) / MANIFEST).is_file():
+        # Only to explain what is wrong with the directory.
+        from recsys.saving.model_file import read_manifest
+
+        read_manifest(path)  # raises
 
 
 def _seconds(refresh: str) -> float:
