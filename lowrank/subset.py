@@ -263,9 +263,7 @@ def cur(
     columns = selection.columns()
     rows = selection.rows()
     U, error = _best_middle(
-        selection,
-        _dense(selection.matrix[:, columns]),
-        _dense(selection.matrix[rows]),
+        selection, selection.matrix[:, columns], _dense(selection.matrix[rows])
     )
     return CUR(
         columns=columns,
@@ -429,16 +427,17 @@ def _dense(block: Any) -> Float64Array:
 
 def _best_middle(
     selection: _Selection,
-    C: Float64Array,
+    columns: Any,
     R: Float64Array,
 ) -> tuple[Float64Array, float]:
-    """Return U, and the error ||A - C U R||_F of the product.
+    """Return U, and the error ||A - C U R||_F of the product for the columns C.
 
     U = C^+ A R^+ has the smallest error in exact arithmetic. If C or R is nearly rank deficient, U
     has large entries, whose rounding spoils the product. The pseudo-inverses then leave out the
     smallest singular values, as many as make the error of the product smallest.
     """
     samples = samples_of(selection.matrix)
+    C = _dense(columns)
     column_basis = _basis(C)
     row_basis = _basis(R.T)
     core = column_basis.T @ samples.matmat(row_basis)
@@ -446,11 +445,12 @@ def _best_middle(
     best = np.zeros((C.shape[1], len(R)))
     least = math.inf
     for share in _SHARES:
-        columns = _inverse(C, share) @ column_basis
-        rows = _inverse(R.T, share) @ row_basis
-        U = columns @ core @ rows.T
+        left = _inverse(C, share) @ column_basis
+        right = _inverse(R.T, share) @ row_basis
+        U = left @ core @ right.T
         rounded = U.astype(selection.dtype).astype(np.float64)
-        error = selection.distance(C @ rounded, R.T)
+        # Multiplied as in the result: large entries of U have rounding errors of their own.
+        error = selection.distance(columns @ rounded, R.T)
         if error < least:
             best = U
             least = error
