@@ -58,7 +58,7 @@ class LowRank:
     (10.0, 1)
     """
 
-    __array_ufunc__ = None  # NumPy defers array @ B and array * B to this class
+    __array_priority__ = 15.0  # NumPy defers array @ B and array * B to this class
 
     def __init__(
         self,

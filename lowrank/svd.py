@@ -40,9 +40,9 @@ _PROBES = 8  # number of random vectors; products are fastest with a multiple of
 _PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)
 # Residual that rounding of the products leaves, in machine epsilons of s[0].
 _ROUNDING = 20
-# Residual of a value of zero, in the same unit: the divide-and-conquer algorithm of LAPACK
-# may return 32 machine epsilons of s[0] in its place.
-_ROUNDING_OF_ZERO = 40
+# Residual that LAPACK leaves, in the same unit: it takes off-diagonal numbers below
+# eps**(-1/8) roundoffs, 45 machine epsilons, for zeros.
+_ROUNDING_OF_LAPACK = 60
 # Largest share of a singular value that rounding of float32 may be.
 _LARGEST_ROUNDING = 1e-3
 _WIDE = np.dtype(np.float64)
@@ -576,8 +576,8 @@ def residual_excess(
     wide = s.astype(np.float64)
     allowed = tol * wide
     if tol >= rounding and dtype == np.float64:
-        of_zero = _ROUNDING_OF_ZERO * float(np.finfo(dtype).eps)
-        allowed = np.maximum(allowed, of_zero * (wide[0] + subtracted))
+        floor = _ROUNDING_OF_LAPACK * float(np.finfo(dtype).eps)
+        allowed = np.maximum(allowed, floor * (wide[0] + subtracted))
     return float(_ratios(residuals, allowed).max())
 
 

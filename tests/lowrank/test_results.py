@@ -106,3 +106,12 @@ def test_estimators_take_a_low_rank_matrix():
         pca.explained_variance_, PCA(2).fit(B.toarray()).explained_variance_
     )
     assert choose_rank(B, "energy") == choose_rank(B.toarray(), "energy")
+
+
+def test_functions_of_numpy_take_a_low_rank_matrix_for_an_array():
+    X = np.random.default_rng(0).standard_normal((9, 6))
+    matrix = approximate(X, 2)
+    dense = matrix.toarray()
+    for function in (np.abs, np.sum, np.mean, np.max, np.linalg.norm, np.isfinite):
+        np.testing.assert_array_equal(function(matrix), function(dense))
+    np.testing.assert_array_equal(np.subtract(X, matrix), X - dense)

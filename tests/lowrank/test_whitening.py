@@ -207,3 +207,12 @@ def test_sparse_and_not_finite_data_raise():
     X[1, 1] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         Whitening().fit(X)
+
+
+@pytest.mark.parametrize("seed", [202, 272, 2020])
+def test_whitening_does_not_warn_of_the_accuracy_of_lapack(seed):
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.integers(2, 150)), int(rng.integers(1, 60))
+    X = rng.standard_normal((n, m)) + 2
+    X[:, rng.integers(m)] *= 10 ** rng.uniform(0, 6)
+    Whitening().fit(X)  # warnings are errors in tests
