@@ -5,13 +5,14 @@ connections of another process, to one worker and to two. The same run measures 
 application around `Recommender.recommend`, and the memory of a second worker. With --soak, minutes
 of load follow while the model is replaced every 10 seconds. With --live, it compares a service with
 a table of items that changes, and a named condition, with one without. With --explain, it compares
-lists with reasons with lists without, for every model that explains its scores, on MovieLens
-(ml-latest-small) with features of the films. Requests per second of processor time estimate the
-rate of a worker with its own core, independent of other load. The ratings of the model are random,
-since Gowalla has none. Therefore no vector is short, and the search cannot prune items.
+lists with reasons with lists without, of users and of sessions, for every model that explains its
+scores or some, on MovieLens (ml-latest-small) with features of the films. Requests per second of
+processor time estimate the rate of a worker with its own core, independent of other load. The
+ratings of the model are random, since Gowalla has none. Therefore no vector is short, and the
+search cannot prune items.
 
 Usage: python benchmarks/serve_http.py [--model als] [--factors 64] [--seconds 3] [--soak MINUTES]
-       [--live] [--explain]
+       [--live] [--explain [MODEL ...]]
 """
 
 from __future__ import annotations
@@ -159,10 +160,10 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
-def with_key(path: str) -> bytes:
+def with_key(request: bytes) -> bytes:
     """Return a request with the API key, which data of users need."""
     key = f"\r\nx-api-key: {KEY}\r\n\r\n"
-    return get(path).replace(b"\r\n\r\n", key.encode())
+    return request.replace(b"\r\n\r\n", key.encode(), 1)
 
 
 def post(path: str, body: Any) -> bytes:
@@ -214,7 +215,9 @@ def running(command: Sequence[str], cwd: Path) -> Any:
             for line in service.stderr
             if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line))
         )
-        while not run_load(port, [with_key("/v1/recommend/1")], 1, 0.2).statuses["200"]:
+        while not run_load(port, [with_key(get("/v1/recommend/1"))], 1, 0.2).statuses[
+            "200"
+        ]:
             time.sleep(0.1)
         yield service, port
     finally:
@@ -399,10 +402,11 @@ def live(
     print(table(head, rows))
 
 
-def explained(folder: Path) -> None:
+def explained(folder: Path, names: Sequence[str]) -> None:
     """Compare the processor time of lists with reasons with that of lists without."""
     rows = []
-    for name, options in EXPLAINED.items():
+    for name in names:
+        options = EXPLAINED[name]
         ratings = read_ratings(datasets() / "ml-latest-small")
         kind = model_class(name)
         if not kind.predicts_ratings:
@@ -412,28 +416,44 @@ def explained(folder: Path) -> None:
         model = folder / f"{name}-explained"
         Recommender(name, **options).fit(ratings).save(model)
         users = ratings.users.values.to_list()
-        random.Random(0).shuffle(users)
-        loads = {
-            "list": [with_key(f"/v1/recommend/{user}") for user in users],
-            "reasons": [
-                with_key(f"/v1/recommend/{user}?explain=true") for user in users
-            ],
-        }
-        seconds: dict[str, list[float]] = {load: [] for load in loads}
-        command = [*serve(model, 1), "--api-key", KEY]
-        with running(command, folder) as (service, port):
-            for requests in loads.values():
-                run_load(port, requests, 8, 1.0)  # warm
-            for _ in range(5):
-                for load, requests in loads.items():
-                    seconds[load].append(seconds_of_request(service, port, requests))
-        first, second = (1000 * statistics.median(times) for times in seconds.values())
+        items = ratings.items.values.to_list()
+        rng = random.Random(0)
+        rng.shuffle(users)
+        histories = [
+            [{"item": item} for item in rng.sample(items, 10)] for _ in range(500)
+        ]
         settings = ", ".join(f"{key}={value}" for key, value in options.items())
         label = f"{name} ({settings})" if settings else name
-        rows.append([label, first, second, f"{second / first:.2f}"])
-    head = ["model", "list, ms", "with reasons, ms", "ratio"]
+        loads = {
+            "user": {
+                query: [get(f"/v1/recommend/{user}{query}") for user in users]
+                for query in ("", "?explain=true", "?explain=true&language=en")
+            },
+            "session": {
+                str(more): [
+                    post("/v1/recommend", {"history": history, **more})
+                    for history in histories
+                ]
+                for more in ({}, {"explain": True}, {"explain": True, "language": "en"})
+            },
+        }
+        command = [*serve(model, 1), "--api-key", KEY]
+        with running(command, folder) as (service, port):
+            for who, requests_of in loads.items():
+                seconds: dict[str, list[float]] = {load: [] for load in requests_of}
+                for load, requests in requests_of.items():
+                    requests_of[load] = [with_key(request) for request in requests]
+                    run_load(port, requests_of[load], 8, 1.0)  # warm
+                for _ in range(5):
+                    for load, requests in requests_of.items():
+                        used = seconds_of_request(service, port, requests)
+                        seconds[load].append(used)
+                plain, reasons, words = map(statistics.median, seconds.values())
+                ratios = [f"{reasons / plain:.2f}", f"{words / plain:.2f}"]
+                rows.append([label, who, 1000 * plain, *ratios])
+    head = ["model", "list of", "list, ms", "with reasons", "in words"]
     print(
-        "\nMilliseconds of processor for a request, with three reasons for each item:"
+        "\nMilliseconds of processor for a request, and ratios with three reasons for each item:"
     )
     print(table(head, rows))
 
@@ -471,7 +491,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES")
     parser.add_argument("--live", action="store_true")
-    parser.add_argument("--explain", action="store_true")
+    parser.add_argument("--explain", nargs="*", choices=EXPLAINED, metavar="MODEL")
     parser.add_argument(
         "--saved", type=Path, help="model fitted before, to save the time of a fit"
     )
@@ -479,8 +499,8 @@ def main() -> None:
     print(machine(), end="\n\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if chosen.explain:
-            explained(folder)
+        if chosen.explain is not None:
+            explained(folder, chosen.explain or [*EXPLAINED])
             return
         if chosen.saved is None:
             model = fit(folder, chosen.model, chosen.factors)

@@ -13,6 +13,7 @@ from recsys.ranking.lists import ListOptions
 _OPTIONS = ("items", "block", "where", "where_user")
 _SEEN = ("exclude_seen", "seen", "repeat_where")
 _NAMED = 5  # what the first items have more of
+_ROUNDING = 1e-5  # relative error of the mean of contributions
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ def _lacks(
     both = means.join(of_item, on=keys, how="left", nulls_equal=True)
     both = both.with_columns(pl.col("contribution").fill_null(0))
     difference = pl.col("of_first") - pl.col("contribution")
-    more = both.filter(difference > 0)
+    sizes = pl.max_horizontal(pl.col("of_first").abs(), pl.col("contribution").abs())
+    more = both.filter(difference > _ROUNDING * sizes)
     more = more.sort(difference, descending=True, maintain_order=True)
     columns = [*keys, "contribution", "of_first"]
     if "title" in both.columns:

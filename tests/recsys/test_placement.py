@@ -122,3 +122,11 @@ def test_the_command_says_why(model, recommender):
     assert document["placement"]["lacks"]
     seen = recommender.ratings.to_frame().filter(user=1)["item"][0]
     assert "the user has seen it" in run("--item", str(seen))
+
+
+def test_equal_contributions_do_not_differ_by_rounding():
+    recommender = Recommender("bias").fit(read_ratings(sample_path()))
+    # The ratings of a user contribute the same to all scores.
+    for rank in (50, 100, 500):
+        place = recommender.placement(1, item_at(recommender, rank))
+        assert set(place.lacks["part"]) <= {"base", "popularity"}
