@@ -343,6 +343,8 @@ def _sentence(error: RequestValidationError) -> str:
     if isinstance(reason, ValueError):
         is_nested = len(first["loc"]) > 2  # such as a value of one of several events
         return f"{path}: {reason}." if is_nested else f"{reason}."
+    if first["type"] == "too_long" and isinstance(first["input"], str):  # in a path
+        message = "an id is text of at most 500 characters"
     if path.endswith(".int"):  # the last of the types of an id
         path = path.removesuffix(".int")
         message = "an id is text of at most 500 characters, or an integer"

@@ -40,7 +40,7 @@ class LiveTable:
     rejected : str or None
         Reason for which the table is not read, without folders.
     read_time : float or None
-        Time of the last successful reading, in seconds since 1970.
+        Time of the last successful reading, by a clock that nobody sets.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LiveTable:
         # A file is read once in each of its states, a database each time.
         if signature is not None and signature == self._signature:
             if self.rejected is None:
-                self.read_time = time.time()
+                self.read_time = time.monotonic()
             return None
         self._signature = signature
         try:
@@ -119,7 +119,7 @@ class LiveTable:
         if self.rejected is not None or self._table is None:
             _log.info("%s", remark)
         self.rejected = None
-        self.read_time = time.time()
+        self.read_time = time.monotonic()
         self._n_failures = 0
         self._table = table
         self._served = base
@@ -129,7 +129,7 @@ class LiveTable:
         """Return the number of rows, the seconds since the last reading, and what is wrong."""
         age = None
         if self.read_time is not None:
-            age = round(time.time() - self.read_time, 1)
+            age = round(time.monotonic() - self.read_time, 1)
         return {
             "rows": None if self._table is None else len(self._table),
             "age": age,

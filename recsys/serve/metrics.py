@@ -161,5 +161,5 @@ class Counters:
                 self._age.labels(name, *self._name).set(age)
         for name, table in self._tables.items():
             if table.read_time is not None:
-                age = now - table.read_time
+                age = time.monotonic() - table.read_time
                 self._table_age.labels(name, *self._name).set(age)

@@ -607,3 +607,7 @@ class ReadyBody(_Body):
     tables: dict[str, TableBody] | None = Field(
         None, description="Tables of items that are read again and again."
     )
+    unusable_conditions: dict[str, list[str]] | None = Field(
+        None,
+        description="Named conditions that the items do not fit; the log has the reasons.",
+    )

@@ -388,6 +388,9 @@ class Service:
             facts["models"][slot_name] = None if current is None else current.name
             if slot.rejected:
                 facts["rejected"][slot_name] = slot.rejected
+            unusable = [*getattr(current, "unusable", ())]
+            if unusable:  # the log has the reasons
+                facts.setdefault("unusable_conditions", {})[slot_name] = unusable
         if self.tables:
             facts["tables"] = {
                 name: table.described() for name, table in self.tables.items()

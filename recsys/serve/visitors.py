@@ -90,5 +90,5 @@ class RecentEvents:
             self._events = {
                 user: events
                 for user, events in self._events.items()
-                if events[-1].timestamp >= oldest
+                if any(event.timestamp >= oldest for event in events)
             }

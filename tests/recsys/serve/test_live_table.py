@@ -317,6 +317,8 @@ def test_a_missing_table_is_tried_again_with_longer_pauses(saved, tmp_path, capl
         assert service.get("/v1/recommend/105").status == 200
         reply = service.get("/v1/recommend/105?condition=available")
         assert (reply.status, "stock" in reply.json["detail"]) == (400, True)
+        state = service.get("/health/ready").json
+        assert state["unusable_conditions"] == {"model_a": ["available"]}
         service.sleep(0.2)
         metrics = service.get("/metrics").body.decode()
         failures = metrics.partition('table_failures_total{slot="model_a"} ')[2]
@@ -327,6 +329,17 @@ def test_a_missing_table_is_tried_again_with_longer_pauses(saved, tmp_path, capl
         while service.get("/v1/recommend/105?condition=available").status != 200:
             assert time.monotonic() < deadline
             service.sleep(0.02)
+        assert "unusable_conditions" not in service.get("/health/ready").json
+
+
+def test_ages_do_not_depend_on_the_clock_of_the_day(shop, monkeypatch):
+    shop.change(ITEMS.with_columns(stock=1))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 86_400)
+    assert 0 <= shop.state()["age"] < 60
+    metrics = shop.get("/metrics").body.decode()
+    age = re.search(r"item_table_age_seconds{.*} (\S+)", metrics)[1]
+    assert 0 <= float(age) < 60
 
 
 def test_a_database_that_does_not_answer_delays_nothing(shop, monkeypatch):

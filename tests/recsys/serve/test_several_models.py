@@ -147,6 +147,8 @@ def test_the_command_serves_several_models_and_a_table_that_changes(saved, tmp_p
         # A condition that only one of the models can use.
         target = "/v1/models/likes/recommend/105?condition=available"
         assert service.get(target).status == 400
+        unusable = service.get("/health/ready").json["unusable_conditions"]
+        assert unusable == {"likes/model_a": ["available"]}
         items.filter(pl.col("item") > 1).write_csv(table)
         deadline = time.monotonic() + 20
         while "1" in listed("films"):
