@@ -359,16 +359,17 @@ def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
         if graded:
             note(f"likes are grades of 1 and dislikes of 0 for {', '.join(graded)}")
         if names:
-            verb = "does" if len(names) == 1 else "do"
-            note(
-                f"{', '.join(names)} {verb} not use dislikes and impressions; disliked items are "
-                "left out of the lists"
-            )
+            hint = "disliked items are left out of the lists"
+            note(f"{_do_not(names)} use dislikes and impressions; {hint}")
     names = [model.name for model in models if not model.uses_weights]
     if names and ratings.implicit and ratings.as_interactions().weighted:
-        verb = "does" if len(names) == 1 else "do"
-        listed = ", ".join(names)
-        note(f"{listed} {verb} not use the weights of interactions: all count the same")
+        note(f"{_do_not(names)} use the weights of interactions: all count the same")
+
+
+def _do_not(names: Sequence[str]) -> str:
+    """Return the subject of a sentence on what models do not do."""
+    verb = "does" if len(names) == 1 else "do"
+    return f"{', '.join(names)} {verb} not"
 
 
 def parameters_for(

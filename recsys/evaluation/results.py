@@ -149,13 +149,11 @@ def joined(runs: Sequence[Measurement], *, weighted: bool = False) -> Measuremen
         elif name in influences:
             # Over all folds, as the metric; a user changes nothing in the others.
             columns.append(column.sum() / len(runs))
-        elif f"{CORRECTED}@" in name:
+        elif f"{CORRECTED}@" in name or (weighted and name != "user"):
             # A user's rare items of a fold count as much as in the mean over users.
-            weights = pl.col(WEIGHT).filter(column.is_not_null())
-            columns.append((column * pl.col(WEIGHT)).sum() / weights.sum())
-        elif name != "user" and weighted:
-            weights = pl.col("relevant").filter(column.is_not_null())
-            columns.append((column * pl.col("relevant")).sum() / weights.sum())
+            weight = pl.col("relevant" if weighted else WEIGHT)
+            weights = weight.filter(column.is_not_null())
+            columns.append((column * weight).sum() / weights.sum())
         elif name != "user":
             columns.append(column.mean())
     values = pl.concat([run.values for run in runs]).group_by("user").agg(columns)

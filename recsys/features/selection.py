@@ -117,7 +117,7 @@ def _encoder(
     has_texts = any(isinstance(block, TextBlock) for block in words.blocks)
     if request.texts == "terms" or not has_texts:
         return words
-    return _with_texts(words, ratings, table, request)
+    return _with_better_texts(words, ratings, table, request)
 
 
 def with_usual_features(
@@ -148,7 +148,7 @@ def with_usual_features(
     return with_features(ratings, features, unrated=unrated)
 
 
-def _with_texts(
+def _with_better_texts(
     terms: FeatureEncoder,
     ratings: Ratings,
     table: Features,
