@@ -76,7 +76,7 @@ def test_no_other_decomposition_is_below_the_bound(seed, share, rank):
     assert 0 <= result.duality_gap <= 1e-7
 
 
-def optimum_of_plain_steps(X, penalty, steps=20_000):
+def optimum_of_plain_steps(X, penalty, steps=4000):
     """Return the smallest objective of the alternating direction method with a fixed weight."""
     weight = 4 / np.abs(X).mean()
     sparse_part, multipliers = np.zeros_like(X), np.zeros_like(X)

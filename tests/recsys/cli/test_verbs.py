@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from processes import running
+from forked_commands import started
 
 from recsys import Ratings, Recommender, read_ratings
 from recsys.cli.inputs import find_title
@@ -678,23 +678,18 @@ def test_says_that_counts_are_interactions(run, plays):
     )
 
 
-def test_updates_of_one_model_at_the_same_time_wait_for_each_other(
-    command, source_tree, ratings
-):
+def test_updates_of_one_model_at_the_same_time_wait_for_each_other(ratings):
     fitted = Recommender("bias").fit(read_ratings(ratings))
     fitted.save("m")
     users = [9001, 9002, 9003]
     for user in users:
         Path(f"{user}.csv").write_text(f"user,item,rating,timestamp\n{user},100,4,1\n")
-    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
     with ExitStack() as stack:
-        commands = [
-            command("update", "m", f"{user}.csv", "--force", "-q") for user in users
+        updates = [
+            stack.enter_context(started(["update", "m", f"{user}.csv", "--force"]))
+            for user in users
         ]
-        started = [
-            stack.enter_context(running(*each, env=environment)) for each in commands
-        ]
-        assert [process.wait(60) for process in started] == [0, 0, 0]
+        assert [update.wait(60) for update in updates] == [0, 0, 0]
     updated = Recommender.load("m").ratings
     assert (updated.users.find(users) >= 0).all()
     assert updated.n_ratings == fitted.ratings.n_ratings + 3
