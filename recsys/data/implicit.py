@@ -28,10 +28,12 @@ def as_implicit(ratings: Ratings) -> Ratings:
     if ratings.implicit and feedback.kind == "counts":
         return replace(ratings, feedback=feedback).as_interactions()
     if not ratings.implicit and feedback.common is not None:
-        limit = float(np.nextafter(np.float32(feedback.common), np.float32(-np.inf)))
-        interactions = ratings.interactions_above(limit)
+        common = np.float32(feedback.common)
+        limit = np.nextafter(common, np.float32(-np.inf))
+        interactions = ratings.interactions_above(float(limit))
     elif not ratings.implicit and feedback.kind == "counts":
-        summed = replace(ratings, rule=replace(ratings.rule, policy="sum"))
+        rule = replace(ratings.rule, policy="sum")
+        summed = replace(ratings, rule=rule)
         interactions = summed.interactions_above(0.0)
     else:
         interactions = replace(ratings.with_values(1), implicit=True)

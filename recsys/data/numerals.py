@@ -49,13 +49,15 @@ def decimal_points(texts: pl.Series, *, commas: bool) -> tuple[pl.Series, str]:
         example = numeric.filter(is_grouped)[0]
         others = numeric.filter(~is_grouped)
         form = _UNGROUPED if has_commas else _SHORT
-        is_sure = has_commas or (
-            len(others) > 0 and (commas or numeric.str.contains(r"\.\d\d0$").any())
-        )
+        ends_in_zero = bool(numeric.str.contains(r"\.\d\d0$").any())
+        is_sure = has_commas
+        if len(others):
+            is_sure |= commas or ends_in_zero
         if is_sure and others.str.contains(form).all():
             texts = texts.str.replace_all(".", "", literal=True)
-            thousands = example.replace(".", "").replace(",", ".")
-            remark = f"points between thousands: {example} is {thousands}"
+            number = example.replace(".", "")
+            number = number.replace(",", ".")
+            remark = f"points between thousands: {example} is {number}"
         elif commas and example.count(".") == 1:
             remark = f"decimal points: {example} is {float(example):g}"
     if commas:

@@ -14,8 +14,7 @@ from recsys.evaluation.statistics import Ratio, bca, bootstrap
 STALENESS = {
     "model": pl.String,
     "metric": pl.String,
-    "n": pl.Int64,
-    **dict.fromkeys(("fold", "cut", "age", "users"), pl.Int64),
+    **dict.fromkeys(("n", "fold", "cut", "age", "users"), pl.Int64),
     **dict.fromkeys(("refit", "stale", "loss", "low", "high"), pl.Float64),
 }
 
@@ -43,8 +42,9 @@ def stale_values(
                 "users": len(values),
             }
             for n in settings.ns:
-                loss = _loss(values, f"ndcg@{n}", settings)
-                rows.append({**of_window, "metric": f"ndcg@{n}", "n": n, **loss})
+                metric = f"ndcg@{n}"
+                loss = _loss(values, metric, settings)
+                rows.append({**of_window, "metric": metric, "n": n, **loss})
     return pl.DataFrame(rows, schema=STALENESS)
 
 
@@ -66,8 +66,8 @@ def _loss(
         of_stale, of_refit = samples.T
         losses = np.full(len(samples), np.nan)
         np.divide(of_stale, of_refit, out=losses, where=of_refit > 0)
-        left_out = 1 - stale.leave_one_out() / refit.leave_one_out()
-        low, high = bca(1 - losses, value, left_out, settings.confidence)
+        shares = stale.leave_one_out() / refit.leave_one_out()
+        low, high = bca(1 - losses, value, 1 - shares, settings.confidence)
         loss |= {"low": low, "high": high}
     return loss
 
@@ -76,12 +76,15 @@ def refit_periods(staleness: pl.DataFrame) -> pl.DataFrame:
     """Return the loss per window, and the time after which a refit gains; see `Evaluation`."""
     windows = pl.col("fold") - 1
     loss = pl.col("loss")
-    half_width = (pl.col("high") - pl.col("low")) / 2
+    width = pl.col("high") - pl.col("low")
+    half_width = width / 2
     # One window in forty exceeds its half-width by chance, so all together must, too.
     of_all = half_width.pow(2).sum().sqrt() / half_width.count()
     gains = (loss > half_width) & (loss.mean() > of_all)
-    return staleness.group_by("model", "metric", "n", maintain_order=True).agg(
+    age = pl.col("age")
+    series = staleness.group_by("model", "metric", "n", maintain_order=True)
+    return series.agg(
         loss_per_window=loss.sum() / windows.sum(),
         refit_windows=windows.filter(gains).min(),
-        refit_seconds=pl.col("age").filter(gains).min(),
+        refit_seconds=age.filter(gains).min(),
     )

@@ -122,12 +122,13 @@ class NumberBlock(Block):
         """Return the weights of the knots of each number, and other features."""
         array = numbers.fill_null(np.nan).to_numpy()
         # The weight of a knot is the linear interpolation of 1 there and 0 at the others.
-        units = np.eye(len(self.knots))
-        columns = [np.interp(array, self.knots, unit) for unit in units]
+        knots = self.knots
+        columns = [np.interp(array, knots, unit) for unit in np.eye(len(knots))]
         columns += others
         if self.has_missing:
             columns.append(np.isnan(array).astype(np.float64))
-        return sparse.csr_array(np.nan_to_num(np.column_stack(columns)))
+        weights = np.nan_to_num(np.column_stack(columns))
+        return sparse.csr_array(weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,8 @@ class DateBlock(NumberBlock):
         if not self.seasonal:
             return self._weights(_days(values))
         days_of_year = values.dt.ordinal_day().cast(pl.Float64)
-        angles = 2 * np.pi * days_of_year.fill_null(np.nan).to_numpy() / _YEAR
+        days = days_of_year.fill_null(np.nan).to_numpy()
+        angles = 2 * np.pi * days / _YEAR
         winter = np.cos(angles)
         spring = np.sin(angles)
         return self._weights(_days(values), winter, spring)
@@ -263,9 +265,11 @@ class TextBlock(Block):
             return self
         k = default_rank(rows.shape, DIRECTIONS)
         components = decompose(rows, k, random_state).components
-        vectors = Space(components, np.ones(len(components))).project(rows)
-        squares = np.square(vectors.astype(np.float32), dtype=np.float64).sum()
-        scale = float(1 / np.sqrt(squares / len(values)))
+        space = Space(components, np.ones(len(components)))
+        vectors = space.project(rows).astype(np.float32)
+        squares = np.square(vectors, dtype=np.float64)
+        mean_square = squares.sum() / len(values)
+        scale = float(1 / np.sqrt(mean_square))
         return replace(self, components=components, scale=scale)
 
     @property
@@ -318,7 +322,8 @@ class TextBlock(Block):
         rows = words["row"].to_numpy()[is_term]
         ones = np.ones(len(columns), np.float32)
         shape = (len(values), len(self.terms))
-        return sparse.coo_array((ones, (rows, columns)), shape).tocsr()
+        entries = (ones, (rows, columns))
+        return sparse.coo_array(entries, shape).tocsr()
 
 
 KINDS: dict[FeatureKind, type[Block]] = {
