@@ -24,6 +24,7 @@ from recsys import (
 )
 from recsys.cli.main import cli
 from recsys.evaluation import Split, read_split, save_split
+from recsys.models.registry import make_model
 
 DAY = 86_400
 MONTH = 30 * DAY
@@ -216,7 +217,8 @@ def test_staleness_is_measured_by_lists_of_all_items(options: dict) -> None:
 
 def test_a_blend_and_new_items_keep_the_model_of_the_first_cut() -> None:
     splits = time_cuts(events(drift=True), 3)
-    found = evaluate(["blend", "ease"], splits, 5, new="keep", metrics=["ndcg"])
+    models = {"blend": make_model("blend", members="spectral,ease"), "ease": "ease"}
+    found = evaluate(models, splits, 5, new="keep", metrics=["ndcg"])
     assert found.staleness["model"].to_list() == ["blend", "blend", "ease", "ease"]
     stale = found.staleness
     assert (stale["stale"] != stale["refit"]).all()
