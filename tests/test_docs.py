@@ -287,7 +287,7 @@ def test_the_changelog_begins_with_the_version():
     assert re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", released[0])
 
 
-def test_figures_of_the_readme_are_those_of_the_results(monkeypatch):
+def test_readme_repeats_figures_of_the_results(monkeypatch):
     """Where this fails: `python benchmarks/readme.py`."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     script = tool("readme", ROOT / "benchmarks")

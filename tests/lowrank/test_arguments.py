@@ -46,7 +46,7 @@ def test_only_numbers_are_numbers(door, value):
 
 
 @pytest.mark.parametrize("value", [True, np.True_, 1])
-def test_flags_may_be_those_of_numpy(value):
+def test_flags_may_come_from_numpy(value):
     expected = lowrank.complete(INCOMPLETE, 2, nonnegative=True)
     completion = lowrank.complete(INCOMPLETE, 2, nonnegative=value)
     np.testing.assert_array_equal(completion.toarray(), expected.toarray())

@@ -36,7 +36,7 @@ def grocery(n_baskets: int = 4000, seed: int = 0) -> pl.DataFrame:
 
 
 @given(LINES)
-def test_counts_equal_those_of_dictionaries(lines):
+def test_counts_equal_dictionary_counts(lines):
     by_order: dict[int, set[str]] = {}
     for order, sku in lines:
         by_order.setdefault(order, set()).add(sku)
@@ -63,7 +63,7 @@ def test_blocks_do_not_change_the_result(lines, n):
         assert together(frame, "order_id", n).equals(whole)
 
 
-def test_one_basket_of_two_rare_items_is_no_evidence():
+def test_one_basket_of_two_rare_items_gives_no_evidence():
     frame = together(grocery(), "order_id")
     first = frame.row(0, named=True)
     assert {first["item"], first["other"]} == {"pasta", "sauce"}
@@ -138,7 +138,7 @@ def test_repeated_purchases_are_baskets_of_their_days():
     assert together(frame)["both"].to_list() == [3, 3]
 
 
-def test_returns_are_no_purchases():
+def test_returns_do_not_count_as_purchases():
     frame = pl.DataFrame(
         {
             "user": ["ann"] * 3,

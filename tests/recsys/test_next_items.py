@@ -114,7 +114,7 @@ def test_kinds_without_weight_do_not_come_next():
     assert_same(one, other)
 
 
-def test_what_is_bought_counts_more_than_what_is_viewed():
+def test_purchases_count_more_than_views():
     rows = []
     for user in range(30):
         after = "bought" if user % 2 else "viewed"

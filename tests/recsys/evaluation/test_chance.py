@@ -61,7 +61,7 @@ def test_chances_never_fall_with_the_score():
     assert (np.diff(chances.values) >= 0).all()
 
 
-def test_luck_of_one_list_is_no_chance_of_one():
+def test_lucky_list_does_not_make_a_chance_of_one():
     scores = np.linspace(1, 0, 200, dtype=np.float32)[:, None]
     hits = np.zeros((200, 1), bool)
     hits[0] = True

@@ -135,7 +135,7 @@ def test_damaged_results_are_one_clear_error(tmp_path: Path, damage) -> None:
         Evaluation.load(tmp_path)
 
 
-def test_the_table_marks_the_best_and_what_is_significantly_worse() -> None:
+def test_table_marks_the_best_and_significantly_worse_values() -> None:
     splits = k_fold(Ratings.from_frame(some_ratings(n_users=200)), 3)
     models = {"a_b & c": "popular", "bias": "bias"}
     found = evaluate(models, splits, 3)

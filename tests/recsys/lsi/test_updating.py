@@ -227,7 +227,7 @@ def test_an_index_is_unchanged_if_documents_cannot_be_added(index):
 
 
 @pytest.mark.parametrize("names", [None, [str(7 - i) for i in range(8)]])
-def test_numbers_of_added_documents_follow_those_of_the_index(everyday, names):
+def test_added_documents_are_numbered_after_the_index(everyday, names):
     lsi = LSI(2).fit(everyday[:8], ids=names)
     lsi.remove_documents([3, 5])
     lsi.add_documents(everyday[8:10])

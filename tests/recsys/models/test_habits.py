@@ -58,7 +58,7 @@ def top_counts(frame: pl.DataFrame, n: int) -> pl.DataFrame:
 
 
 @given(ROWS)
-def test_shares_equal_those_of_dictionaries(rows):
+def test_shares_equal_dictionary_shares(rows):
     columns = {
         "user": [user for user, _, _ in rows],
         "item": [item for _, item, _ in rows],

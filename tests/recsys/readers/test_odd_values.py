@@ -295,7 +295,7 @@ def test_ids_of_users_and_of_items(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "jsonl"])
-def test_blanks_are_no_id(tmp_path: Path, suffix: str) -> None:
+def test_blanks_are_missing_ids(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"ratings.{suffix}"
     frame = pl.DataFrame({"user": ["a", "  "], "item": ["x", "x"], "rating": [3, 4]})
     write = {"parquet": frame.write_parquet, "arrow": frame.write_ipc}

@@ -87,7 +87,7 @@ def shop(saved: dict[str, Path], tmp_path: Path) -> Any:
         yield shop
 
 
-def test_stock_prices_and_titles_are_those_of_the_table(shop):
+def test_stock_prices_and_titles_come_from_the_table(shop):
     assert shop.state()["rows"] == 41
     in_stock = shop.items("/v1/recommend/105?condition=available")
     assert in_stock

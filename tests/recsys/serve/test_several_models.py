@@ -89,7 +89,7 @@ def test_health_metrics_and_description_are_of_all_models(service):
     assert "/v1/recommend/{user}" not in paths
 
 
-def test_an_unknown_name_is_said_with_the_known_ones(service):
+def test_unknown_name_is_reported_with_the_known_ones(service):
     history = {"history": [{"item": 3}]}
     for reply in (
         service.get("/v1/models/book%20s/recommend/105?n=1"),
