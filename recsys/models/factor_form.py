@@ -88,7 +88,9 @@ class FactorForm(NamedTuple):
                 len(self.items),
                 threads=threads,
             )
-            scores[:, slice(None) if order is None else order] += linear
+            if order is not None:
+                linear = linear.take(np.argsort(order), axis=1)
+            scores += linear
         return scores
 
     def error(self) -> Floats:

@@ -35,7 +35,9 @@ _USERS = 20_000  # maximum number of these users
 _MOST = 1_000_000  # maximum number of ratings in a comparison; larger data are sampled by user
 _MOST_INTERACTIONS = 3_000_000  # the same for interactions, where small samples mislead
 _PARTS = 10  # one tenth is held out
-_FEW = 100_000  # maximum number of interactions of which several folds are held out
+FEW = 100_000
+"""Maximum number of interactions of which several folds are held out."""
+
 _PARTS_OF_FEW, _FOLDS = 5, 3  # of these, three of five folds in turn
 _DEPTH = 50  # items of each model that are candidates for the lists of a blend
 _BLOCK = 2**20  # scores computed at a time: 4 MB, which are used again
@@ -59,7 +61,7 @@ class Size(NamedTuple):
         """Return the size for these ratings."""
         if not ratings.implicit:
             return cls(_MOST)
-        if ratings.n_ratings <= _FEW:
+        if ratings.n_ratings <= FEW:
             return cls(_MOST_INTERACTIONS, _PARTS_OF_FEW, _FOLDS)
         return cls(_MOST_INTERACTIONS)
 
@@ -473,12 +475,10 @@ def best_weights(
 def _bagged(grid: Doubles, heights: Doubles) -> Doubles:
     """Return the mean of the best weights for bootstrap samples of the lists."""
     size = heights.shape[1]
-    shares = np.full(size, 1 / size)
-    draws = np.random.default_rng(0).multinomial(
-        size,
-        shares,
-        _BAGS,
-    )
+    generator = np.random.default_rng(0)
+    samples = generator.integers(size, size=(_BAGS, size))
+    # How many times each list is drawn.
+    draws = np.stack([np.bincount(sample, minlength=size) for sample in samples])
     best = (heights @ draws.T).argmax(axis=0)
     weights: Doubles = grid[best].mean(axis=0)
     weights[weights < _LEAST_WEIGHT] = 0

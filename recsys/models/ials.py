@@ -34,6 +34,7 @@ from recsys.models.histories import (
     rows_of,
     sampled_rows,
 )
+from recsys.models.holdout import FEW
 from recsys.models.item_item import weight_unit, weighted_matrix
 from recsys.models.nonnegative import strongest_first
 from recsys.models.parameters import (
@@ -67,7 +68,8 @@ _TOP = 20  # length of the ranked lists
 _FACTORS = 32  # of these fits
 # Size of the last fits: enough to see the penalty that still more factors would need.
 _MORE_FACTORS, _FEWER_SWEEPS = 128, 3  # the sweeps are of large data
-_TRIAL_SWEEPS = 6  # maximum number of sweeps of a fit that is only compared
+# Maximum number of sweeps of a fit that is only compared, and of few interactions.
+_TRIAL_SWEEPS, _TRIAL_SWEEPS_OF_FEW = 4, 6
 _JUDGES = 5_000  # maximum number of users whose lists are judged
 _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
 _STEP = 10**0.25  # factor between neighbouring values
@@ -203,7 +205,7 @@ class IALS(FoldingModel, FactorModel):
 
     factors: int | None = parameter(
         None,
-        "Number of latent factors; by default 256, 128 for more than 3 million interactions, "
+        "Number of latent factors; by default 128, 256 for 100,000 to 3 million interactions, "
         "512 for many users and items with few interactions each, and 64 with nonnegative.",
         low=16,
         high=512,
@@ -339,7 +341,8 @@ class IALS(FoldingModel, FactorModel):
 
     def _trial_params(self, ratings: Ratings) -> dict[str, Any]:
         # The fit to all interactions goes on from the factors of the trial.
-        return {**self.get_params(), "iterations": min(self.iterations, _TRIAL_SWEEPS)}
+        sweeps = _TRIAL_SWEEPS_OF_FEW if ratings.n_ratings <= FEW else _TRIAL_SWEEPS
+        return {**self.get_params(), "iterations": min(self.iterations, sweeps)}
 
     def _found_params(self) -> dict[str, Any]:
         """Return the penalties."""
@@ -738,15 +741,16 @@ def default_factors(
     Examples
     --------
     >>> default_factors(610, 9724, 100_000), default_factors(162541, 59047, 25_000_000)
-    (256, 128)
+    (128, 128)
     >>> default_factors(29858, 40981, 810_128, dual=True)
     512
     """
-    rows, k = min(n_users, n_items), 256
-    if n_interactions > _MANY_INTERACTIONS:
-        k = 128
-    elif dual and rows >= _MANY_ROWS and n_interactions <= _SHORT * rows:
-        k = 512
+    rows, k = min(n_users, n_items), 128
+    if n_interactions <= _MANY_INTERACTIONS:
+        if dual and rows >= _MANY_ROWS and n_interactions <= _SHORT * rows:
+            k = 512
+        elif n_interactions > FEW:
+            k = 256
     return min(rows, k)
 
 
