@@ -422,23 +422,31 @@ def growing_blends(lists: Sequence[Lists], first: int) -> Iterator[WeightedLists
     """Yield blends that start from the model `first` and grow by one model at a time.
 
     Each step adds the model with the largest gain in NDCG, or the first model (in order of ranking
-    time) within one standard error of it.
+    time) within one standard error of it whose gain is more than its own standard error.
     """
     members = [first]
     n_models = len(lists[0].scores)
+    heights = ndcg_of(lists, np.eye(n_models)[first])
     while len(members) < n_models:
         blends = []
         for other in sorted({*range(n_models)} - {*members}):
             numbers = sorted([*members, other])
             chosen = [replace(part, scores=part.scores[numbers]) for part in lists]
             blends.append(WeightedLists(numbers, *best_weights(chosen)))
-        highest = max((blend.heights for blend in blends), key=np.mean)
+        best = max(blends, key=lambda blend: float(blend.heights.mean()))
         for blend in blends:
-            loss = highest - blend.heights
-            if loss.mean() <= loss.std() / len(highest) ** 0.5:
+            is_gain = _exceed(blend.heights, heights)
+            if is_gain and not _exceed(best.heights, blend.heights):
+                best = blend
                 break
-        members = blend.members
-        yield blend
+        members, _, heights = best
+        yield best
+
+
+def _exceed(heights: Doubles, others: Doubles) -> bool:
+    """Return whether heights exceed others by more than the standard error of the mean."""
+    difference = heights - others
+    return bool(difference.mean() > difference.std() / len(difference) ** 0.5)
 
 
 def best_weights(
