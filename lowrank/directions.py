@@ -462,7 +462,9 @@ def squares_outside(
     rounding += 4 * eps * max(cancelled, 0.0) * max(1.0, len(components) ** 0.5)
     if outside_total > rounding:
         return outside_total
-    if shares is not None and _has_more_than_rounding(
+    if outside_total <= 0 or shares is None:
+        return 0.0
+    if _has_more_than_rounding(
         shares, about_row, varied, samples.shape[0], dtype, components
     ):
         return outside_total

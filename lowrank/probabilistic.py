@@ -43,7 +43,7 @@ _DEFAULT = 2  # components by default
 _NO_NOISE = 1e-10  # replaces a noise variance of 0 in posteriors, relative to the largest variance
 _CHUNK = 1 << 21  # maximum size of a temporary array of a block, in numbers
 # Minimum, relative to the mean variance; less makes k x k systems singular.
-_LEAST_NOISE = 1e-10
+_LEAST_NOISE = 1e-16
 
 
 @dataclass(eq=False, repr=False)
@@ -420,7 +420,10 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
         # W'W + noise I over the known entries of each row
         system = (mask @ squares).reshape(len(mask), k, k)
         system += noise * np.eye(k)
-        inverse: Float64Array = np.linalg.inv(system).astype(np.float64, copy=False)
+        # In units of its diagonal, columns of W of very different lengths do no harm.
+        units = 1 / np.sqrt(np.einsum("rii->ri", system))
+        units = units[:, :, None] * units[:, None, :]
+        inverse: Float64Array = np.linalg.inv(system * units) * units
         right = values @ W - mask @ (model.mean[:, None] * W)
         right = right[:, :, None]
         # The rounding errors of the inverse are relative to its largest entries, 1 / noise, in all
@@ -464,6 +467,8 @@ def em_steps(
         squares = np.zeros((features, (k + 1) ** 2))
         products = np.zeros((features, k + 1))
         hidden = np.zeros((k + 1, k + 1))
+        spreads = np.zeros((features, k * k))
+        expected: list[tuple[slice, Float64Array]] = []
         likelihoods = []
         for posterior in posteriors(rows, model):
             mask = rows.known[posterior.rows]
@@ -471,6 +476,8 @@ def em_steps(
             outer = extended[:, :, None] * extended[:, None, :]
             outer[:, :-1, :-1] += posterior.covariance
             squares += mask.T @ outer.reshape(len(mask), -1)
+            spreads += mask.T @ posterior.covariance.reshape(len(mask), -1)
+            expected.append((posterior.rows, extended))
             products += rows.values[posterior.rows].T @ extended
             hidden += outer[mask.any(axis=1)].sum(axis=0)
             likelihoods.append(float(posterior.log_likelihood.sum()))
@@ -478,9 +485,15 @@ def em_steps(
         # One regression for each feature
         systems = squares.reshape(features, k + 1, k + 1)
         solved = np.linalg.solve(systems, products[:, :, None])[:, :, 0]
-        noise = (rows.squares - inner(solved, products)) / rows.count
         W = solved[:, :-1]
         mean = solved[:, -1]
+        # A difference of sums of squares would lose the noise next to a large variance.
+        spreads = spreads.reshape(features, k, k)
+        squared = float(np.einsum("jk,jkl,jl->", W, spreads, W))
+        for part, extended in expected:
+            errors = (rows.values[part] - extended @ solved.T) * rows.known[part]
+            squared += inner(errors, errors)
+        noise = squared / rows.count
         # The distribution N(b, S) of z goes into W and the mean.
         n_rows = hidden[-1, -1]
         centre = hidden[:-1, -1] / n_rows

@@ -347,3 +347,22 @@ def test_rules_for_the_rank_do_not_depend_on_the_container(kind, container, shap
     for options in ({}, {"rule": "energy", "fraction": 1 - 1e-9}):
         assert choose_rank(samples, **options) == choose_rank(X, **options)
     np.testing.assert_allclose(optimal_threshold(samples), optimal_threshold(X))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", HEAVY)
+def test_probabilistic_pca_of_incomplete_tables_keeps_the_noise(kind, dtype):
+    X = heavy_table(kind, n=400, m=12).astype(dtype)
+    complete = ProbabilisticPCA(3).fit(X)
+    rng = np.random.default_rng(1)
+    X[rng.random(X.shape) < 0.01] = np.nan
+    incomplete = ProbabilisticPCA(3).fit(X)
+    np.testing.assert_allclose(
+        incomplete.noise_variance_, complete.noise_variance_, rtol=0.03
+    )
+    np.testing.assert_allclose(
+        incomplete.explained_variance_, complete.explained_variance_, rtol=0.05
+    )
+    assert np.isfinite(incomplete.log_likelihood_)
+    imputed = incomplete.impute(X)
+    assert np.isfinite(imputed).all()
