@@ -132,7 +132,9 @@ class Catalogue:
     def _offered(self) -> Masks:
         """Items that may be recommended: all, or the items of a catalogue."""
         offered = self.ratings.axis("item").offered
-        return np.ones(len(self.counts), np.bool_) if offered is None else offered
+        if offered is None:
+            return np.ones(len(self.counts), np.bool_)
+        return offered
 
     def _contain(self, text: str) -> Masks:
         """Return whether each title contains a text."""
@@ -369,9 +371,11 @@ def numbers(values: NDArray[Any]) -> list[float]:
     # Texts would take several times as long.
     doubles = values.astype(np.float64)
     sizes = np.maximum(np.abs(doubles), _TINY)
-    scales = 10.0 ** (_DIGITS - 1 - np.floor(np.log10(sizes)))
-    rounded: list[float] = (np.rint(doubles * scales) / scales).tolist()
-    return rounded
+    exponents = np.floor(np.log10(sizes))
+    scales = 10.0 ** (_DIGITS - 1 - exponents)
+    rounded = np.rint(doubles * scales)
+    values_in_json: list[float] = (rounded / scales).tolist()
+    return values_in_json
 
 
 def _plain(texts: pl.Series) -> pl.Series:
@@ -387,12 +391,16 @@ def _plane(vectors: Float64s) -> tuple[Float64s, float]:
     points = np.zeros((len(vectors), 2))
     points[:, : len(s)] = U[:, :2] * s[:2]
     largest = np.abs(points).max(axis=0, initial=0)
-    points /= np.where(largest > 0, largest, 1)
+    largest[largest == 0] = 1
+    points /= largest
     # The sign of a component is arbitrary: choose the longer tail as the positive side.
     skewness = (points**3).sum(axis=0)
     points *= np.where(skewness < 0, -1, 1)
-    total = float(s @ s)
-    share = float(s[:2] @ s[:2]) / total if total else 0.0
+    squares = s**2
+    total = float(squares.sum())
+    if total == 0:
+        return points, 0.0
+    share = float(squares[:2].sum()) / total
     return points, share
 
 

@@ -440,7 +440,9 @@ def test_an_item_shows_what_comes_next(door, visit, static, walks, tmp_path):
 
 
 @pytest.mark.parametrize("door", ["serve", "explore"])
-def test_an_item_shows_what_is_bought_together(door, visit, static, walks, tmp_path):
+def test_an_item_shows_the_items_bought_together_with_it(
+    door, visit, static, walks, tmp_path
+):
     walks.save(tmp_path / "model")
     lines = [(order, item) for order in range(40) for item in (103, 104 + order % 20)]
     lines += [(order, item) for order in range(50, 80) for item in (105, 109)]

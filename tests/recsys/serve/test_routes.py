@@ -623,7 +623,7 @@ def test_unknown_items_of_a_history_are_ignored_on_request(service):
     assert service.post("/v1/recommend", body).json["policy"] == "popular"
 
 
-def test_an_id_that_is_too_long_is_said_as_such(service):
+def test_an_error_for_a_long_id_has_the_limit(service):
     reply = service.get(f"/v1/recommend/{'9' * 501}")
     expected = "user: an id is text of at most 500 characters."
     assert problem(reply, 400, "invalid-request") == expected

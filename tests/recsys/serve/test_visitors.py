@@ -217,7 +217,7 @@ def test_reasons_need_the_key_and_visitors_a_journal(saved, tmp_path):
         assert "--events" in reply.json["detail"]
 
 
-def test_a_history_of_nothing_is_that_of_a_new_visitor(weighted):
+def test_weights_of_zero_give_the_list_of_a_new_visitor(weighted):
     with Application(create_app(str(weighted / "ials"))) as service:
         popular = service.ready().post("/v1/recommend", {"history": []}).json
         assert popular["policy"] == "popular"
