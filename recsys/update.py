@@ -72,6 +72,8 @@ class Plan:
         Times of new ratings that are lost, because the old ones have none.
     doubtful : str or None
         New ids that may be known ones, or ids of the other column.
+    lacks_keys : bool
+        Whether the old events have ids, and the new ones have none.
     """
 
     change: Change
@@ -83,6 +85,7 @@ class Plan:
     wider: str | None = None
     untimed: str | None = None
     doubtful: str | None = None
+    lacks_keys: bool = False
 
     @property
     def description(self) -> str:
@@ -102,12 +105,14 @@ class Plan:
         after = change.after
         if after.rule.half_life is not None and (n_faded := faded_users(after)):
             parts.append(faded_remark(n_faded, after.rule.half_life))
-        if (
-            change.n_added
-            and after.rule.policy in ("mean", "sum")
-            and after.seconds is None
-        ):
-            parts.append("without times, a repeated event counts as a new one")
+        if change.n_added and after.rule.policy in ("mean", "sum"):
+            if after.seconds is None:
+                parts.append("without times, a repeated event counts as a new one")
+            elif self.lacks_keys:
+                parts.append(
+                    "without the ids that earlier events have, a repeated event counts "
+                    "as a new one"
+                )
         remarks = (self.untimed, self.wider, self.doubtful)
         parts += [remark for remark in remarks if remark is not None]
         return ", ".join(parts)
@@ -165,7 +170,13 @@ def planned(
         wider,
         untimed,
         doubtful=None if new is None else doubtful_ids(old, new),
+        lacks_keys=_have_keys(old) and new is not None and not _have_keys(new),
     )
+
+
+def _have_keys(ratings: Ratings) -> bool:
+    """Return whether events have ids."""
+    return ratings.events is not None and ratings.events.keys is not None
 
 
 def _lost_times(

@@ -503,6 +503,8 @@ def assign_roles(
         name = names[roles["rating"]]
         if plain_name(name) in (plain_name(weight), _JOURNAL_WEIGHT):
             parts["rating"] = f"weight = {name}"
+    elif weight is not None:
+        parts["weight"] = f"no column {weight!r}, so each row has a weight of 1"
     if "rating" in roles and are_times(sample(roles["rating"])):
         name = names[roles["rating"]]
         if usual_column([name], "timestamp") is not None:

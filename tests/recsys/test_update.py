@@ -643,3 +643,16 @@ def test_a_password_is_not_remembered():
 
     options = {"user": "who", "item_table": "postgresql://me:secret@db/shop::items"}
     assert remembered(options) == {"user": "who"}
+
+
+def test_new_events_without_the_ids_or_the_weights_of_earlier_ones():
+    rows = {"user": [1, 2], "item": [5, 6], "qty": [2.0, 3.0], "timestamp": [10**9] * 2}
+    orders = pl.DataFrame({**rows, "event_id": ["a", "b"]})
+    fitted = Recommender("popular").fit(Ratings.from_frame(orders, weight="qty")).fitted
+    reading = fitted.provenance.reading
+    unnamed = as_ratings(orders.drop("event_id"), reading)
+    said = planned(fitted, unnamed).description
+    assert "2 new events, without the ids that earlier events have, a repeated" in said
+    assert planned(fitted, as_ratings(orders, reading)).description.startswith("0 new")
+    unweighted = as_ratings(orders.drop("qty"), reading)
+    assert "no column 'qty', so each row has a weight of 1" in str(unweighted.source)
