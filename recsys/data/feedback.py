@@ -168,6 +168,10 @@ def judge(
     n_positive = int(n_rows.sum())
     are_amounts = n_positive > 0 and n - n_positive <= _MOST_NEGATIVE * n
     is_long = are_amounts and _has_long_tail(amounts, n_rows)
+    if by_name == "grades":
+        usual = usual_range(levels, counts)
+        # A number such as 99 may stand for no grade.
+        is_long = is_long and (usual is None or usual[1] > _HIGHEST_GRADE)
     are_small = are_amounts and _are_small_counts(amounts, n_rows)
     by_values: Kind = "counts" if is_long or are_small else "grades"
     kind = by_values

@@ -25,6 +25,7 @@ NOTHING_KNOWN = (
 )
 
 FRACTION = 0.1
+_LARGEST_SHARE = 0.5  # of the events, to hold out by time without a request
 FOLDS = 5
 CUTS = 6
 OF_CUTS = 0.5  # share of the events in the windows of `time_cuts`
@@ -343,11 +344,7 @@ def time_split(
     data = as_ratings(ratings)
     times = _event_times(data, "time_split")
     if cut is None:
-        n_test = _n_test(len(times), test_fraction)
-        # The time of the oldest of the n_test newest events, without sorting them all.
-        cut = int(np.partition(times, len(times) - n_test)[len(times) - n_test])
-        if cut == times.min() < times.max():
-            cut = int(times[times > cut].min())
+        cut = _cut(times, test_fraction)
     elif not is_number(cut):
         cut = moment(cut, "cut")
     held_out = times >= cut
@@ -538,6 +535,16 @@ def without_pairs_of(train: Ratings, test: Ratings) -> tuple[Ratings, int]:
     return (test.take(~in_train) if n_known else test), n_known
 
 
+def _cut(times: Longs, test_fraction: float) -> int:
+    """Return the time of the oldest event to hold out."""
+    n_test = _n_test(len(times), test_fraction)
+    # The time of the oldest of the n_test newest events, without sorting them all.
+    cut = int(np.partition(times, len(times) - n_test)[len(times) - n_test])
+    if cut == times.min() < times.max():
+        cut = int(times[times > cut].min())
+    return cut
+
+
 def default_split(
     ratings: RatingsLike,
     test_fraction: float = FRACTION,
@@ -545,10 +552,16 @@ def default_split(
     *,
     repeats: Repeats = "drop",
 ) -> Split:
-    """Hold out the newest ratings if timestamps differ, otherwise random ones."""
+    """Hold out the newest ratings, or random ones if times do not tell the newest from most."""
     data = as_ratings(ratings)
-    times = data.timestamps
-    if times is None or not len(times) or times.min() == times.max():
+    if data.seconds is None or not len(data.seconds):
+        return random_split(data, test_fraction, random_state)
+    times = _event_times(data, "time_split")
+    if times.min() == times.max():
+        return random_split(data, test_fraction, random_state)
+    # Coarse times, such as years, have no cut near the fraction.
+    share = np.mean(times >= _cut(times, test_fraction))
+    if share > max(_LARGEST_SHARE, 2 * test_fraction):
         return random_split(data, test_fraction, random_state)
     return time_split(data, test_fraction, repeats=repeats)
 

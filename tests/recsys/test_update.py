@@ -13,6 +13,7 @@ from recsys.changes import change_of
 from recsys.data.features import Features
 from recsys.errors import DataError
 from recsys.models.histories import Histories
+from recsys.readers import as_ratings
 from recsys.update import planned
 
 FOLDING = ["als", "bayes", "bias", "ials", "softimpute", "clusters", "implicit-als"]

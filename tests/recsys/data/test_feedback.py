@@ -242,3 +242,14 @@ def test_without_a_positive_weight_nothing_is_left():
 def test_a_named_column_is_used_or_is_an_error(options, expected):
     with pytest.raises(DataError, match=expected):
         Ratings.from_frame(RETURNS, **options)
+
+
+def test_a_number_for_no_rating_does_not_make_counts_of_ratings():
+    values = [1.0] * 90 + [2.0] * 100 + [3.0] * 200 + [4.0] * 200 + [5.0] * 112
+    frame = pl.DataFrame({"rating": values + [99.0] * 18})
+    pairs = pl.int_range(len(frame), eager=True)
+    frame = frame.with_columns(user=pairs, item=pairs % 7)
+    ratings = Ratings.from_frame(frame)
+    assert not ratings.implicit
+    assert "18 ratings are far from the usual 1 to 5: 99" in str(ratings.source)
+    assert Ratings.from_frame(frame.rename({"rating": "plays"})).implicit

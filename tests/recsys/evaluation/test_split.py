@@ -571,3 +571,13 @@ def test_features_stay_with_their_items():
     both = split_from_pair(known, test)
     rows = both.train.item_features.matrix.toarray()
     np.testing.assert_array_equal(rows, [[0, 1], [2, 3], [4, 5], [0, 0]])
+
+
+def test_coarse_times_do_not_hold_out_most_events_by_default():
+    frame = pl.DataFrame({"user": range(100), "item": 7, "rating": 3.0})
+    for n_old, method in ((95, "time"), (60, "time"), (20, "random")):
+        years = [2024] * n_old + [2025] * (100 - n_old)
+        times = pl.Series("timestamp", [datetime(year, 1, 1) for year in years])
+        split = default_split(frame.with_columns(times))
+        assert split.method == method
+    assert split.test.n_ratings == 10
