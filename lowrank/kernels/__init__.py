@@ -177,6 +177,26 @@ def row_places(indptr: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
     return np.arange(ends[-1]) + offsets, ends
 
 
+def csr_block(matrix: CsrArrays, rows: Int64s, columns: Int64s) -> Floats:
+    """Return the entries at all `rows` and `columns`; indices increase within a row."""
+    starts = matrix.indptr[rows][:, None]
+    ends = matrix.indptr[rows + 1][:, None]
+    most = int((ends - starts).max(initial=0))
+    places = np.repeat(starts, len(columns), axis=1)
+    if not most:
+        return np.zeros(places.shape, matrix.data.dtype)
+    # Binary searches in all rows together.
+    for power in reversed(range(most.bit_length())):
+        later = places + 2**power
+        is_later = matrix.indices.take(later, mode="clip") <= columns
+        is_later &= later < ends
+        np.copyto(places, later, where=is_later)
+    is_there = matrix.indices.take(places, mode="clip") == columns
+    is_there &= places < ends
+    entries = matrix.data.take(places, mode="clip")
+    return np.where(is_there, entries, matrix.data.dtype.type(0))
+
+
 def solve_positive(system: Float64s, right: Float64s) -> Float64s:
     """Return the solution x of ``system @ x = b`` for each row b of `right`.
 

@@ -416,22 +416,7 @@ class ImplicitKNN(ItemItemModel):
         )
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
-        starts = self.neighbor_indptr[rows][:, None]
-        ends = self.neighbor_indptr[rows + 1][:, None]
-        most = int((ends - starts).max(initial=0))
-        places = np.repeat(starts, len(columns), axis=1)
-        if not most:
-            return np.zeros(places.shape, np.float32)
-        # Binary searches in all rows together, whose neighbours increase.
-        for power in reversed(range(most.bit_length())):
-            later = places + 2**power
-            is_later = self.neighbor_items.take(later, mode="clip") <= columns
-            is_later &= later < ends
-            np.copyto(places, later, where=is_later)
-        is_there = self.neighbor_items.take(places, mode="clip") == columns
-        is_there &= places < ends
-        weights = self.neighbor_weights.take(places, mode="clip")
-        return np.where(is_there, weights, np.float32(0))
+        return kernels.csr_block(self._neighbors, rows, columns)
 
 
 class Neighbors:

@@ -529,23 +529,36 @@ class Next(Model):
         one = np.zeros(1, np.int64)
         rated = user._histories(one)
         features = self._source._new_items
-        # Columns of new items are sums over those of all items.
-        summed = columns if features is None else np.arange(self.n_items)
+        summed = columns
+        has_new = False
+        if features is not None:
+            positions = features.axis.positions[columns].T
+            has_new = bool(positions.any())
+        if has_new:
+            # Columns of new items are sums over those of all items.
+            summed = np.arange(self.n_items)
         terms = np.zeros((len(order), len(summed)), np.float32)
+        all_weights = CsrArrays(
+            self.weight_indptr, self.weight_items, self.weight_values
+        )
         # The score of a user without a history.
         base = self.item_chances[columns]
         for at, gamma in enumerate(self._gammas):
-            sources_of_decay = at * self.n_items + rated.items
-            weights = self._weights[sources_of_decay][:, summed].toarray()
+            if not self.shares[at]:
+                continue
+            sources_of_decay = at * self.n_items + rated.items.astype(np.int64)
+            if has_new:
+                weights = self._weights[sources_of_decay].toarray()
+            else:
+                weights = kernels.csr_block(all_weights, sources_of_decay, columns)
             if features is not None:
-                weights += features.rows_of(at, rated.items)
+                weights += features.rows_of(at, rated.items, summed)
             share = self.shares[at] * recency(rated, gamma)
             terms += weights * share[:, None]
         if self.neighbor_share:
             of_neighbors = user._neighborhood(one).terms(rated.items, summed)
             terms += np.float32(self.neighbor_share) * of_neighbors
-        if features is not None:
-            positions = features.axis.positions[columns].T
+        if features is not None and has_new:
             of_new = terms @ features.axis.loadings @ positions
             terms = terms[:, columns] + of_new.astype(np.float32)
             base = base + features.chances @ positions

@@ -15,6 +15,7 @@ from recsys import Ratings, Recommender
 from recsys.features.selection import with_features
 from recsys.models.abilities import Explains
 from recsys.models.histories import Histories
+from recsys.models.next import Next
 from recsys.models.registry import MODELS, model_class
 from recsys.ranking.lists import ListOptions
 from recsys.serve import create_app
@@ -86,6 +87,7 @@ def test_reasons_need_one_system_of_equations(
     counted(kernels, "solve_positive")
     all_ratings = property(lambda ratings: pytest.fail("a pass over all ratings"))
     monkeypatch.setattr(Ratings, "matrix", all_ratings)
+    monkeypatch.setattr(Next, "_weights", all_ratings)
     (answer,) = answers.recommend([7], 10, ListOptions(), explain="en")
     assert len(answer["items"]) == 10
     assert all(row["because"] or name == "popular" for row in answer["items"])
