@@ -66,7 +66,8 @@ FOLDS, REPEATED = 5, 30_000
 
 _TOP = 20  # length of the ranked lists
 _FACTORS = 32  # of these fits
-# Size of the last fits: enough to see the penalty that still more factors would need.
+# Size of the last fits, enough to see the penalty that still more factors would need, and of
+# trials of few interactions.
 _MORE_FACTORS, _FEWER_SWEEPS = 128, 3  # the sweeps are of large data
 # Maximum number of sweeps of a fit that is only compared, and of few interactions.
 _TRIAL_SWEEPS, _TRIAL_SWEEPS_OF_FEW = 4, 6
@@ -205,7 +206,7 @@ class IALS(FoldingModel, FactorModel):
 
     factors: int | None = parameter(
         None,
-        "Number of latent factors; by default 128, 256 for 100,000 to 3 million interactions, "
+        "Number of latent factors; by default 256, 128 for more than 3 million interactions, "
         "512 for many users and items with few interactions each, and 64 with nonnegative.",
         low=16,
         high=512,
@@ -261,17 +262,10 @@ class IALS(FoldingModel, FactorModel):
         self.user_bias = np.zeros(ratings.n_users, np.float32)
         self.item_bias = np.zeros(ratings.n_items, np.float32)
         has_features = users.features is not None or item_features is not None
-        k = self.factors
-        if k is None and self.nonnegative:
-            k = min(*ratings.shape, _TOPICS)
-        elif k is None:
-            k = default_factors(
-                *ratings.shape, ratings.n_ratings, dual=not has_features
-            )
         trial = progress.trials.get(self.name)
         sweeps = implicit_sweeps(
             weights,
-            k,
+            self._n_factors(ratings),
             zeros=zeros,
             row_features=None if users.features is None else ratings.user_features,
             column_features=None if item_features is None else ratings.item_features,
@@ -341,8 +335,23 @@ class IALS(FoldingModel, FactorModel):
 
     def _trial_params(self, ratings: Ratings) -> dict[str, Any]:
         # The fit to all interactions goes on from the factors of the trial.
-        sweeps = _TRIAL_SWEEPS_OF_FEW if ratings.n_ratings <= FEW else _TRIAL_SWEEPS
-        return {**self.get_params(), "iterations": min(self.iterations, sweeps)}
+        k = self._n_factors(ratings)
+        sweeps = _TRIAL_SWEEPS
+        if ratings.n_ratings <= FEW:
+            k = min(k, _MORE_FACTORS)
+            sweeps = _TRIAL_SWEEPS_OF_FEW
+        sweeps = min(self.iterations, sweeps)
+        return {**self.get_params(), "factors": k, "iterations": sweeps}
+
+    def _n_factors(self, ratings: Ratings) -> int:
+        """Return the number of factors, by default from the size of the data."""
+        if self.factors:
+            return self.factors
+        if self.nonnegative:
+            return min(*ratings.shape, _TOPICS)
+        features = ratings.user_features, ratings.item_features
+        has_features = self.uses_features and any(f is not None for f in features)
+        return default_factors(*ratings.shape, ratings.n_ratings, dual=not has_features)
 
     def _found_params(self) -> dict[str, Any]:
         """Return the penalties."""
@@ -741,16 +750,15 @@ def default_factors(
     Examples
     --------
     >>> default_factors(610, 9724, 100_000), default_factors(162541, 59047, 25_000_000)
-    (128, 128)
+    (256, 128)
     >>> default_factors(29858, 40981, 810_128, dual=True)
     512
     """
-    rows, k = min(n_users, n_items), 128
-    if n_interactions <= _MANY_INTERACTIONS:
-        if dual and rows >= _MANY_ROWS and n_interactions <= _SHORT * rows:
-            k = 512
-        elif n_interactions > FEW:
-            k = 256
+    rows, k = min(n_users, n_items), 256
+    if n_interactions > _MANY_INTERACTIONS:
+        k = 128
+    elif dual and rows >= _MANY_ROWS and n_interactions <= _SHORT * rows:
+        k = 512
     return min(rows, k)
 
 
