@@ -89,7 +89,8 @@ class HeldOut:
         """Hold out one of `n_parts` random parts, sampling users with at most `most` ratings."""
         generator = np.random.default_rng(random_state)
         is_sampled = np.zeros(ratings.n_users, np.bool_)
-        is_sampled[sampled_rows(ratings.counts("user"), most, generator)] = True
+        sampled = sampled_rows(ratings.counts("user"), most, generator)
+        is_sampled[sampled] = True
         is_used = is_sampled[ratings.user_index_of_nonzeros()]
         is_test = generator.integers(n_parts, size=ratings.n_ratings) == part
         return cls(ratings.take(is_used & ~is_test), ratings.take(is_used & is_test))
@@ -111,7 +112,8 @@ class HeldOut:
         generator = np.random.default_rng(random_state)
         counts = np.diff(ratings.log.indptr)
         is_sampled = np.zeros(ratings.n_users, np.bool_)
-        is_sampled[sampled_rows(counts, _MOST_INTERACTIONS, generator)] = True
+        sampled = sampled_rows(counts, _MOST_INTERACTIONS, generator)
+        is_sampled[sampled] = True
         is_used = is_sampled[ratings.log.users]
         is_test = last_events(ratings, 1, random_state, only_new=True)
         train = ratings.of_events(is_used & ~is_test)
@@ -178,10 +180,12 @@ class HeldOut:
         else:
             rows, items, scores_of_pairs = self._best_of_many(models, users)
         for number, model in enumerate(models):
-            scores_of_pairs[number] /= np.float32(score_scale(model))
+            scale = np.float32(score_scale(model))
+            scores_of_pairs[number] /= scale
         counts = np.bincount(rows, minlength=len(users))
         starts = counts.cumsum() - counts
-        columns = np.arange(len(rows)) - np.repeat(starts, counts)
+        first_rows = np.repeat(starts, counts)
+        columns = np.arange(len(rows)) - first_rows
         top = min(TOP, max(1, n_items // 5))
         n_candidates = counts.max(initial=top)
         scores = np.full((len(models), len(users), n_candidates), _NEVER)
@@ -190,9 +194,11 @@ class HeldOut:
         least = 0 if self.test.implicit else self.test.values.mean()
         is_good = test.data >= least
         good_rows = test.coords[0][is_good]
-        good_pairs = good_rows.astype(np.int64) * n_items + test.coords[1][is_good]
+        good_items = test.coords[1][is_good]
+        good_pairs = good_rows.astype(np.int64) * n_items + good_items
         relevant = np.zeros(scores.shape[1:], np.bool_)
-        relevant[rows, columns] = np.isin(rows * n_items + items, good_pairs)
+        pairs = rows * n_items + items
+        relevant[rows, columns] = np.isin(pairs, good_pairs)
         n_relevant = np.bincount(good_rows, minlength=len(users))
         return Lists(scores, relevant, n_relevant, top)
 
@@ -207,12 +213,13 @@ class HeldOut:
         rows, items, scores = [], [], []
         size = max(1, _BLOCK // max(1, n_items))
         for block in kernels.pieces(len(users), size):
-            ratings = self.train.matrix[users[block]].toarray()
+            users_of_block = users[block]
+            ratings = self.train.matrix[users_of_block].toarray()
             rated = ratings.take(order, axis=1) != 0
             is_candidate = np.zeros(rated.shape, np.bool_)
             of_models = []
             for model in models:
-                scores_of_block = model.scores(users[block])
+                scores_of_block = model.scores(users_of_block)
                 of_model = scores_of_block.take(order, axis=1)
                 # A model of one's own may have scores of another type.
                 of_model = of_model.astype(np.float32, copy=False)
@@ -250,10 +257,9 @@ class HeldOut:
             scores[number, positions] = lists[number].scores
             is_other = np.ones(len(pairs), np.bool_)
             is_other[positions] = False
-            scores[number, is_other] = model.pair_scores(
-                users[rows[is_other]],
-                items[is_other],
-            )
+            other_users = users[rows[is_other]]
+            other_items = items[is_other]
+            scores[number, is_other] = model.pair_scores(other_users, other_items)
         # Equal scores are ranked in the order of the ties of each user.
         order = np.lexsort((ties.places(rows, items), rows))
         return rows, items[order], scores[:, order]
@@ -401,7 +407,8 @@ def _are_largest(numbers: Floats, n: int) -> Mask:
     surplus = np.count_nonzero(are_largest, axis=1) - n
     for row in np.flatnonzero(surplus):
         equal = np.flatnonzero(numbers[row] == least[row])
-        are_largest[row, equal[-surplus[row] :]] = False
+        last = equal[-surplus[row] :]
+        are_largest[row, last] = False
     return are_largest
 
 
