@@ -21,8 +21,9 @@ _BLOCKS = (
     "template textarea tfoot th thead time title tr track ul video"
 )
 _NAMES = "|".join(f"{_INLINE} {_BLOCKS}".split())
+# Without an end, a comment or script goes to the end of the text, as in a browser.
 _SILENT = re.compile(
-    r"<!--.*?-->|<!doctype[^<>]*>|<(script|style)\b[^<>]*>.*?</\1\s*>",
+    r"<!--.*?(?:-->|\Z)|<!doctype[^<>]*>|<(script|style)\b[^<>]*>.*?(?:</\1\s*>|\Z)",
     re.IGNORECASE | re.DOTALL,
 )
 _VALUE = r"""\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>=]+)"""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from recsys.data.features import Features
 from recsys.data.ids import Ids
+from recsys.data.markup import plain_text
 from recsys.errors import DataError
 from recsys.features.encoder import identifying
 
@@ -321,3 +322,9 @@ def test_dates_of_databases_that_mean_always_are_the_last_day(unit) -> None:
     if unit != "ns":
         assert texts["until"].str.head(4).to_list() == ["9999", "1970", "0001"]
     assert len(features.frame.rows()) == 3
+
+
+def test_comment_and_script_without_an_end_hide_the_rest() -> None:
+    assert plain_text("<b>Tea</b> <!-- in stock").strip() == "Tea"
+    assert plain_text("Tea <script>alert(1)").strip() == "Tea"
+    assert plain_text("<!--" * 20_000).strip() == ""
