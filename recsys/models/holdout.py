@@ -248,7 +248,8 @@ class HeldOut:
             best = top_n(model, users, _DEPTH, exclude=exclude, ties=ties)
             lists.append(TopN.joined(best))
         listed = [best.rows * n_items + best.items for best in lists]
-        pairs = np.unique(np.concatenate(listed))
+        all_listed = np.concatenate(listed)
+        pairs = np.unique(all_listed)
         rows, items = np.divmod(pairs, n_items)
         scores = np.empty((len(models), len(pairs)), np.float32)
         for number, model in enumerate(models):
@@ -286,7 +287,8 @@ def _are_new(ratings: Ratings, order: Longs) -> Mask:
     log = ratings.log
     users = log.users[order]
     items = log.items[order]
-    pairs = users * np.int64(ratings.n_items) + items
+    n_items = np.int64(ratings.n_items)
+    pairs = users * n_items + items
     _, first = np.unique(pairs, return_index=True)
     are_new = np.zeros(len(log), np.bool_)
     are_new[first] = True
@@ -316,7 +318,8 @@ def last_events(
     sizes = np.diff(log.indptr)
     position = running - np.repeat(at_ends[:-1], sizes)
     # The first counted event of each user is for training, whatever k is.
-    remaining = np.repeat(np.maximum(np.diff(at_ends) - k, 1), sizes)
+    n_first = np.maximum(np.diff(at_ends) - k, 1)
+    remaining = np.repeat(n_first, sizes)
     is_last = np.zeros(n, np.bool_)
     is_last[order] = position > remaining
     return is_last
@@ -340,7 +343,8 @@ def next_events(
         counts &= _are_new(ratings, order)
     running = np.cumsum(counts)
     before = np.append(0, running)[log.indptr[:-1]]
-    position = running - np.repeat(before, np.diff(log.indptr))
+    sizes = np.diff(log.indptr)
+    position = running - np.repeat(before, sizes)
     is_next = np.zeros(len(log), np.bool_)
     is_next[order] = counts & (position <= k)
     return is_next
@@ -473,7 +477,8 @@ def best_weights(
     shared = combinations_with_replacement(range(n_models), n_steps)
     counts = [np.bincount(steps, minlength=n_models) for steps in shared]
     grid = np.array(counts) / n_steps
-    heights = np.stack([ndcg_of(lists, weights) for weights in grid])
+    of_weights = [ndcg_of(lists, weights) for weights in grid]
+    heights = np.stack(of_weights)
     n_lists = heights.shape[1]
     if not n_lists:
         return np.full(n_models, 1 / n_models), np.zeros(0)
@@ -493,7 +498,8 @@ def _bagged(grid: Doubles, heights: Doubles) -> Doubles:
     generator = np.random.default_rng(0)
     samples = generator.integers(size, size=(_BAGS, size))
     # How many times each list is drawn.
-    draws = np.stack([np.bincount(sample, minlength=size) for sample in samples])
+    counts = [np.bincount(sample, minlength=size) for sample in samples]
+    draws = np.stack(counts)
     best = (heights @ draws.T).argmax(axis=0)
     weights: Doubles = grid[best].mean(axis=0)
     weights[weights < _LEAST_WEIGHT] = 0
