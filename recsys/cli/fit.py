@@ -505,7 +505,8 @@ def _users_to_forget(
     if only_listed := [user for user in unknown if user not in {*typed}]:
         files = ", ".join(changes.forget_users)
         note(
-            f"{len(only_listed):,} of {len(users):,} users of {files} are not in the model"
+            f"{len(only_listed):,} of {len(users):,} users of {files} are not in the "
+            f"model: {enumerated(only_listed, _NAMED, repr)}"
         )
     # A user who was typed is an error if unknown; lists may be treated again.
     return _Forgotten(

@@ -190,6 +190,7 @@ def test_users_of_a_list_are_forgotten(shop, form):
     assert known == [user for user in range(1, 21) if user not in (3, 4, 5)]
     said = " ".join(shop(*update, "--force").split())  # may be repeated
     assert "3 of 3 users of" in said
+    assert "are not in the model: '3', '4', '99'" in said
     assert "Unknown user 5" in shop(*update, "--forget-user", "5", "--force", code=1)
 
 
