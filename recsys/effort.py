@@ -101,12 +101,7 @@ class Schedule:
             lists = lists_effort(ratings, size) if ratings.implicit else 0.0
             again.append((factor * share * needed.fit + lists) / second)
             first.append(again[-1] + share * needed.search / second)
-            params = model.get_params()
-            # Penalties are known then, and sweeps go on from the trial.
-            if model.name == "ials":
-                params["iterations"] = trial.get_params()["iterations"]
-            needed = effort(type(model)(**params), ratings)
-            final.append(factor * needed.fit / second)
+            final.append(factor * effort(model, ratings).fit / second)
         deadline = time.perf_counter() + (math.inf if budget is None else budget)
         n_winners = 2 if ratings.implicit else 1
         return cls(first, again, final, size.n_folds, n_winners, deadline)
