@@ -36,7 +36,7 @@ N_CODES = 256
 """Number of levels that a code of one byte distinguishes."""
 
 _LARGE = 1 << 20  # bytes from which an array starts on a huge page
-_KEPT = 1 << 26  # bytes of a workspace that stay for the next one
+_KEPT = 1 << 27  # bytes of a workspace that stay for the next one
 _workspaces: list[Floats] = []  # at most one, which nobody uses
 _CHUNK = 1 << 20  # codes counted at once, to limit temporary memory
 
@@ -352,7 +352,7 @@ def workspace(numbers: int, dtype: DTypeLike) -> Iterator[Floats]:
     """Lend memory for a number of floats, which may be what an earlier block has left.
 
     The system clears memory before it lends it, and may have to take it from a host: a small
-    decomposition would spend a fifth of its time on that. Up to 64 MB stay with the process.
+    decomposition would spend a fifth of its time on that. Up to 128 MB stay with the process.
     """
     n_bytes = numbers * np.dtype(dtype).itemsize
     memory: Floats = np.empty(0, np.uint8)

@@ -686,7 +686,7 @@ def test_workspace_is_reused_but_never_shared():
 
 
 def test_large_workspace_does_not_stay():
-    numbers = (1 << 26) // 8 + 1
+    numbers = (1 << 27) // 8 + 1
     with kernels.workspace(numbers, np.float64) as large:
         pass
     with kernels.workspace(numbers, np.float64) as larger:
