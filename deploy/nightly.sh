@@ -70,6 +70,10 @@ mkdir -p "$models"
 exec 9>"$models/.nightly.lock"
 flock -w "${WAIT:-3600}" 9 || later "waiting for another run"
 version=$models/$(date -u +%Y-%m-%dT%H%M%S)
+while [ -e "$version" ]; do # of a run that has just ended
+    sleep 1
+    version=$models/$(date -u +%Y-%m-%dT%H%M%S)
+done
 
 if [ ! -e "$models/latest" ]; then
     # shellcheck disable=SC2086

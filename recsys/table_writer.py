@@ -395,10 +395,10 @@ class _PostgreSQL(TableWriter):
 
 
 # One line: messages of the driver quote it in front of the reason. Two transactions that create
-# one table violate a constraint of the catalogue.
+# one table violate a constraint of the catalogue, or find the type of its rows.
 _UNLESS_LOCKED = (
     "DO ${tag}$ BEGIN {steps}; PERFORM set_config('recsys.outcome', 'done', true); "
-    "EXCEPTION WHEN lock_not_available OR deadlock_detected THEN "
+    "EXCEPTION WHEN lock_not_available OR deadlock_detected OR duplicate_object THEN "
     "PERFORM set_config('recsys.outcome', 'locked', true); "
     "WHEN unique_violation THEN IF position('\"pg_' IN SQLERRM) = 0 THEN RAISE; END IF; "
     "PERFORM set_config('recsys.outcome', 'locked', true); END ${tag}$"

@@ -36,6 +36,7 @@ N_CODES = 256
 """Number of levels that a code of one byte distinguishes."""
 
 _LARGE = 1 << 20  # bytes from which an array starts on a huge page
+_LONG_SOLUTION = 128  # unknowns from which SciPy saves more than its import takes
 _KEPT = 1 << 27  # bytes of a workspace that stay for the next one
 _workspaces: list[Floats] = []  # at most one, which nobody uses
 _CHUNK = 1 << 20  # codes counted at once, to limit temporary memory
@@ -203,14 +204,21 @@ def solve_positive(system: Float64s, right: Float64s) -> Float64s:
     The system is symmetric and positive definite. If it is only semidefinite, x is the shortest
     solution by least squares.
     """
-    from scipy.linalg import lapack  # only explanations need it
+    if len(system) < _LONG_SOLUTION:
+        try:
+            np.linalg.cholesky(system)  # fails unless the system is definite
+            return np.asarray(np.linalg.solve(system, right.T).T, np.float64)
+        except np.linalg.LinAlgError:
+            pass
+    else:
+        from scipy.linalg import lapack
 
-    # Half of the work of a general solution.
-    _, solutions, failure = lapack.dposv(system, right.T, lower=1)
-    if failure:
-        solutions = np.linalg.pinv(system, hermitian=True) @ right.T
-    transposed: Float64s = solutions.T
-    return transposed
+        # Half of the work of a general solution.
+        _, solutions, failure = lapack.dposv(system, right.T, lower=1)
+        if not failure:
+            return np.asarray(solutions.T)
+    inverse = np.linalg.pinv(system, hermitian=True)
+    return np.asarray(right @ inverse, np.float64)
 
 
 def pieces(length: int, size: int) -> Iterator[slice]:

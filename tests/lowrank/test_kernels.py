@@ -691,3 +691,16 @@ def test_large_workspace_does_not_stay():
         pass
     with kernels.workspace(numbers, np.float64) as larger:
         assert not np.may_share_memory(large, larger)
+
+
+@pytest.mark.parametrize("size", [1, 20, 200])
+def test_positive_systems_are_solved_and_semidefinite_ones_by_least_squares(size):
+    rng = np.random.default_rng(size)
+    factors = rng.standard_normal((size, size + 5))
+    system = factors @ factors.T
+    right = rng.standard_normal((3, size))
+    solution = kernels.solve_positive(system, right)
+    np.testing.assert_allclose(solution @ system, right, atol=1e-8)
+    singular = np.diag(np.append(np.ones(size - 1), 0.0))
+    shortest = right * np.diag(singular)
+    np.testing.assert_allclose(kernels.solve_positive(singular, right), shortest)

@@ -1005,7 +1005,7 @@ def test_metadata_of_every_type_come_back(tmp_path):
         "odd name/..": ["x", "é", "\0", "é"],
     }
     info = pl.DataFrame(columns)
-    pairs = pl.DataFrame({"user": ["a", "b", " "], "item": [1, 2, 3]})
+    pairs = pl.DataFrame({"user": ["a", "b", " c "], "item": [1, 2, 3]})
     Recommender("popular").fit(Ratings.from_frame(pairs, item_table=info)).save(
         tmp_path / "m"
     )

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy.linalg import lapack
 from serving import Application
 
-from lowrank import kernels
 from recsys import Ratings, Recommender
 from recsys.features.selection import with_features
 from recsys.models.abilities import Explains
@@ -84,7 +84,7 @@ def test_reasons_need_one_system_of_equations(
     counted(np.linalg, "solve")
     counted(np.linalg, "inv")
     counted(np.linalg, "eigh")
-    counted(kernels, "solve_positive")
+    counted(lapack, "dposv")
     all_ratings = property(lambda ratings: pytest.fail("a pass over all ratings"))
     monkeypatch.setattr(Ratings, "matrix", all_ratings)
     monkeypatch.setattr(Next, "_weights", all_ratings)

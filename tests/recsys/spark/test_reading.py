@@ -240,7 +240,7 @@ def test_texts_are_read_in_the_order_that_a_day_tells(spark):
 
 @pytest.mark.parametrize("name", ["plays", "rating"])
 def test_counts_are_interactions_on_spark_too(spark, name):
-    counts = [1] * 60 + [2] * 20 + [5] * 10 + [40] * 9 + [-1]
+    counts = [1] * 60 + [2] * 20 + [5] * 10 + [15] * 5 + [40] * 4 + [-1]
     rows = [(n, n % 7, float(count)) for n, count in enumerate(counts)]
     frame = spark.createDataFrame(rows, f"user int, item int, {name} double")
     found = checked(frame)
@@ -253,7 +253,7 @@ def test_counts_are_interactions_on_spark_too(spark, name):
         checked(frame, scale=(1, 5))
     weighted = checked(frame, weight=name)
     assert (weighted.implicit, weighted.weighted) == (True, True)
-    assert weighted.frame.groupBy("value").count().count() == 5
+    assert weighted.frame.groupBy("value").count().count() == 6
     with pytest.raises(DataError, match="scale applies to ratings"):
         checked(frame, weight=name, scale=(1, 5))
 
