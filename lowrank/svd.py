@@ -377,6 +377,10 @@ def truncated_svd(
         If a residual is above `tol`; the message gives its size next to its singular value. The
         best result is returned.
 
+    Notes
+    -----
+    "lanczos" keeps the memory of its basis for the next call, if that is at most 128 MB.
+
     References
     ----------
     Eckart & Young (1936), "The approximation of one matrix by another of lower rank"; Halko,
