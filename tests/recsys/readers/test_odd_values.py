@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -334,7 +335,7 @@ def test_prices_are_amounts(read: Read) -> None:
 
 def test_a_table_of_a_database_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
     place = tmp_path / "shop.db"
-    with sqlite3.connect(place) as connection:
+    with closing(sqlite3.connect(place)) as connection, connection:
         connection.execute("create table orders (user, item, qty)")
         connection.execute("insert into orders values ('a', 'x', 2), ('b', 'y', 3)")
     listed = [f"{place}::orders", place, f"sqlite:///{place}::orders"]
