@@ -100,7 +100,7 @@ def draw_svd(rows: list[Row]) -> Figure:
                     _name(axes, f"k = {row['k']}", place, below=solver == solvers[0])
         axes.set(xscale="log", yscale="log", xlabel="seconds", title=dtype)
         axes.margins(0.2)
-    all_axes[0][0].set_ylabel("largest residual / s[0]")
+    all_axes[0][0].set_ylabel("largest residual / s[i]")
     _legend_below(figure, all_axes[0][0])
     return figure
 
