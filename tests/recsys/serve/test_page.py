@@ -668,11 +668,14 @@ def serving(*models: Any, **settings: Any) -> Iterator[str]:
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from recsys.serve import create_app
+    from recsys.serve.settings import Limits
 
+    # A busy machine may need longer for an answer than a service allows.
+    limits = Limits(seconds=100)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    app = create_app(*map(str, models), **settings)
+    app = create_app(*map(str, models), limits=limits, **settings)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
