@@ -347,10 +347,6 @@ def split(
     # Before the reading, which may take minutes.
     check_split_target(out, overwrite=force)
     loaded = inputs.load_ratings(ratings, reader)
-    if loaded.rule.has_zeros:
-        note(
-            "the files keep no dislikes and impressions; `recsys evaluate` splits RATINGS itself"
-        )
     check_columns(loaded, keep_col)
     features = reader.feature_names
     columns = useful_columns(loaded, features, keep_col)

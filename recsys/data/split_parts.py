@@ -1,4 +1,8 @@
-"""Parts of a saved split, and how they are read: their split.json tells weights from counts."""
+"""Parts of a saved split, and how they are read: their split.json has the options for reading.
+
+A part whose ratings are made of several events each is written as its events, so that kinds, times
+and ids of events are not lost.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from recsys.data.age import TOLERANCE, iso_time, present
+from recsys.data.kinds import Policy
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
@@ -18,6 +23,11 @@ WEIGHTS: Literal["weight"] = "weight"
 """Column of the weights of interactions in the parts of a split."""
 COUNTS = "count"
 """Column of counts of interactions that no one named as weights."""
+
+OF_EVENTS = (
+    *("event", "event_id", "event_weights", "impressions", "half_life", "duplicates"),
+)
+"""Options for reading a part that has events."""
 
 _LONGEST = 1 << 20  # size of the largest split.json that is read for one part, in bytes
 
@@ -30,6 +40,12 @@ class PartReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     scale: tuple[float, float] | None = None
     time_format: Literal["s"] | None = None
     as_of: str | None = None
+    event: Literal["event"] | None = None
+    event_id: Literal["event_id"] | None = None
+    event_weights: dict[str, float] | None = None
+    impressions: str | None = None
+    half_life: float | None = None
+    duplicates: Policy | None = None
 
     @classmethod
     def of(cls, train: Ratings, parts: Sequence[Ratings]) -> PartReading:
@@ -57,6 +73,25 @@ class PartReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             as_of=as_of,
         )
 
+    def of_events(self, part: Ratings) -> PartReading:
+        """Return the options for a part that is written as its events."""
+        log = part.log
+        rule = part.rule
+        has_values = rule.weighted or log.values is not None
+        weights = dict(zip(rule.kinds, rule.weights, strict=True))
+        shown = next((kind for kind in weights if weights[kind] == 0), None)
+        are_equal = set(weights.values()) <= {1.0}
+        return msgspec.structs.replace(
+            self,
+            weight=self.weight if has_values else None,
+            event=None if log.kinds is None else "event",
+            event_id=None if log.keys is None else "event_id",
+            event_weights=None if are_equal else weights,
+            impressions=shown,
+            half_life=rule.half_life,
+            duplicates=rule.policy,
+        )
+
     @property
     def options(self) -> dict[str, Any]:
         """Options by name, without those that are not set."""
@@ -71,6 +106,7 @@ class _Description(msgspec.Struct):
     format: str = ""
     files: list[str] = []
     reading: PartReading = PartReading()
+    readings: dict[str, PartReading] = {}
 
 
 def reading_of_parts(sources: Sequence[str]) -> dict[str, Any]:
@@ -96,7 +132,8 @@ def reading_of_parts(sources: Sequence[str]) -> dict[str, Any]:
         path = Path(source)
         paths = [path] if path.exists() else [*path.parent.glob(path.name)]
         stems = {name.partition(".")[0] for name in split.files}
-        are_parts = {file.name.partition(".")[0] for file in paths} <= stems
-        if split.format == SPLIT_FORMAT and paths and are_parts:
-            options |= split.reading.options
+        roles = {file.name.partition(".")[0] for file in paths}
+        if split.format == SPLIT_FORMAT and roles <= stems:
+            for role in sorted(roles):
+                options |= split.readings.get(role, split.reading).options
     return options

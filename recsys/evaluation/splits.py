@@ -615,7 +615,7 @@ def held_out_users(
     return Split(
         train=restricted(data, ~held, every),
         test=of_held_users.take(tested),
-        history=of_held_users.take(~tested),
+        history=of_held_users.with_events_of(~tested),
         method="users",
         parameters=shares | {"random_state": random_state},
     )

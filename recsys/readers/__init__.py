@@ -38,7 +38,7 @@ from recsys.data.rows import (
     check_policy,
     prepared,
 )
-from recsys.data.split_parts import reading_of_parts
+from recsys.data.split_parts import OF_EVENTS, reading_of_parts
 from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
@@ -77,7 +77,7 @@ TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 
 _SIDE_TABLES = ("item_table", "user_table")
 # Options for parts of a split that updates need, too.
-_KEPT_OF_PARTS = ("weight", "scale")
+_KEPT_OF_PARTS = ("weight", "scale", *OF_EVENTS)
 # Folders of the partitioned tables of Hive and Spark.
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")
 _OF_A_ROW = re.compile(
@@ -170,8 +170,9 @@ def read_ratings(
     sources = _listed(source)
     of_parts = _of_parts(sources, given, defaults)
     earlier = dict(defaults or {})
-    if "weight" in of_parts:  # the weights of kinds are in it
-        earlier.pop("event_weights", None)
+    if of_parts:  # which tell the weights of their events, or have them
+        for name in OF_EVENTS:
+            earlier.pop(name, None)
     for name in _KEPT_OF_PARTS:
         if name in of_parts:
             given[name] = of_parts.pop(name)
@@ -284,7 +285,11 @@ def _of_parts(
     elif defaults is not None:  # grades or interactions, as the earlier reading decided
         decided |= {"feedback", "scale"}
     if "implicit" in given:
-        decided.add("scale")
+        decided |= {"scale", "duplicates"}
+    if "rating" in given or "scale" in given:
+        decided |= set(OF_EVENTS)
+    elif "event_weights" in given:
+        decided.add("impressions")
     options = reading_of_parts(sources)
     return {name: value for name, value in options.items() if name not in decided}
 

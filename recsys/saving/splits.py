@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
+import numpy as np
+import polars as pl
 from msgspec import Meta, Struct
 
 import recsys
-from recsys.data.csr import Events, Values
-from recsys.data.events import event_weights, repeated
 from recsys.data.identity import fingerprint
 from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
 from recsys.errors import DataError, is_number
@@ -36,18 +36,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
+Role: TypeAlias = Literal["train", "test", "history"]
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
 _PARTS = r"(train|test|history)\.(csv|parquet)|(items|users)\.parquet"
 PartName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_PARTS})\Z")]
 
 
-_ROLES = ("train", "test", "history")
+_ROLES: tuple[Role, ...] = ("train", "test", "history")
 _TOO_LARGE = 2**63
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
 
 
 class SplitManifest(Struct, frozen=True, kw_only=True):
-    """Contents of split.json; `folds` are the subdirectories of a split into folds."""
+    """Contents of split.json; `folds` are the subdirectories of a split into folds.
+
+    Parts in `readings` have events; the others are read as `reading` tells.
+    """
 
     format: Literal["recsys-split"] = SPLIT_FORMAT
     format_version: Literal[4] = FORMAT_VERSION
@@ -61,6 +65,7 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
     files: list[PartName] = []
     folds: list[FoldName] = []
     reading: PartReading = PartReading()
+    readings: dict[Role, PartReading] = {}
 
 
 def save_split(
@@ -107,8 +112,12 @@ def _write_split(
             )
     names = [f"{name}.{form}" for name in _ROLES[: len(split.parts)]]
     reading = PartReading.of(split.train, split.parts)
-    for name, ratings in zip(names, split.parts, strict=True):
-        frame = ratings.to_frame(events=_tell_ratings(ratings))
+    readings: dict[Role, PartReading] = {}
+    for role, name, ratings in zip(_ROLES, names, split.parts, strict=False):
+        frame = ratings.to_frame()
+        if _tell_ratings(ratings):
+            readings[role] = reading.of_events(ratings)
+            frame = _frame_of_events(ratings)
         if ratings.implicit:
             # Named as weights, counts would be read as weights.
             column = COUNTS if reading.weight is None else reading.weight
@@ -141,22 +150,41 @@ def _write_split(
         counts=counts,
         files=names,
         reading=reading,
+        readings=readings,
     )
     (folder / SPLIT_MANIFEST).write_bytes(model_file.to_json(manifest))
 
 
 def _tell_ratings(ratings: Ratings) -> bool:
-    """Return whether a reading of the events, without their kinds, makes the same ratings."""
+    """Return whether the events make the same ratings when they are read."""
+    rule = ratings.rule
+    return ratings.events is not None and rule.above is None and not rule.graded
+
+
+def _frame_of_events(ratings: Ratings) -> pl.DataFrame:
+    """Return a row for each event as it was read, by user."""
     log = ratings.log
     rule = ratings.rule
-    if ratings.events is None or log.seconds is None or log.keys is not None:
-        return False
-    if ratings.implicit and ratings.weighted:
-        # Events that look the same would be read as one.
-        weights = Values.of(event_weights(log, rule))
-        events = Events(log.indptr, log.items, weights, log.seconds)
-        return rule.policy == "sum" and not repeated(events).any()
-    return rule.policy == "last" and rule.above is None and log.kinds is None
+    in_time_order = ratings.in_time_order
+    if log.seconds is not None and in_time_order is not None:
+        # Rows from new to old are read as rows in no order, so that ties stay ties.
+        signs = np.where(in_time_order, 1, -1)[log.users]
+        log = log.reordered(np.lexsort((signs * log.seconds, log.users)))
+    columns = [ratings.users.take(log.users), ratings.items.take(log.items)]
+    if log.values is not None:
+        columns.append(pl.Series("rating", log.values.at()))
+    elif rule.weighted or not ratings.implicit:
+        columns.append(pl.repeat(1.0, len(log), eager=True).alias("rating"))
+    if log.seconds is not None:
+        columns.append(pl.Series("timestamp", log.seconds))
+    if log.kinds is not None:
+        kinds = pl.Series("event", rule.kinds)
+        columns.append(kinds.gather(log.kinds))
+    if log.keys is not None:
+        keys = pl.Series("event_id", log.keys)
+        # The hash 0 stands for no id.
+        columns.append(keys.cast(pl.String).set(keys == 0, None))
+    return pl.DataFrame(columns)
 
 
 def check_split_target(path: str | Path, *, overwrite: bool) -> None:

@@ -23,9 +23,11 @@ from recsys.evaluation import (
     save_split,
     shared_test,
     split_from_pair,
+    time_cuts,
     time_split,
 )
 from recsys.evaluation.split_files import read_pair
+from recsys.models.registry import make_model
 from recsys.readers import read_ratings
 from recsys.recommender import Recommender
 from recsys.saving.atomic import move_link
@@ -425,3 +427,101 @@ def test_a_model_of_a_log_reads_the_weights_of_a_part(tmp_path, options):
     )
     assert "weight = weight" in str(test.source)
     assert test.weighted
+
+
+def log_of_dislikes():
+    """Return events with kinds, quantities and ids, some of them at the same time."""
+    rng = np.random.default_rng(3)
+    n = 3_000
+    ids = [f"e{number}" if number % 7 else None for number in range(n)]
+    return pl.DataFrame(
+        {
+            "user": rng.integers(0, 60, n),
+            "item": rng.integers(0, 25, n),
+            "time": 1_700_000_000 + rng.integers(0, 90, n) * 86_400,
+            "event": rng.choice(["buy", "view", "dislike", "shown"], n),
+            "quantity": rng.integers(1, 4, n),
+            "id": ids,
+        }
+    )
+
+
+DISLIKES = {"event_weights": {"buy": 3, "view": 1, "dislike": -2.5}}
+WITH_DISLIKES = {
+    "dislikes": {**DISLIKES, "impressions": "shown"},
+    "ages": {**DISLIKES, "impressions": "shown", "half_life": "9d"},
+    "ids": {**DISLIKES, "impressions": "shown", "event_id": "id"},
+    "quantities": {**DISLIKES, "impressions": "shown", "weight": "quantity"},
+    "impressions": {"impressions": "shown"},
+    "the last event": {**DISLIKES, "impressions": "shown", "duplicates": "last"},
+}
+METHODS = {
+    "time": lambda ratings: time_split(ratings, 0.2),
+    "next": lambda ratings: time_split(ratings, 0.2, k=2, repeats="keep"),
+    "random": lambda ratings: random_split(ratings, 0.2),
+    "fold": lambda ratings: k_fold(ratings, 3)[1],
+    "users": lambda ratings: held_out_users(ratings, 0.3),
+    "cut": lambda ratings: time_cuts(ratings, 3)[0],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [(kind, "time") for kind in WITH_DISLIKES]
+    + [("dislikes", method) for method in METHODS if method != "time"],
+)
+def test_files_of_a_split_have_its_dislikes(tmp_path, kind, method):
+    frame = log_of_dislikes()
+    split = METHODS[method](Ratings.from_frame(frame, **WITH_DISLIKES[kind]))
+    form = "csv" if method in ("time", "users", "random") else "parquet"
+    save_split(split, tmp_path / "parts", form=form)
+    again = read_split(tmp_path / "parts")
+    assert fingerprint(*again.parts) == fingerprint(*split.parts)
+    assert split.seen.zeros is not None
+    for before, after in zip(split.parts, again.parts, strict=True):
+        assert (before.zeros is None) == (after.zeros is None)
+        if before.zeros is not None:
+            assert pairs_of_zeros(before) == pairs_of_zeros(after)
+    penalties = {"regularization": 0.1, "unobserved_weight": 0.1}
+    models = [make_model("ials", factors=4, iterations=2, **penalties), "popular"]
+    if split.history is None:
+        models.append("next")
+    tables = [
+        evaluate(models, parts, n=5, resamples=0).table.drop(
+            "fit_seconds", "recommend_seconds"
+        )
+        for parts in (split, again)
+    ]
+    assert tables[0].equals(tables[1])
+    if split.history is None:
+        files = [tmp_path / "parts" / f"{name}.{form}" for name in ("train", "test")]
+        pair = evaluate(models, read_pair(*files), n=5, resamples=0)
+        assert tables[0].equals(pair.table.drop("fit_seconds", "recommend_seconds"))
+
+
+def pairs_of_zeros(ratings):
+    zeros = ratings.zeros
+    users = np.repeat(np.arange(ratings.n_users), np.diff(zeros.indptr))
+    user_ids = ratings.users.take(users)
+    item_ids = ratings.items.take(zeros.indices)
+    return [*zip(user_ids, item_ids, zeros.values.at().tolist(), strict=True)]
+
+
+def test_an_update_of_a_model_of_a_part_takes_dislikes(tmp_path):
+    frame = log_of_dislikes()
+    ratings = Ratings.from_frame(frame, **WITH_DISLIKES["dislikes"])
+    save_split(time_split(ratings, repeats="keep"), tmp_path / "parts")
+    model = Recommender("ials", factors=4).fit(str(tmp_path / "parts" / "train.csv"))
+    test = tmp_path / "parts" / "test.csv"
+    later = read_ratings(test, defaults=reading_of(model.fitted))
+    updated = model.update(later, refit=True)
+    assert pairs_of_zeros(updated.ratings) == pairs_of_zeros(ratings)
+
+
+def test_options_decide_how_the_events_of_a_part_are_read(tmp_path):
+    ratings = Ratings.from_frame(log_of_dislikes(), **WITH_DISLIKES["dislikes"])
+    save_split(time_split(ratings), tmp_path / "parts")
+    train = tmp_path / "parts" / "train.csv"
+    weights = {"buy": 1, "*": 0}
+    assert read_ratings(train, event_weights=weights).zeros is None
+    assert read_ratings(train).zeros is not None
