@@ -38,6 +38,12 @@ BY_NUMBER = "such as --user-col 1 --item-col 2"
 
 _ROLES = (*BY_PLACE, "event", "event_id")
 
+# Columns of truths that tell whether a row is an interaction at all.
+_OUTCOME = re.compile(
+    "(is|has)?(click(ed)?|purchased?|bought|ordered|watched|viewed|played|booked|converted|"
+    "upvoted|label|target)"
+)
+_TRUTHS = ("0", "1", "0.0", "1.0")
 _JOURNAL_WEIGHT = "value"  # in the events of `recsys serve`
 _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
@@ -468,6 +474,31 @@ def quoted(names: Sequence[str]) -> str:
     return enumerated(names, _LISTED, lambda name: repr(shortened(name)))
 
 
+def with_outcome(
+    names: Sequence[str],
+    roles: Roles,
+    request: Request,
+    sample: Callable[[int], Sequence[Any]],
+) -> Roles:
+    """Add a column such as "clicked", if it has truths and nothing else has values.
+
+    Rows without the outcome are not interactions.
+    """
+    has_values = {"rating", "event"} & {*roles} or "weight" in request.columns
+    if has_values or request.implicit or request.rules.event_weights is not None:
+        return roles
+    outcomes = [
+        position
+        for position, name in enumerate(names)
+        if position not in roles.values() and _OUTCOME.fullmatch(plain_name(name))
+    ]
+    texts = {str(cell) for cell in sample(outcomes[0])} if outcomes else set()
+    texts -= {"", "None"}
+    if texts and all(text in _TRUTHS or is_truth(text) for text in texts):
+        return {**roles, "rating": outcomes[0]}
+    return roles
+
+
 def assign_roles(
     names: Sequence[str],
     request: Request,
@@ -486,11 +517,15 @@ def assign_roles(
         As `choose_columns`, or if the column of ratings contains words.
     """
     roles = choose_columns(names, request, where, required)
-    rating = request.columns.get("rating")
-    if rating is not None and "rating" in roles:
-        kinds = sorted({str(cell).strip() for cell in sample(roles["rating"])} - {""})
+    roles = with_outcome(names, roles, request, sample)
+    if "rating" in roles and "weight" not in request.columns:
+        rating = names[roles["rating"]]
+        cells = [str(cell).strip() for cell in sample(roles["rating"])]
+        kinds = sorted({*cells} - {""})
         are_words = all(kind.isalpha() and not is_truth(kind) for kind in kinds)
-        if are_words and 1 < len(kinds) <= _LISTED:
+        # Without a header, a few words may be titles in the place of ratings.
+        is_rating = "rating" in request.columns or 2 * len(kinds) <= len(cells)
+        if are_words and is_rating and 1 < len(kinds) <= _LISTED:
             weights = ",".join(f"{kind}=1" for kind in kinds[:2])
             raise DataError(
                 f"{where}: column {rating!r} has words, not numbers: {quoted(kinds)}. To "

@@ -22,7 +22,7 @@ from recsys.errors import DataError
 from recsys.messages import counted, enumerated
 
 _NAMED = 8  # maximum number of columns named in a summary
-_MOST_ODD = 0.1  # maximum share of texts that are named in a column of numbers
+_AMOUNTS = 0.5  # minimum share of numbers in a column of which other texts are named
 _SAMPLE = 500
 _INTEGER = r"^[-+]?\d{1,18}$"
 _NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?$"
@@ -33,7 +33,10 @@ _PADDED = r"^[-+]?0\d"  # leading zeros, as in "007" or zip codes: these stay st
 # Databases have dates that mean always or never (infinity), which have no text.
 _FIRST_DAY = datetime(1, 1, 1)
 _LAST_DAY = datetime(9999, 12, 31)
-_MISSING = ("null", "nan", "na", "n/a", "none", "\\n", "nat")
+# A number with a currency, a unit or a decimal comma: no category, but no number either.
+_AMOUNT = r"^(?:\p{Sc}|[A-Z]{3} )?\s?[-+]?(?:[1-9]\d*|0)(?:[.,]\d+)*\s?(?:\p{Sc}|%|[A-Za-z]{1,3})?$"
+_NEVER = r"^(?:0000-00-00|[3-9]\d{3}-\d\d-\d\d|2999-12-31)"  # dates that mean none
+_MISSING = ("null", "nan", "na", "n/a", "#n/a", "none", "\\n", "nat")
 _BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
 # Integers under these names are codes, not amounts.
 _CODE = re.compile(
@@ -85,6 +88,8 @@ class Features:
         Whether the items without a row are not to be recommended.
     n_repeated : int
         Number of rows of the source that are left out, because their id is that of an earlier row.
+    remarks : tuple of str
+        Further remarks on the reading of the source.
 
     Examples
     --------
@@ -103,6 +108,7 @@ class Features:
     empty: tuple[str, ...] = ()
     is_catalogue: bool = False
     n_repeated: int = 0
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -538,17 +544,20 @@ def _plain_values(texts: pl.Series) -> pl.Series | None:
 
 
 def _odd_text(values: pl.Series) -> str | None:
-    """Return the first of a few texts among numbers, or None if there are none."""
-    if values.dtype != pl.String:
+    """Return the first text that is not a number where most are amounts, or None."""
+    if values.dtype != pl.String or values.str.contains(_PADDED).any():
         return None
     odd = values.filter(~values.str.contains(_NUMBER))
-    return odd[0] if 0 < len(odd) <= _MOST_ODD * len(values) else None
+    n_amounts = int(values.str.contains(_AMOUNT).sum())
+    return odd[0] if len(odd) and n_amounts > _AMOUNTS * len(values) else None
 
 
 def _dates(texts: pl.Series) -> pl.Series | None:
     """Return strings as dates, or as datetimes if they have a time of day; None if neither."""
+    texts = texts.set(texts.str.contains(_NEVER), None)
     filled = texts.drop_nulls()
-    if not filled.head(_SAMPLE).str.contains(r"^.?\d|\d{4}$").all():
+    is_dated = filled.head(_SAMPLE).str.contains(r"^.?\d|\d{4}$").all()
+    if not len(filled) or not is_dated:
         return None
     if filled.str.contains(_BASIC_DATE).all():
         dates = texts.str.to_date("%Y%m%d", strict=False)

@@ -42,7 +42,10 @@ _COUNTS = (
     "quantite cantidad price prices cost costs revenue turnover spend spent paid preis umsatz "
     "betrag prix precio"
 )
-_LIKES = "liked like likes favorite favourite recommended"
+_LIKES = (
+    "liked like likes favorite favourite recommended clicked purchased ordered watched viewed "
+    "played booked converted upvoted label target"
+)
 _GRADES = "rating ratings rate stars star score scores grade grades review"
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
@@ -156,8 +159,7 @@ def judge(
     low, high = float(levels[0]), float(levels[-1])
     if set(levels.tolist()) == {0, 1} and named_kind(name) == "likes":
         return Feedback("likes", low, high, name, "likes")
-    n_odd = min(n // _ROWS_PER_ODD, max(_FEW, n // _ODD_SHARE))
-    if n > 1 and n - int(counts.max()) <= n_odd:
+    if n > 1 and n - int(counts.max()) <= _most_odd(n):
         common = float(levels[counts.argmax()])
         return Feedback("equal", low, high, name, common=common)
     by_name = named_kind(name)
@@ -177,7 +179,7 @@ def judge(
     kind = by_values
     if by_name == "grades" and not is_long:
         kind = "grades"
-    elif by_name == "counts" and counts[levels <= 0].sum() <= n * _ONES:
+    elif by_name == "counts" and counts[levels < 0].sum() <= n * _ONES:
         kind = "counts"
     is_told = by_values == "counts" or n >= _FEWEST
     return Feedback(kind, low, high, name, by_name, by_values if is_told else None)
@@ -216,9 +218,16 @@ def usual_range(levels: AnyFloats, counts: Longs) -> tuple[float, float] | None:
     n_below = int(counts[:end].sum())
     usual = levels[:end] if 2 * n_below > n else levels[end:]
     low, high = float(usual[0]), float(usual[-1])
-    are_few = min(n_below, n - n_below) <= _MOST_FAR * n
-    are_far = gaps[end - 1] > _FAR * (high - low)
-    return (low, high) if len(usual) >= _FEWEST_LEVELS and are_few and are_far else None
+    n_far = min(n_below, n - n_below)
+    are_far = gaps[end - 1] > _FAR * (high - low) and n_far <= _MOST_FAR * n
+    are_negative = levels[0] < 0 <= low and n_far <= _most_odd(n)
+    is_usual = len(usual) >= _FEWEST_LEVELS and (are_far or are_negative)
+    return (low, high) if is_usual else None
+
+
+def _most_odd(n: int) -> int:
+    """Return the number of rows that may be odd among `n`."""
+    return min(n // _ROWS_PER_ODD, max(_FEW, n // _ODD_SHARE))
 
 
 def named_kind(name: str) -> Kind | None:

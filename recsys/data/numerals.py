@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 _NUMERIC = r"^[-+]?[\d.,]+$"
@@ -9,6 +11,13 @@ _GROUPED = r"^[-+]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?$"
 _SHORT = r"^[-+]?\d{1,3}(?:,\d+)?$"
 _UNGROUPED = r"^[-+]?\d+(?:,\d+)?$"
 _DECIMAL_COMMA = r"^([-+]?\d*),(\d+)$"
+_STARS = re.compile("[\u2605\u2b50]\ufe0f?")
+_SPACED = re.compile(r"(?<=\d)[\s_'\u2019](?=\d{3}\b)")
+# A number and its unit or scale, as in "4 stars", "80%", "4/5" and "4 out of 5".
+_WITH_UNIT = re.compile(
+    r"[^\w.,+\-\[({]*([-+]?\d+(?:[.,]\d+)?)(?:\s*(?:/|of|out of)\s*\d+)?[^\d/:.,-]*",
+    re.ASCII,
+)
 
 
 def are_numeric(texts: pl.Series) -> bool:
@@ -63,3 +72,18 @@ def decimal_points(texts: pl.Series, *, commas: bool) -> tuple[pl.Series, str]:
     if commas:
         texts = texts.str.replace(_DECIMAL_COMMA, "$1.$2")
     return texts, remark
+
+
+def plain_number(text: str) -> str | None:
+    """Return the number that a text means with its unit, scale or stars; None if not one.
+
+    Examples
+    --------
+    >>> [plain_number(text) for text in ("4 stars", "80%", "4,5/5", "1 250", "U7")]
+    ['4', '80', '4.5', '1250', None]
+    """
+    unrated = _STARS.sub("", text).strip(" \u2606")
+    if unrated != text and not unrated:
+        return str(len(_STARS.findall(text)))
+    match = _WITH_UNIT.fullmatch(_SPACED.sub("", text))
+    return None if match is None else match[1].replace(",", ".")

@@ -42,7 +42,7 @@ from recsys.data.ids import (
     row_place,
 )
 from recsys.data.kinds import Policy
-from recsys.data.numerals import decimal_points
+from recsys.data.numerals import decimal_points, plain_number
 from recsys.data.read_options import EventWeights
 from recsys.data.times import (
     check_time_format,
@@ -86,6 +86,7 @@ _TRUTHS = {
     "y": True,
     "n": False,
 }
+_JUDGED = 100  # values that tell words such as true from numbers
 _MOST_CODES = 256
 # What differs between bad rows of one cause.
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")
@@ -516,6 +517,9 @@ def _convert(rows: Rows, rules: RowRules) -> None:
     # Of coded ratings, only the few levels are judged, not each row.
     if rows.levels is not None and not _are_good(rows.levels, rules):
         rows.decode()
+    for role in {"rating", "timestamp"} & {*columns}:
+        if isinstance(columns[role].dtype, pl.Categorical | pl.Enum):
+            columns[role] = columns[role].cast(pl.String)
     remarks: list[str] = []
     if "rating" in columns and columns["rating"].dtype == pl.String:
         texts, remark = decimal_points(columns["rating"], commas=False)
@@ -707,8 +711,10 @@ def marks_unrated(levels: Floats) -> bool:
 
 
 def _ends_a_scale(levels: Floats) -> bool:
-    """Return whether whole grades end at 5 or 10, or all are the same."""
-    return len(levels) == 1 or (levels[-1] in (5, 10) and _are_whole(levels))
+    """Return whether whole grades end at 5 or 10, are 0 and 1, or all are the same."""
+    if len(levels) == 1 or levels.tolist() == [0, 1]:
+        return True
+    return levels[-1] in (5, 10) and _are_whole(levels)
 
 
 def _are_whole(levels: Floats) -> bool:
@@ -1040,8 +1046,11 @@ def rating_problem(value: object, noun: str = "rating") -> str | None:
         )
     number = pl.Series([text]).cast(pl.Float64, strict=False).item()  # as for columns
     if number is None:
-        point = "; decimals need a point" if _DECIMAL_COMMA.fullmatch(text) else ""
-        return f"{noun} {shortened(text)!r} is not a number{point}."
+        plain = plain_number(text)
+        cure = "" if plain is None else f"; write {plain}"
+        if _DECIMAL_COMMA.fullmatch(text):
+            cure = "; decimals need a point"
+        return f"{noun} {shortened(text)!r} is not a number{cure}."
     if not math.isfinite(number):
         return f"{noun} {text} is not a finite number."
     return f"{noun} {text} does not fit in float32." if abs(number) > _LARGEST else None
@@ -1071,7 +1080,11 @@ def _truths(series: pl.Series) -> pl.Series | None:
     """Convert likes to Booleans, null for other words; None for numbers."""
     if series.dtype == pl.Boolean:
         return series
-    if series.dtype != pl.String or not any(map(is_truth, series.drop_nulls().head(1))):
+    if series.dtype != pl.String:
+        return None
+    first = series.drop_nulls().head(_JUDGED)
+    # One word among numbers, or one number among words, is the bad row.
+    if 2 * sum(map(is_truth, first)) <= len(first):
         return None
     words = series.str.strip_chars().str.to_lowercase()
     return words.replace_strict(_TRUTHS, default=None, return_dtype=pl.Boolean)

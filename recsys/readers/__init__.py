@@ -23,6 +23,7 @@ from recsys.data.columns import (
     quoted,
     title_column,
     usual_column,
+    with_outcome,
 )
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
@@ -50,6 +51,7 @@ from recsys.readers.delimited import (
     parsed_blocks,
     read_carefully,
     read_delimited,
+    repeats_header,
     stripped,
 )
 from recsys.readers.formats import joined, read_table_rows, text_lines
@@ -183,7 +185,8 @@ def read_ratings(
     of_tables = request.changed(table=None, query=None)
 
     def pick(names: Sequence[str], where: str) -> Roles:
-        return choose_columns(names, request, where)
+        roles = choose_columns(names, request, where)
+        return with_outcome(names, roles, request, lambda _: "1")
 
     def side_table(ids: Ids, data: DataFile) -> tuple[Features | None, str]:
         table_source = chosen.get(f"{ids.kind}_table")
@@ -513,9 +516,11 @@ def _read(
         read_frame(part, request.columns.get(ids.kind), pad=True)
         for part in data.parts or (data,)
     ]
-    frame = pl.concat([part for part, _ in read], how="diagonal_relaxed")
-    untyped = all(is_text for _, is_text in read)
+    frame = pl.concat([part for part, _, _ in read], how="diagonal_relaxed")
+    untyped = all(is_text for _, is_text, _ in read)
     features = _features(frame, ids, request, data.name, untyped=untyped)
+    remarks = dict.fromkeys(remark for _, _, remarks in read for remark in remarks)
+    features = replace(features, remarks=(*remarks, *features.remarks))
     if features.title is not None and "year" not in map(str.lower, features.kinds):
         year = features.frame[features.title].str.extract(_YEAR).cast(pl.Int64)
         if 2 * year.null_count() <= len(year):
@@ -530,8 +535,8 @@ def read_frame(
     column: str | None,
     *,
     pad: bool = False,
-) -> tuple[pl.DataFrame, bool]:
-    """Return all columns of a file, and whether they are strings without types.
+) -> tuple[pl.DataFrame, bool, list[str]]:
+    """Return all columns of a file, whether they are strings without types, and remarks.
 
     With `pad`, short records are filled with empty fields.
     """
@@ -548,21 +553,23 @@ def read_frame(
         frame = pl.DataFrame([stripped(column) for column in frame])
         if change is not None:
             frame = change(frame)
-        return frame, True
+        return frame, True, []
     layout = detect(data, Request({"item": column}))
     if not isinstance(layout, Layout) and layout.frame is not None:
-        return layout.frame(data), False
+        return layout.frame(data), False, []
     if not isinstance(layout, Layout) or not layout.has_header:
         raise DataError(f"{data.name} has no header; its columns need names.")
     frame = _texts(data, layout, pad=pad)
-    if layout.separator == ";":
-        numbers = filter(are_numeric, frame)
-        converted = [decimal_points(series, commas=True)[0] for series in numbers]
-        frame = frame.with_columns(converted)
+    remarks = []
+    for series in filter(are_numeric, frame):
+        numbers, remark = decimal_points(series, commas=layout.separator == ";")
+        frame = frame.with_columns(numbers)
+        if remark:
+            remarks.append(f"{series.name}: {remark}")
     title = title_column(frame.columns)
     typed = zip(frame.columns, layout.types, strict=False)  # few files have types
     lists = [name for name, kind in typed if kind == _LIST and name != title]
-    return frame.with_columns(pl.col(lists).str.extract_all(r"\S+")), True
+    return frame.with_columns(pl.col(lists).str.extract_all(r"\S+")), True, remarks
 
 
 def _texts(
@@ -592,7 +599,7 @@ def _texts(
     except UnreliableError:
         texts, _ = read_carefully(data, layout, roles, pad=pad)
         frame = pl.DataFrame(all_stripped(texts.select(*names).to_dict()))
-    return frame.rename(names)
+    return frame.filter(~repeats_header(layout, roles)).rename(names)
 
 
 def _features(
@@ -626,7 +633,10 @@ def _features(
     elif frame[column].dtype.is_float():
         frame = frame.with_columns(frame[column].fill_nan(None))
     rows = frame.filter(pl.col(column).is_not_null())
-    return Features.of(rows, ids.kind, column=column, untyped=untyped).matching(ids)
+    features = Features.of(rows, ids.kind, column=column, untyped=untyped)
+    n_without = len(frame) - len(rows)
+    remarks = [f"{counted(n_without, 'row')} without an id left out"] * bool(n_without)
+    return replace(features.matching(ids), remarks=tuple(remarks))
 
 
 def _has_ids(values: pl.Series, ids: Ids) -> bool:
@@ -647,6 +657,8 @@ def _described(
 ) -> tuple[Features, str]:
     """Return the table, and a remark on its columns and its ids."""
     table_ids = features.frame[ids.kind]
+    if not len(table_ids):
+        raise DataError(f"{name} has no rows with an id.")
     n_known = int((features.rows_of(ids) >= 0).sum())
     # Ids of another form are of other things, not of new ones.
     are_new = of_new and not _forms(table_ids).isdisjoint(_forms(ids.values))
@@ -663,6 +675,7 @@ def _described(
     if features.n_repeated:
         repeated = counted(features.n_repeated, "row")
         remarks.append(f"{repeated} of repeated {ids.kind}s left out")
+    remarks += features.remarks
     aside = f" ({', '.join(remarks)})" if remarks else ""
     unused = f"; left out: {', '.join(features.left_out)}" if features.left_out else ""
     columns = str(features) if features.kinds else "ids only"

@@ -570,9 +570,18 @@ def read_carefully(
     frame = pl.concat(frames).with_columns(pl.col(pl.String).str.strip_chars())
     if not layout.has_header:
         return frame, 0
-    repeats = [pl.col(role) == layout.names[n] for role, n in roles.items()]
-    selected = frame.filter(~pl.all_horizontal(repeats))
+    selected = frame.filter(~repeats_header(layout, roles))
     return selected, len(frame) - len(selected)
+
+
+def repeats_header(layout: Layout, roles: Roles) -> pl.Expr:
+    """Return which rows of texts are the header again, where files were joined."""
+    # Each of the joined files may begin with a byte order mark.
+    return pl.all_horizontal(
+        pl.col(role).str.strip_chars('\ufeff"').eq_missing(layout.names[position])
+        for role, position in roles.items()
+        if layout.names[position]
+    )
 
 
 def records(

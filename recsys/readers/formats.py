@@ -119,7 +119,9 @@ def _sample(head: pl.Series) -> list[Any]:
         head = head.dt.epoch("s")  # also for years out of Python's range
     if head.dtype == pl.Binary:  # SQLite converts all values if one is bytes
         return ["bytes"]
-    if head.dtype.is_numeric() or head.dtype == pl.String:
+    if isinstance(head.dtype, pl.Categorical | pl.Enum):
+        head = head.cast(pl.String)
+    if head.dtype.is_numeric() or head.dtype in (pl.String, pl.Boolean):
         return head.to_list()
     return [str(head.dtype)]
 

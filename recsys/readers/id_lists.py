@@ -91,7 +91,7 @@ def _ids_of(
     # A single column may also be a list without header, which no reader of tables takes.
     is_typed = data.is_parquet or line.startswith("{")
     if is_typed or (column is not None and len(names) > 1):
-        frame, _ = read_frame(data, column)
+        frame, *_ = read_frame(data, column)
         column = _column_of(frame.columns, kind, requested)
         if column is None and frame.width == 1:
             column = frame.columns[0]

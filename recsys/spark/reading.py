@@ -11,7 +11,7 @@ import polars as pl
 
 from lowrank.spark.arrow import map_in_arrow, table_of
 from recsys.data import age
-from recsys.data.columns import Request, choose_columns
+from recsys.data.columns import SAMPLE, Request, choose_columns, with_outcome
 from recsys.data.feedback import judge_values
 from recsys.data.ids import MISSING_IDS, ROUNDED_ID, WHOLE_NUMBER, id_problem
 from recsys.data.rows import check_as_of
@@ -119,9 +119,15 @@ def checked_ratings(
     check_as_of(rules, positions)
     if rules.scale is not None and "weight" in request.columns:
         raise DataError("scale applies to ratings, and these data have no ratings.")
-    names = {role: frame.columns[position] for role, position in positions.items()}
+    all_names = frame.columns
     # Rename columns, since a dot in a name would mean a field of a struct.
-    frame = frame.toDF(*map(str, range(len(frame.columns))))
+    frame = frame.toDF(*map(str, range(len(all_names))))
+
+    def first_values(position: int) -> list[Any]:
+        return [row[0] for row in frame.select(str(position)).head(SAMPLE)]
+
+    positions = with_outcome(all_names, positions, request, first_values)
+    names = {role: all_names[position] for role, position in positions.items()}
     columns = {role: sql.col(str(position)) for role, position in positions.items()}
     one = sql.lit(1.0).cast("float")
     value = one
@@ -149,10 +155,12 @@ def checked_ratings(
     if not implicit and rules.scale is None:
         values = _sample(table, "value", n_rows)
         feedback = judge_values(values.to_numpy(), names["rating"])
-        if feedback.kind == "counts":
+        is_truth = types[positions["rating"]] == "boolean"
+        if is_truth or feedback.kind in ("counts", "likes"):
             implicit = True
             table = table.where(sql.col("value") > 0).withColumn("value", one)
-            remarks.append(f"{feedback.reason} ({names['rating']})")
+            reason = feedback.reason if feedback.kind == "counts" else "likes"
+            remarks.append(f"{reason} ({names['rating']})")
     return RatingsTable(table, implicit, tuple(remarks), weighted=is_weighted)
 
 

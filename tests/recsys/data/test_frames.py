@@ -110,7 +110,7 @@ def test_times_that_cannot_be_read(values: list[Any], message: str) -> None:
         ("3.5", None),
         (-2, None),
         ("1e3", None),
-        ("1_000", "rating '1_000' is not a number."),
+        ("1_000", "rating '1_000' is not a number; write 1000."),
         ("4,5", "rating '4,5' is not a number; decimals need a point."),
         ("x" * 60, f"rating {'x' * 40 + '...'!r} is not a number."),
         ("NaN", "the rating is missing ('NaN')."),

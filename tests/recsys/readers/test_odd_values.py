@@ -342,3 +342,140 @@ def test_a_table_of_a_database_that_is_listed_twice_counts_once(tmp_path: Path) 
     orders = read_ratings(listed, weight="qty")
     assert orders.values.tolist() == [2, 3]
     assert "(listed twice)" in str(orders.source)
+
+
+@pytest.mark.parametrize(
+    ("rating", "cure"),
+    [
+        ("4 stars", "write 4"),
+        ("80%", "write 80"),
+        ("4/5", "write 4"),
+        ("3,5 of 5", "write 3.5"),
+        ("\u2605\u2605\u2605\u2606\u2606", "write 3"),
+        ("1_250", "write 1250"),
+    ],
+)
+def test_a_rating_with_a_unit_or_a_scale(read: Read, rating: str, cure: str) -> None:
+    with pytest.raises(DataError, match=f"is not a number; {cure}\\."):
+        read(f'{table()}\n1,2,"{rating}"\n')
+
+
+def test_words_in_place_of_ratings(read: Read) -> None:
+    words = table(rating=lambda grade: "like" if grade > 3 else "dislike")
+    with pytest.raises(DataError, match="--event-weight dislike=1,like=1"):
+        read(words)
+
+
+def test_one_truth_among_numbers_is_the_bad_row(read: Read) -> None:
+    header, *lines = table().split("\n")
+    rows = "\n".join([header, "user 1,x,true", *lines])
+    with pytest.raises(DataError, match=r"line 2: rating 'true' is not a number\."):
+        read(rows)
+
+
+def test_a_negative_rating_among_positive_ones(read: Read) -> None:
+    said = str(read(f"{table()}\nu1,x,-3\n").source)
+    assert "1 rating is far from the usual 1 to 5: -3 (ratings.csv, line 402)" in said
+
+
+def test_zeros_and_ones_may_be_no_ratings(read: Read) -> None:
+    ratings = read(truths())
+    assert not ratings.implicit
+    assert "add --missing 0 if a 0 means no rating" in str(ratings.source)
+
+
+def truths(name: str = "rating") -> str:
+    """Return a column of zeros and ones, of which a fifth are 1."""
+    rows = table(rating=lambda grade: str(int(grade == 5)))
+    return rows.replace("rating", name)
+
+
+@pytest.mark.parametrize(
+    "name", ["clicked", "is_purchased", "label", "plays", "clicks"]
+)
+def test_rows_without_an_outcome_are_no_interactions(read: Read, name: str) -> None:
+    for ratings in (
+        read(truths(name)),
+        Ratings.from_frame(pl.read_csv(truths(name).encode())),
+    ):
+        assert ratings.implicit
+        assert ratings.nnz == N_USERS * N_ITEMS // 5
+        assert "left out" in str(ratings.source)
+
+
+def test_an_outcome_in_a_database(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "log.db")) as database, database:
+        database.execute("CREATE TABLE log (user, item, clicked, watched)")
+        rows = [(row % 7, row % 11, row % 2, "2025-01-01") for row in range(77)]
+        database.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", rows)
+    assert read_ratings(tmp_path / "log.db").nnz == 38
+
+
+def test_an_outcome_that_is_a_date_is_not_used(read: Read) -> None:
+    rows = table(rating="2025-01-{:02d}".format).replace("rating", "watched")
+    ratings = read(rows)
+    assert ratings.nnz == N_USERS * N_ITEMS
+    assert "not used: watched" in str(ratings.source)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_header_in_the_middle_of_joined_files(read: Read, mark: str) -> None:
+    ratings = read(f"{table()}\n{mark}user,item,rating\nu1,x,3\n")
+    assert "1 repeated header left out" in str(ratings.source)
+    assert ratings.nnz == N_USERS * N_ITEMS + 1
+
+
+def items(tmp_path: Path, *lines: str, header: str = "item,price") -> str:
+    """Return the first line of a reading next to a table of items."""
+    (tmp_path / "ratings.csv").write_text(table())
+    (tmp_path / "items.csv").write_text("\n".join([header, *lines]) + "\n")
+    return str(read_ratings(tmp_path).source)
+
+
+def test_a_header_in_the_middle_of_a_table(tmp_path: Path) -> None:
+    lines = [f"{item},{item}.5" for item in range(N_ITEMS)]
+    said = items(tmp_path, *lines[:5], "item,price", *lines[5:])
+    assert "items.csv: price (number)" in said
+
+
+def test_rows_of_a_table_without_an_id(tmp_path: Path) -> None:
+    lines = [f"{item},{item}.5" for item in range(N_ITEMS)]
+    said = items(tmp_path, *lines, ",980")
+    assert "items.csv (1 row without an id left out): price (number)" in said
+    (tmp_path / "items.csv").write_text("item,price\n")
+    with pytest.raises(DataError, match=r"items\.csv has no rows with an id\."):
+        read_ratings(tmp_path / "ratings.csv", item_table=tmp_path / "items.csv")
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_points_between_thousands_of_a_table(tmp_path: Path, separator: str) -> None:
+    prices = ["1.250", "2.500", *map(str, range(900, 980, 10))]
+    lines = [f"{item}{separator}{price}" for item, price in enumerate(prices)]
+    said = items(tmp_path, *lines, header=f"item{separator}price")
+    assert "(price: points between thousands: 1.250 is 1250): price (number)" in said
+
+
+@pytest.mark.parametrize("price", ["${}.50", "{},50", "{} EUR", "{}%"])
+def test_amounts_with_a_unit_are_no_numbers(tmp_path: Path, price: str) -> None:
+    lines = [f'{item},"{price.format(item + 1)}"' for item in range(N_ITEMS)]
+    said = items(tmp_path, *lines)
+    assert f"price (10 values, because {price.format(1)!r} is not a number)" in said
+
+
+@pytest.mark.parametrize("never", ["0000-00-00", "9999-12-31", "2999-12-31 00:00:00"])
+def test_dates_of_a_table_that_mean_never(tmp_path: Path, never: str) -> None:
+    time = never[10:]
+    days = [f"{item},2025-01-0{item}{time}" for item in range(1, N_ITEMS)]
+    said = items(tmp_path, f"0,{never}", *days, header="item,released")
+    assert "items.csv: released (date)" in said
+
+
+def test_categories_of_ratings_and_times(tmp_path: Path) -> None:
+    frame = pl.read_csv(table().encode()).with_columns(
+        pl.col("rating").cast(pl.String).cast(pl.Categorical),
+        pl.lit("2025-06-01").cast(pl.Categorical).alias("time"),
+    )
+    frame.write_parquet(tmp_path / "ratings.parquet")
+    for ratings in (Ratings.from_frame(frame), read_ratings(tmp_path)):
+        assert ratings.timestamps is not None
+        assert set(ratings.values) == {1, 2, 3, 4, 5}
