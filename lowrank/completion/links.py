@@ -167,16 +167,22 @@ class Terms(NamedTuple):
         Symmetric matrix of the normal equations.
     base : float64 ndarray of shape (d,)
         The term of the mean of all rows.
-    entries : float64 ndarray of shape (n, d)
-        The terms of the entries: of their values and, with a link, of their positions.
+    values : float64 ndarray of shape (n, d)
+        The terms of the values of the entries.
     features : float64 ndarray of shape (n_features, d)
         The terms of the nonzero features.
+    links : float64 ndarray of shape (n, d) or (0, d)
+        Prior means of the positions of the entries. Their terms are these times `pull`.
+    pull : float64 ndarray of shape (d, d)
+        Precision of the prior.
     """
 
     system: Float64s
     base: Float64s
-    entries: Float64s
+    values: Float64s
     features: Float64s
+    links: Float64s
+    pull: Float64s
 
     def solved(self, vectors: Float64s) -> tuple[Float64s, Float64s]:
         """Return the solutions for `vectors`, shape (m, d), and the posterior mean, shape (d,).
@@ -184,10 +190,19 @@ class Terms(NamedTuple):
         The products of a solution with the terms add up to the product of its vector
         and the mean.
         """
-        total = self.base + self.entries.sum(axis=0) + self.features.sum(axis=0)
+        total = self.base + self.values.sum(axis=0) + self.features.sum(axis=0)
+        total += self.links.sum(axis=0) @ self.pull
         right = np.vstack([vectors, total])
         solutions = kernels.solve_positive(self.system, right)
         return solutions[:-1], solutions[-1]
+
+    def of_entries(self, solutions: Float64s) -> Float64s:
+        """Return the products of solutions with the terms of entries, shape (m, n)."""
+        products: Float64s = solutions @ self.values.T
+        if len(self.links):
+            # Few solutions are multiplied by the precision, instead of many entries.
+            products += (solutions @ self.pull) @ self.links.T
+        return products
 
 
 def posterior_terms(
@@ -218,14 +233,14 @@ def posterior_terms(
         system[:-1, :-1] += covariance.take(positions[:, :-1])
     weight = prior.weights(np.array([n])).item()
     pull = prior.precision.astype(np.float64) * (weight * noise)
-    if len(prior.link):
-        right += prior.link.astype(np.float64) @ pull / math.sqrt(max(n, 1))
+    links = prior.link.astype(np.float64)
+    links /= math.sqrt(max(n, 1))
     feature_means = np.zeros((0, d))
     if features is not None and prior.features is not None:
         coefficients = prior.features[features.indices].astype(np.float64)
         feature_means = coefficients * features.data[:, None]
     base = pull @ prior.mean.astype(np.float64)
-    return Terms(system + pull, base, right, feature_means @ pull)
+    return Terms(system + pull, base, right, feature_means @ pull, links, pull)
 
 
 def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> Int64s:

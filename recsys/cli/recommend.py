@@ -428,6 +428,7 @@ def explain(
     """
     from recsys.data.ids import as_written
     from recsys.folding import NEW_USER
+    from recsys.models.abilities import Explains
     from recsys.models.nonnegative import has_topics
 
     fits = bool(described) == (user is None)
@@ -445,13 +446,15 @@ def explain(
         chosen = as_written(str(item), ratings.items)
     else:
         chosen = inputs.find_title(ratings, title)
+    # Scores do not tell why an item is left out, so the list of all items is searched for it.
+    place = recommender.placement(user, chosen, _FIRST, **asdict(options))
+    if not isinstance(recommender.model, Explains):
+        note_placement(place, chosen)  # such a model still ranks
     frame = recommender.explain(user, chosen, n, by=by)
     pair = {
         "user": ratings.users.like([user])[0],
         "item": ratings.items.like([chosen])[0],
     }
-    # Scores do not tell why an item is left out, so the list of all items is searched for it.
-    place = recommender.placement(user, chosen, _FIRST, **asdict(options))
     # JSON has rows in place of a frame.
     document = asdict(place) | {"lacks": place.lacks.to_dicts()}
     reasons, text = recommender.reasons(user, chosen, language or "en")

@@ -202,7 +202,9 @@ def serve(
 
         load_pairs(together)  # raises
     if condition:
-        _check_conditions([*settings.values()])
+        from recsys.serve.live_table import check_conditions  # with polars
+
+        check_conditions([*settings.values()])
     # Before the model is loaded, so that a port in use is an error at once.
     listener = listening(host, port)
     address = str(listener.getsockname()[0])
@@ -217,17 +219,6 @@ def serve(
             "without --api-key (RECSYS_API_KEY), nobody gets data of users: histories, reasons, ids"
         )
     run(settings, listener, workers)
-
-
-def _check_conditions(settings: Sequence[Settings]) -> None:
-    """Check that each named condition can be used with one of the models at least."""
-    from recsys.serve.live_table import unusable_conditions  # with polars
-
-    unusable = [unusable_conditions(of_model) for of_model in settings]
-    for name in settings[0].conditions:
-        reasons = [reasons[name] for reasons in unusable if name in reasons]
-        if len(reasons) == len(settings):
-            raise CommandError(reasons[0])
 
 
 def _check_saved(path: str) -> None:

@@ -362,7 +362,8 @@ class AxisFeatures(Part):
             of_features = self.coefficients[features.indices].astype(np.float64)
             of_features *= features.data[:, None]
         mean = self.mean.astype(np.float64)
-        return Terms(np.eye(len(mean)), mean, none, of_features)
+        precision = np.eye(len(mean))
+        return Terms(precision, mean, none, of_features, none, precision)
 
     def comparable(self, vectors: Floats) -> tuple[Floats, Floats]:
         """Return centred `vectors` of the rows, and the reliability of their features.

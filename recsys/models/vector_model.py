@@ -308,7 +308,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         # One system for the user, with all items on its right-hand side.
         solutions, w = user.solved(vectors)
         base += solutions @ user.base
-        terms = solutions @ user.entries.T
+        terms = user.of_entries(solutions)
         if parts:
             w[-1] = 1
             rows = np.repeat(np.arange(len(parts)), [len(part.terms) for part in parts])

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lowrank.errors import LowRankError
 from recsys import __version__
 from recsys.errors import DataError, RecsysError
+from recsys.serve.live_table import check_conditions
 from recsys.serve.metrics import Metrics
 from recsys.serve.middleware import Middleware
 from recsys.serve.problems import (
@@ -97,8 +98,8 @@ def create_app(
     Raises
     ------
     DataError
-        If a setting is invalid, or the name of a model has other characters than letters, digits,
-        underscores and hyphens.
+        If a setting is invalid, the items of no model fit a named condition, or the name of a model
+        has other characters than letters, digits, underscores and hyphens.
 
     Examples
     --------
@@ -109,18 +110,25 @@ def create_app(
         def app():
             return create_app("models/latest", index="documents")
     """
-    if not isinstance(model, Mapping):
-        return _application(Service(_settings(model, settings)))
+    named = model if isinstance(model, Mapping) else {"": model}
+    settings_of = {name: _settings(part, settings) for name, part in named.items()}
+    check_conditions([*settings_of.values()])
+    return application_of(settings_of)
+
+
+def application_of(settings: Mapping[str, Settings]) -> FastAPI:
+    """Return the application of models by their names; the name of a single one is empty."""
+    if "" in settings:
+        return _application(Service(settings[""]))
     shared_metrics = Metrics(has_names=True)
     group: dict[str, Service] = {}
-    for name, part in model.items():
+    for name, of_model in settings.items():
         if not _NAME.fullmatch(name):
             raise DataError(
                 "The name of a model must be of letters, digits, underscores and hyphens; got "
                 f"{name!r}."
             )
-        own = _settings(part, settings)
-        group[name] = Service(own, shared_metrics, name)
+        group[name] = Service(of_model, shared_metrics, name)
     if not group:
         raise DataError("There is no model to serve; name one.")
     # Keys and limits are those of the first model.

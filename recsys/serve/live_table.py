@@ -6,7 +6,7 @@ import logging
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -208,13 +208,32 @@ class LiveTable:
             self._due = time.monotonic() + pause
 
 
+def check_conditions(settings: Sequence[Settings]) -> None:
+    """Check that each named condition can be used with one of the models at least.
+
+    Raises
+    ------
+    DataError
+        If one cannot.
+    """
+    usable: set[str] = set()
+    reasons: dict[str, str] = {}
+    for of_model in settings:
+        unusable = unusable_conditions(of_model)
+        usable |= of_model.conditions.keys() - unusable.keys()
+        reasons = unusable | reasons
+    for name, reason in reasons.items():
+        if name not in usable:
+            raise DataError(reason)
+
+
 def unusable_conditions(settings: Settings) -> dict[str, str]:
     """Return the named conditions that the items of a service do not fit, and the reasons."""
     reasons: dict[str, str] = {}
+    conditions = settings.conditions
     for path in (settings.model, settings.model_b):
-        if path is None or format_of(path) == INDEX_FORMAT:
+        if not conditions or path is None or format_of(path) == INDEX_FORMAT:
             continue
-        conditions = settings.conditions
         # The service logs what cannot be loaded or read now, and tries it again.
         with suppress(Exception):
             responses = load_responses(Path(path), conditions)

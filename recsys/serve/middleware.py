@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from contextlib import suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import msgspec
 
@@ -127,9 +129,12 @@ class Middleware:
         if not _is_json(scope["headers"]):
             way = "send the header `Content-Type: application/json`"
             raise ProblemError("invalid-request", f"The body must be JSON; {way}.")
-        if scope["raw_path"] != RECOMMEND or scope["query_string"]:
-            return None
-        return self._lists.of_history(content, scope["headers"])
+        pending = None
+        if scope["raw_path"] == RECOMMEND and not scope["query_string"]:
+            pending = self._lists.of_history(content, scope["headers"])
+        if pending is None:
+            _check_json(content)
+        return pending
 
     async def _pass_on(
         self,
@@ -197,6 +202,28 @@ def _is_json(headers: Headers) -> bool:
     return any(
         name == b"content-type" and b"json" in value.lower() for name, value in headers
     )
+
+
+def _check_json(content: bytes) -> None:
+    """Check that no object of a body has a key twice, and that its numbers are finite."""
+    # Where a body is not JSON, the routes say.
+    with suppress(ValueError, RecursionError):
+        json.loads(content, object_pairs_hook=_distinct_keys, parse_constant=_no_number)
+
+
+def _distinct_keys(entries: list[tuple[str, Any]]) -> None:
+    keys: set[str] = set()
+    for key, _ in entries:
+        if key in keys:  # JSON does not say which of the values counts
+            raise ProblemError(
+                "invalid-request", f"The body has the key {key!r} twice."
+            )
+        keys.add(key)
+
+
+def _no_number(name: str) -> Never:
+    sentence = f"The body has the value {name}, which is not JSON."
+    raise ProblemError("invalid-request", sentence)
 
 
 def _too_large(limit: int) -> ProblemError:

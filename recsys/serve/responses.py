@@ -57,6 +57,8 @@ History: TypeAlias = tuple[Int32s, Floats32]
 NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 _PIECE = 2**25  # scores of the users that are ranked together: some 0.3 s
 _N_REASONS = 3  # of a recommendation
+_LISTS = 2**10  # lists of known users whose reasons are kept, some 10 MB
+_SHORT = 20  # items of such a list
 _grade = lru_cache(2**10)(short)  # grades are few
 _FIRST = 10  # places of the list in which an item should be
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
@@ -106,6 +108,8 @@ class Responses:
         self._piece = max(1, _PIECE // self.ratings.n_items)
         self.conditions = conditions
         self.unusable: dict[str, str] = {}
+        # A page that is opened again must not solve for its user again.
+        self._cached_reasons = lru_cache(_LISTS)(self._known_reasons)
         self._searches: dict[str | None, KnownUsers] = {None: recommender._known_users}
         for condition, sql in conditions.items():
             try:
@@ -721,13 +725,28 @@ class Responses:
             return None
 
         def reasons_of(row: int, items: Int64s) -> list[Json]:
-            if users[row] < 0:
+            user = int(users[row])
+            if user < 0:
                 return [{}] * len(items)
             check_time()
-            terms, _ = self._terms(model, history_of(int(users[row])), items)
+            if model is self.recommender.model and len(items) <= _SHORT:
+                return self._cached_reasons(user, tuple(items.tolist()), explain)
+            terms, _ = self._terms(model, history_of(user), items)
             return terms.told(_N_REASONS, explain)
 
         return reasons_of
+
+    def _known_reasons(
+        self,
+        user: int,
+        items: tuple[int, ...],
+        explain: Told,
+    ) -> list[Json]:
+        """Return the reasons of items in the list of a known user."""
+        model = self.recommender.model
+        history = user_history(model, self.ratings, user)
+        terms, _ = self._terms(model, history, np.array(items))
+        return terms.told(_N_REASONS, explain)
 
     def _terms(
         self,

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from recsys.data.ids import Ids
+from recsys.errors import DataError
 from recsys.ranking.filters import check_modest
 from recsys.ranking.lists import DEFAULTS, ListOptions, declarations
 from recsys.reasons import Language
@@ -546,13 +547,24 @@ async def explain(
     answers = service.answers(variant, user)
     values = _with_ids(values, answers.ratings.items)
     options = _options(request, answers, values)
-    explanation = await service.run(
-        answers.explain, user, item, service.check_n(n), _told(request, language)
-    )
-    explanation["placement"] = await service.run(
+    service.check_n(n)
+    place = await service.run(
         answers.placement, user, item, options, values["where"], values["condition"]
     )
-    return Answer(explanation)
+    try:
+        explanation = await service.run(
+            answers.explain, user, item, n, _told(request, language)
+        )
+    except DataError as error:  # of a model that ranks, and cannot explain its scores
+        raise DataError(f"{error} {_sentence(place)}") from None
+    return Answer({**explanation, "placement": place})
+
+
+def _sentence(place: Json) -> str:
+    """Return where an item is in a list, or why it is not there."""
+    if place["rank"] is None:
+        return f"The item is not in the list: {', '.join(place['reasons'])}."
+    return f"The item is number {place['rank']:,} of {place['n_ranked']:,} in the list."
 
 
 @_route(

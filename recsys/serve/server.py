@@ -146,10 +146,11 @@ def application() -> Any:
         if sys.platform != "win32":  # the parent ends its workers
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    from recsys.serve.app import create_app
+    from recsys.serve.app import application_of
 
-    settings = msgspec.json.decode(os.environ[_SETTINGS], type=dict[str, Settings])
-    return create_app(settings.get("") or settings)
+    return application_of(
+        msgspec.json.decode(os.environ[_SETTINGS], type=dict[str, Settings])
+    )
 
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -130,3 +130,12 @@ def test_equal_contributions_do_not_differ_by_rounding():
     for rank in (50, 100, 500):
         place = recommender.placement(1, item_at(recommender, rank))
         assert set(place.lacks["part"]) <= {"base", "popularity"}
+
+
+def test_a_model_without_explanations_still_tells_the_place_of_an_item(tmp_path):
+    Recommender("random").fit(read_ratings(sample_path())).save(tmp_path / "model")
+    arguments = ["explain", str(tmp_path / "model"), "--user", "1", "--item", "1"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1
+    assert "item 1 is number 364 of 417 in the list" in result.stderr
+    assert "random model cannot explain its scores" in result.stderr

@@ -94,6 +94,32 @@ def test_reasons_need_one_system_of_equations(
     assert calls.total() <= PARTS.get(name, 1), calls
 
 
+def test_the_reasons_of_a_page_that_is_opened_again_are_kept(
+    fitted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Responses(fitted("als"), "als")
+    first = answers.best([7, 9], 5, None, "de")
+    monkeypatch.setattr(
+        type(fitted("als").model), "contributions", lambda *_: pytest.fail("again")
+    )
+    assert answers.best([7, 9], 5, None, "de") == first
+    assert answers.recommend([9], 5, ListOptions(), "de")[0] == first[1]
+
+
+def test_a_model_without_reasons_tells_where_an_item_is(tmp_path) -> None:
+    Recommender("random").fit(events("random")).save(tmp_path / "model")
+    with Application(create_app(str(tmp_path / "model"))) as application:
+        service = application.ready()
+        listed = service.get("/v1/recommend/7?n=40").json["items"]
+        reply = service.get(f"/v1/explain/7/{listed[11]['item']}")
+        assert reply.status == 400
+        sentence = f"The item is number 12 of {len(listed)} in the list."
+        assert reply.json["detail"].endswith(sentence)
+        seen = set(range(N_ITEMS)) - {int(row["item"]) for row in listed}
+        reply = service.get(f"/v1/explain/7/{min(seen)}")
+        assert reply.json["detail"].endswith("The item is not in the list: seen.")
+
+
 def test_frequent_requests_have_the_reasons_of_all_others(
     fitted: Any, tmp_path
 ) -> None:

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from recsys import Recommender
 from recsys.cli.main import cli
 from recsys.data.features import Features
+from recsys.errors import DataError
 from tests.serving import Application
 
 pytest.importorskip("fastapi")
@@ -428,3 +429,10 @@ def test_python_and_the_service_have_the_same_lists(shop):
     similar = renewed.similar_items(3, n=50, where="stock > 0", block=[5])
     expected = similar["similar"].cast(pl.String).to_list()
     assert shop.items("/v1/similar/3?where=stock>0&exclude=5") == expected
+
+
+def test_an_application_with_a_condition_that_cannot_be_used_is_not_made(saved):
+    with pytest.raises(DataError, match='there: "warehouse'):
+        create_app(str(saved["als"]), conditions={"there": "warehouse = 'Linz'"})
+    settings = Settings(str(saved["als"]), conditions={"old": "year < 1990"})
+    create_app({"shop": settings})

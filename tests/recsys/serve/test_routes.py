@@ -256,6 +256,33 @@ def test_bodies_that_cannot_be_used(service, body, detail):
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ('{"history": [{"item": 1}], "n": 3, "n": 5}', "the key 'n' twice"),
+        ('{"history": [{"item": 1, "item": 2}]}', "the key 'item' twice"),
+        ('{"history": [{"item": 1, "value": 2, "value": 5}]}', "the key 'value' twice"),
+        ('{"history": [{"item": 1, "\\u0069tem": 2}]}', "the key 'item' twice"),
+        ('{"history": [{"item": 1, "value": null, "value": 5}]}', "'value' twice"),
+        ('{"history": [{"item": 1}], "explain": true, "explain": false}', "'explain'"),
+        ('{"user": 1, "user": 2}', "the key 'user' twice"),
+        ('{"user": 105, "features": {"age": 20, "age": 40}}', "the key 'age' twice"),
+        ('{"history": [{"item": 1, "value": NaN}]}', "the value NaN"),
+        ('{"history": [{"item": 1, "value": -Infinity}]}', "the value -Infinity"),
+    ],
+)
+@pytest.mark.parametrize("path", ["recommend", "predict", "events"])
+def test_a_body_is_strict_json(service, path, body, detail):
+    reply = service.post(f"/v1/{path}", body.encode())
+    assert detail in problem(reply, 400, "invalid-request")
+
+
+def test_names_of_keys_may_be_ids(service, recommender):
+    history = [{"item": KNOWN, "value": 4.0}, {"item": "value"}, {"item": "item"}]
+    reply = service.post("/v1/recommend", {"history": history})
+    assert "Unknown items" in problem(reply, 404, "unknown-id")
+
+
 def test_similar_items(service, recommender):
     answer = service.get("/v1/similar/4?n=3").json
     expected = recommender.similar_items(4, n=3)
