@@ -249,7 +249,8 @@ class ALS(VectorModel):
         on_support[np.ix_(support, support)] = system[np.ix_(support, support)]
         parts = np.zeros((len(rated), d))
         parts[:, support] = rated[:, support] * row.values[:, None]
-        return links.Terms(on_support, np.zeros(d), parts, np.zeros((0, d)))
+        none = np.zeros((0, d))
+        return links.Terms(on_support, np.zeros(d), parts, none, none, np.eye(d))
 
     def _check_parts(self, ratings: Ratings) -> None:
         """Check that ratings can be fitted by non-negative factors."""
