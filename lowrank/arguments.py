@@ -30,6 +30,7 @@ from lowrank.operators import (
     ProductOperator,
     SparseOperator,
     canonical,
+    check_indices,
     safe_exponent,
 )
 from lowrank.solvers import SOLVERS, choose_method
@@ -154,7 +155,10 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
     is_sparse = sparse.issparse(source)
     if is_sparse:
         dtype = _working_dtype(source.dtype, source.shape)
-        # Duplicates are summed before the dtype changes, as in A.toarray().
+        check_indices(source, "A")
+        # Sums of repeated integers may exceed their type; others are as in A.toarray().
+        if np.dtype(source.dtype).kind in "iu":
+            source = source.astype(dtype)
         entries = canonical(sparse.csr_array(source)).astype(dtype, copy=False)
         matrix = SparseOperator(entries)
     else:

@@ -26,6 +26,7 @@ from lowrank.operators import (
     DenseOperator,
     MatrixOperator,
     SparseOperator,
+    check_indices,
     largest_entry,
     safe_exponent,
 )
@@ -459,6 +460,8 @@ def _copied(array: Any, part: slice) -> Any:
 def _checked(raw: Any, row: int) -> tuple[Any, float]:
     """Check a block, and return it as float32 or float64, dense or CSR, with its largest entry."""
     check_not_masked(raw, "blocks")
+    if _is_sparse(raw):
+        check_indices(raw, "blocks")
     block: Any = sparse.csr_array(raw) if _is_sparse(raw) else as_array(raw)
     dtype = real_matrix(block.dtype, block.shape, "blocks")
     block = block.astype(dtype, copy=False)

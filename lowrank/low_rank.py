@@ -173,6 +173,8 @@ class LowRank:
         return (self.T @ block.T).T
 
     def __add__(self, other: Any) -> Any:
+        if isinstance(other, numbers.Real):
+            other = self._constant(other)
         if not isinstance(other, LowRank):
             dense = _dense_operand(other)
             return NotImplemented if dense is None else self.toarray() + dense
@@ -187,13 +189,19 @@ class LowRank:
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        if isinstance(other, LowRank):
+        if isinstance(other, LowRank | numbers.Real):
             return self + -other
         dense = _dense_operand(other)
         return NotImplemented if dense is None else self.toarray() - dense
 
     def __rsub__(self, other: Any) -> Any:
         return (-self).__add__(other)
+
+    def _constant(self, value: numbers.Real) -> LowRank:
+        """Return the matrix of this shape whose entries all have one value."""
+        n, m = self.shape
+        column = np.full((n, 1), float(value), self.dtype)
+        return LowRank(column, np.ones((m, 1), self.dtype))
 
     def __neg__(self) -> LowRank:
         return LowRank(-self.left, self.right)
@@ -342,7 +350,7 @@ def _taken(
 
 
 def _dense_operand(other: Any) -> NDArray[Any] | None:
-    """Return an operand of a sum as an array, or None if it is a number or something else."""
+    """Return an operand of a sum as an array, or None if it is something else."""
     array = np.asarray(other.toarray() if hasattr(other, "toarray") else other)
     return array if array.ndim and array.dtype.kind in "fiub" else None
 

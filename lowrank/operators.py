@@ -492,6 +492,30 @@ def centred_columns(csr: Any, row: Float64Array) -> tuple[Any, Float64Array]:
     return canonical(centred), np.where(full, 0.0, row)
 
 
+def check_indices(matrix: Any, name: str) -> None:
+    """Check that the indices of a sparse matrix are in its shape.
+
+    Raises
+    ------
+    ArgumentError
+        If one is not: compiled products would read other memory.
+    """
+    problem = ""
+    if hasattr(matrix, "check_format"):
+        try:
+            # SciPy may change the arrays of the object that it checks.
+            type(matrix)(matrix).check_format(full_check=True)
+        except ValueError as error:
+            problem = str(error)
+    elif matrix.format == "coo" and matrix.nnz:
+        ranges = [(int(axis.min()), int(axis.max())) for axis in matrix.coords]
+        for (first, last), n in zip(ranges, matrix.shape, strict=True):
+            if first < 0 or last >= n:
+                problem = f"indices from {first} to {last} in shape {matrix.shape}"
+    if problem:
+        raise ArgumentError(f"{name} must be a valid sparse matrix: {problem}.")
+
+
 def canonical(csr: Any) -> Any:
     """Return a CSR matrix with sorted indices and without duplicates and stored zeros.
 

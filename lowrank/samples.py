@@ -19,6 +19,7 @@ from lowrank.operators import (
     MatrixOperator,
     SparseOperator,
     canonical,
+    check_indices,
     largest_entry,
     row_of_entry,
     safe_exponent,
@@ -254,6 +255,8 @@ def validated_array(
         validate_data,
     )  # slow, not needed to choose ranks
 
+    if sparse.issparse(X):
+        check_indices(X, "X")
     if not allow_nan:
         check_not_masked(X, "X")
     elif np.ma.isMaskedArray(X):  # scikit-learn ignores the mask

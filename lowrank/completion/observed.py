@@ -11,6 +11,7 @@ from lowrank.arguments import checked_generator
 from lowrank.blocks import as_array, not_finite
 from lowrank.errors import ArgumentError, check_share, real_matrix
 from lowrank.kernels.arrays import Float64s, Masks
+from lowrank.operators import check_indices
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,6 +67,7 @@ def observed_entries(X: MatrixLike) -> csr_array:
     shape = array.shape
     dtype = real_matrix(array.dtype, shape, "X")
     if sparse.issparse(X):
+        check_indices(array, "X")
         coo = array.tocoo()
         # Sorted entries make duplicates neighbours, and rows contiguous.
         order = np.lexsort((coo.col, coo.row))

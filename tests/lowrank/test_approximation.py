@@ -364,7 +364,7 @@ def test_denoise_without_noise_returns_the_matrix():
             ValueError,
             r"shapes must be equal; got \(7, 5\) and \(5, 7\)\.",
         ),
-        (lambda B: B + 1, TypeError, r"unsupported operand"),
+        (lambda B: B + "1", TypeError, r"unsupported operand"),
         (
             lambda B: B * np.ones(5),
             TypeError,
@@ -422,3 +422,15 @@ def test_denoise_without_noise_returns_the_matrix():
 def test_errors(call, error, message):
     with pytest.raises(error, match=message):
         call(random_low_rank(0))
+
+
+@pytest.mark.parametrize("number", [1, -2.5, np.float32(3), np.int64(4)])
+def test_a_number_is_added_to_each_entry(number):
+    rng = np.random.default_rng(0)
+    B = LowRank(rng.standard_normal((6, 2)), rng.standard_normal((4, 2)))
+    sums = (B + number, number + B, B - number, number - B)
+    dense = B.toarray()
+    expected = (dense + number, number + dense, dense - number, number - dense)
+    for matrix, array in zip(sums, expected, strict=True):
+        assert matrix.rank == 3
+        np.testing.assert_allclose(matrix.toarray(), array, atol=1e-14)

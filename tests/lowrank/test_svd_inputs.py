@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from lowrank import complete, truncated_svd
+from lowrank import PCA, complete, truncated_svd
 from lowrank.arguments import as_operator
 from lowrank.solvers import choose_method
 
@@ -438,3 +438,35 @@ def test_a_linear_operator_that_gives_complex_numbers():
     )
     with pytest.raises(TypeError, match=r"A must be real; .* A @ X is complex\."):
         truncated_svd(operator, 2, method="randomized")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64"])
+def test_sums_of_repeated_integers_do_not_overflow(dtype):
+    top = np.iinfo(dtype).max // 2
+    entries = (
+        np.full(40, top, dtype),
+        (np.repeat([0, 1], 20), np.tile([0, 1, 2, 3], 10)),
+    )
+    matrix = sparse.coo_array(entries, shape=(3, 5))
+    exact = sparse.coo_array((entries[0].astype(float), entries[1]), shape=(3, 5))
+    expected = np.linalg.svd(exact.toarray(), compute_uv=False)
+    for form in (matrix, sparse.csr_array((matrix.data, *_unmerged(matrix)), (3, 5))):
+        np.testing.assert_allclose(truncated_svd(form, 2).s, expected[:2], rtol=1e-12)
+
+
+def _unmerged(coo):
+    """Return the indices and row limits of CSR with repeated entries, which are by rows."""
+    return coo.coords[1], np.searchsorted(coo.coords[0], np.arange(4))
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("index", [99, 10**8, -1])
+def test_rejects_sparse_indices_out_of_the_shape(form, index):
+    matrix = sparse.csr_array(ratings()).asformat(form)
+    if form == "coo":
+        matrix.coords[1][0] = index
+    else:
+        matrix.indices[0] = index
+    for compute in (truncated_svd, complete, lambda X, k: PCA(k).fit(X)):
+        with pytest.raises(ValueError, match="must be a valid sparse matrix: ind"):
+            compute(matrix, 2)
