@@ -18,6 +18,7 @@ from recsys.data.age import FADED, faded_remark, iso_time, present
 from recsys.data.ids import IdsLike
 from recsys.data.new_ids import doubtful_ids
 from recsys.data.ratings import Ratings
+from recsys.data.rows import large_share
 from recsys.data.times import Moment
 from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
@@ -113,7 +114,7 @@ class Plan:
                     "without the ids that earlier events have, a repeated event counts "
                     "as a new one"
                 )
-        remarks = (self.untimed, self.wider, self.doubtful)
+        remarks = (self.untimed, self.wider, self.doubtful, _heavy_pair(change))
         parts += [remark for remark in remarks if remark is not None]
         return ", ".join(parts)
 
@@ -172,6 +173,25 @@ def planned(
         doubtful=None if new is None else doubtful_ids(old, new),
         lacks_keys=_have_keys(old) and new is not None and not _have_keys(new),
     )
+
+
+def _heavy_pair(change: Change) -> str | None:
+    """Describe a pair with a large share of all weights after an update, or None."""
+    after = change.after
+    if not (after.implicit and change.n_added and after.nnz):
+        return None
+    weights = np.abs(after.values)
+    position = int(weights.argmax())
+    total = float(weights.sum(dtype=np.float64))
+    share = large_share(float(weights[position]), total, after.nnz)
+    if not share:
+        return None
+    row = int(np.searchsorted(after.indptr, position, side="right")) - 1
+    user, item = (
+        after.users.values[row],
+        after.items.values[int(after.indices[position])],
+    )
+    return f"the pair of user {user!r} and item {item!r} has {share}"
 
 
 def _have_keys(ratings: Ratings) -> bool:

@@ -572,6 +572,27 @@ def known_block(
     return blocked
 
 
+def note_empty(path: str, ratings: Ratings, half_life: float | None) -> None:
+    """Report how many users of a history have nothing in it that counts, or hardly counts."""
+    import numpy as np
+
+    from recsys.data.age import FADED, faded_remark
+
+    has_ratings = ratings.counts("user") > 0
+    n_users = int((~has_ratings).sum())
+    if n_users:
+        what = "interactions" if ratings.implicit else "ratings"
+        note(
+            f"{path}: {counted(n_users, 'user')} without {what} that count; the lists are those of "
+            "popular items"
+        )
+    if half_life is not None and has_ratings.any():
+        largest = np.maximum.reduceat(ratings.values, ratings.indptr[:-1][has_ratings])
+        n_faded = int((largest < 2.0**-FADED).sum())
+        if n_faded:
+            note(f"{path}: {faded_remark(n_faded, half_life)}")
+
+
 def _known(
     path: str,
     listed: Sequence[Any] | pl.Series,

@@ -202,7 +202,9 @@ def recommend(
         inputs.calibrate(recommender)
     if history is not None:
         rated = inputs.load_history(history, source.reader, recommender)
+        half_life = recommender.ratings.rule.half_life
         recommender = recommender.fold_in(rated)
+        inputs.note_empty(history, recommender.ratings, half_life)
     elif described:
         recommender = described.folded_into(recommender)
     known_users = recommender.ratings.users

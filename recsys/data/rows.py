@@ -777,12 +777,17 @@ def _remark_on_large_weight(rows: Rows) -> None:
         levels, counts = distribution
         largest = float(np.abs(levels).max(initial=0))
         total = float(np.abs(levels) @ counts)
-    n = max(1, len(rows.columns["rating"]))
-    if largest <= total * max(LARGE_SHARE, TIMES_MEAN / n):
-        return
-    row = int(rows.decode().columns["rating"].abs().arg_max() or 0)
-    percent = f"{100 * largest / total:.3g}%"
-    rows.remarks.append(f"{rows.place(row)} has {percent} of all weights ({largest:g})")
+    share = large_share(largest, total, len(rows.columns["rating"]))
+    if share:
+        row = int(rows.decode().columns["rating"].abs().arg_max() or 0)
+        rows.remarks.append(f"{rows.place(row)} has {share}")
+
+
+def large_share(largest: float, total: float, n: int) -> str:
+    """Describe the share of the largest of `n` weights; "" unless it is large."""
+    if largest <= total * max(LARGE_SHARE, TIMES_MEAN / max(1, n)):
+        return ""
+    return f"{100 * largest / total:.3g}% of all weights ({largest:g})"
 
 
 def _leave_out_bad(rows: Rows, bad: pl.Series) -> None:

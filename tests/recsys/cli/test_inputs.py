@@ -183,6 +183,29 @@ def test_history_of_several_users(run, model, loaded):
     assert again.equals(found)
 
 
+def test_a_history_that_does_not_count_is_said(run):
+    rows = [
+        f"u{n % 20},{n % 9},{1 + n % 3},2025-06-{1 + n % 28:02d}" for n in range(200)
+    ]
+    header = "user,item,weight,time"
+    Path("plays.csv").write_text("\n".join([header, *rows]))
+    options = ("--weight-col", "weight", "--half-life", "10d")
+    run("fit", "plays.csv", *options, "--model", "popular", "--out", "plays")
+    Path("h.csv").write_text(f"{header}\na,1,-1,2025-06-20\nb,1,1,1999-06-20\n")
+    said = run("recommend", "plays", "--history", "h.csv").stderr
+    assert "h.csv: 1 user without interactions that count" in said
+    assert "1 user has only interactions older than 100 days" in said
+
+
+def test_an_update_names_a_weight_that_outweighs_all_others(run):
+    rows = "".join(f"u{n % 20},{n % 9},{1 + n % 3}\n" for n in range(200))
+    Path("plays.csv").write_text(f"user,item,weight\n{rows}")
+    run("fit", "plays.csv", "--weight-col", "weight", "--model", "popular", "-o", "m")
+    Path("new.csv").write_text("user,item,weight\nu1,5,1e30\n")
+    said = run("update", "m", "new.csv", "--dry-run").stderr
+    assert "the pair of user 'u1' and item 5 has 100% of all weights (1e+30)" in said
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
