@@ -40,7 +40,10 @@ class Spot(NamedTuple):
 Place: TypeAlias = Callable[[int], Spot]
 """Function that gives the place of a row (counted from 0), such as "ratings.csv, line 17"."""
 
-MISSING_IDS = ("", "NULL", "null", "nan", "NaN", "None", "<NA>", r"\N")
+MISSING_IDS = (
+    *("", "NULL", "null", "nan", "NaN", "None", "<NA>", r"\N"),
+    *("N/A", "n/a", "#N/A", "NaT", "undefined"),
+)
 """Texts that programs write for a missing id, and that are never ids of users or items."""
 
 CANONICAL_INTEGER = re.compile(r"^(?:0|-?[1-9][0-9]{0,18})$")

@@ -749,7 +749,7 @@ def _remark_on_range(rows: Rows) -> None:
     usual = usual_range(*distribution)
     if usual is None:
         lowest, highest = distribution[0][[0, -1]]
-        if highest > _HIGHEST_GRADE:
+        if highest > _HIGHEST_GRADE and not rows.implicit:
             rows.remarks.append(
                 f"ratings from {lowest:g} to {highest:g} are taken as grades; for amounts, name "
                 "the column with --weight-col (weight=)"

@@ -27,6 +27,14 @@ def cells(ratings):
     return {row[:2]: row[2] for row in ratings.to_frame().rows()}
 
 
+def test_counts_are_not_said_to_be_grades():
+    values = [1.0, 2.0, 3.0, 127.0] * 10
+    frame = {"user": [*range(40)], "item": [n % 5 for n in range(40)], "rating": values}
+    source = str(Ratings.from_frame(pl.DataFrame(frame)).source)
+    assert "the ratings look like counts or amounts" in source
+    assert "are taken as grades" not in source
+
+
 @pytest.mark.parametrize("highest", [100, 1500])
 def test_grades_beyond_the_usual_scales_are_named(highest):
     values = [1.0 + (highest - 1) * i / 299 for i in range(300)]
@@ -160,7 +168,8 @@ def test_the_usual_columns_of_a_frame_are_found_and_said():
 
 
 @pytest.mark.parametrize(
-    "text", ["NULL", "null", "nan", "NaN", "None", "<NA>", r"\N", ""]
+    "text",
+    ["NULL", "null", "nan", "NaN", "None", "<NA>", r"\N", "", "N/A", "undefined"],
 )
 def test_texts_for_missing_ids_are_not_users(text):
     frame = pl.DataFrame({"user": ["a", "b", text], "item": ["NA", "y", "z"]})
