@@ -174,16 +174,18 @@ def rows_of(trial: Trial) -> Iterator[list[object]]:
         begin = time.process_time()
         model = make_model(name).fit(trial.train)
         seconds = time.process_time() - begin
+        # The first scores fill caches, which have the shares of this model.
+        fitted = copy.copy(model)
         yield [name, *figures(trial, folded(model)), seconds]
         if name != "next":
             continue
         for at, decay in enumerate(model.decays):
-            part = copy.copy(model)
+            part = copy.copy(fitted)
             part.shares = np.eye(len(model.decays), dtype=np.float32)[at]
             part.neighbor_share = 0.0
             label = f"  decay {decay:g}" if decay else "  without order"
             yield [label, *figures(trial, folded(part)), ""]
-        part = copy.copy(model)
+        part = copy.copy(fitted)
         part.shares = np.zeros_like(model.shares)
         part.neighbor_share = 1.0
         yield ["  neighbours", *figures(trial, folded(part)), ""]

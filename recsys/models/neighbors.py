@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.kernels.retrieval import sparse_rows
 from recsys.models.parts import Doubles, Floats, Indices
 
 if TYPE_CHECKING:
@@ -22,10 +21,14 @@ _ROUNDING = 1e-5  # of sums of weights
 _NEWNESS = 1e-6  # far below the differences between sums of weights
 _SEARCHED = 2048  # users whose neighbours are sought at a time
 _CANDIDATES = 500  # newest users of an item that may be neighbours
+_SUMMED = 256  # users whose neighbours are summed at a time
+_DISTANCE = 2.0  # places from the latest shared item after which an item counts a third
 
 
 class Neighborhood(NamedTuple):
     """Training users that share the latest items of some users.
+
+    A pair is a user with a neighbour.
 
     Attributes
     ----------
@@ -34,46 +37,70 @@ class Neighborhood(NamedTuple):
     common : csr_array of shape (n_users, n_training_users)
         Sums of the weights in `latest` over the items that neighbours have, too.
     histories : csr_array of shape (n_training_users, n_items)
+        Places of the items of each training user, from 1.
     """
 
     latest: Sparse
     common: Sparse
     histories: Sparse
 
-    @property
-    def shares(self) -> Sparse:
-        """Shares of the neighbours in a score: the squares of what they share, of sum 1."""
-        shares = self.common.copy()
-        rows = shares.tocoo().coords[0]
-        totals = self._totals()
-        shares.data **= 2
-        shares.data /= totals[rows]
-        return shares
+    def scores(self) -> Sparse:
+        """Return the mean of the histories of the neighbours, weighted by squares.
 
-    def scores(self) -> Floats:
-        """Return the mean of the histories of the neighbours, weighted by squares."""
-        histories = kernels.csr_arrays(self.histories)
-        shares = kernels.csr_arrays(self.shares)
-        return sparse_rows(shares, histories, self.histories.shape[1])
+        A square is that of what a neighbour shares. In its history, an item counts less
+        with its distance from the latest shared one.
+        """
+        from scipy.sparse import csr_array, vstack
+
+        n_users = max(1, self.latest.shape[0])
+        totals = self._totals()
+        scores = []
+        for rows in kernels.pieces(n_users, _SUMMED):
+            common = self.common[rows]
+            pairs = np.arange(common.nnz)
+            squares = common.data**2
+            shape = (common.shape[0], common.nnz)
+            of_pairs = csr_array((squares, pairs, common.indptr), shape=shape)
+            of_users = of_pairs @ self._near(rows)
+            of_users.data /= np.repeat(totals[rows], np.diff(of_users.indptr))
+            scores.append(of_users)
+        summed: Sparse = vstack(scores, format="csr")
+        return summed
 
     def terms(self, rated: NDArray[np.int32], items: Indices) -> Floats:
         """Return the contributions of rated items of a single user to the scores of items.
 
         A square is the common sum times the weights of the rated items in it.
         """
-        common = self.common.toarray()[0]
-        neighbors = np.flatnonzero(common)
-        have = self.histories[neighbors]
-        of_neighbors = common[neighbors]
-        shared = have[:, rated].toarray()
-        shared *= of_neighbors[:, None]
-        recommended = have[:, items].toarray()
+        neighbors = self.common.indices
+        shared = (self.histories[neighbors][:, rated] > 0).astype(np.float32).toarray()
+        shared *= self.common.data[:, None]
+        recommended = self._near(slice(0, 1))[:, items].toarray()
         terms: Floats = shared.T @ recommended
         latest = self.latest.toarray()
         weights = latest[0, rated]
         weights /= self._totals()
         terms *= weights[:, None]
         return terms
+
+    def _near(self, rows: slice) -> Sparse:
+        """Return a history for each pair, in which items near the latest shared one count."""
+        common = self.common[rows]
+        near = self.histories[common.indices].astype(np.float32)
+        users = np.repeat(np.arange(common.shape[0]), np.diff(common.indptr))
+        lengths = np.diff(near.indptr)
+        latest = self.latest[rows].toarray()
+        weights = latest[np.repeat(users, lengths), near.indices]
+        # Each neighbour shares an item, so that no history is empty.
+        starts = near.indptr[:-1]
+        if len(starts):
+            most = np.maximum.reduceat(weights, starts)
+            is_latest = weights == np.repeat(most, lengths)
+            shared_places = np.where(is_latest, near.data, 0)
+            place = np.maximum.reduceat(shared_places, starts)
+            distances = np.abs(near.data - np.repeat(place, lengths))
+            near.data = np.exp(-distances / np.float32(_DISTANCE))
+        return near
 
     def _totals(self) -> Floats:
         """Return the total weight of the neighbours of each user, or 1 without any."""
@@ -91,7 +118,7 @@ class TrainingUsers(NamedTuple):
     Attributes
     ----------
     histories : csr_array of shape (n_users, n_items)
-        Ones for the items of each user.
+        Places of the items of each user, from 1.
     newest : csr_array of shape (n_items, n_users)
         Ones for the newest users of each item.
     newness : float64 ndarray of shape (n_users,)
@@ -104,13 +131,18 @@ class TrainingUsers(NamedTuple):
 
     @classmethod
     def of(cls, histories: Sparse, ranks: Indices) -> Self:
-        """Find the newest users of each item, by their place in the order of time."""
-        histories = histories.copy()
-        histories.sort_indices()
-        newest = _newest_users(histories, ranks)
+        """Find the newest users of each item, by their place in the order of time.
+
+        The items of each user are in the order of time, too.
+        """
+        starts = np.repeat(histories.indptr[:-1], np.diff(histories.indptr))
+        places = histories.copy()
+        places.data = (np.arange(places.nnz) - starts + 1).astype(np.float32)
+        places.sort_indices()
+        newest = _newest_users(places, ranks)
         n_users = max(1, len(ranks))
         return cls(
-            histories,
+            places,
             newest,
             newness=ranks / n_users,
         )

@@ -86,7 +86,8 @@ class Next(Model):
     frequent items.
 
     Neighbours are training users with the same latest items. They add the mean of their
-    histories, weighted by the square of what they share. Users with the same items are left
+    histories, weighted by the square of what they share. In a history, the item j places
+    from the latest shared one counts :math:`e^{-j / 2}`. Users with the same items are left
     out, as they tell nothing new. The shares of all parts in a score are chosen to rank the
     last items of the training users best, after fits without these items.
 
@@ -129,7 +130,9 @@ class Next(Model):
     ----------
     Choi et al. (2021), "Session-aware linear item-item models for session-based
     recommendation", for regressions on items in order. Ludewig and Jannach (2018),
-    "Evaluation of session-based recommendation algorithms", for neighbours.
+    "Evaluation of session-based recommendation algorithms", for neighbours. Garg et al.
+    (2019), "Sequence and time aware neighborhood for session-based recommendations", for
+    distances in their histories.
     """
 
     name = "next"
@@ -307,7 +310,7 @@ class Next(Model):
             latest = kernels.csr_arrays(trial._latest(judges, share_of_decay))
             parts.append(sparse_rows(latest, weights, self.n_items))
         if self.neighbors and sequences.lengths.mean() <= _LONG:
-            parts.append(trial._neighborhood(judges).scores())
+            parts.append(trial._neighborhood(judges).scores().toarray())
         is_seen = trial._binary_histories[judges].toarray() > 0
         last_items = sequences.items[sequences.indptr[judges + 1] - 1]
         shares = best_shares(parts, is_seen, last_items)
@@ -362,7 +365,7 @@ class Next(Model):
         latest = self._latest(u, self.shares)
         parts = [latest]
         if self.neighbor_share:
-            neighbors = self._neighborhood(u).shares
+            neighbors = self._neighborhood(u).scores()
             neighbors.data *= np.float32(self.neighbor_share)
             parts.append(neighbors)
         if self.habit:
@@ -378,8 +381,7 @@ class Next(Model):
         # Features predict the columns of new items, and their rows.
         profiles = latest @ features.columns + features.chances
         if self.neighbor_share:
-            of_neighbors = neighbors @ self._source._training_users.histories
-            profiles += of_neighbors @ features.axis.loadings
+            profiles += neighbors @ features.axis.loadings
         rows: Floats = (latest @ features.row_positions).toarray()
         profiles += rows @ features.corner
         return form._replace(
@@ -460,19 +462,19 @@ class Next(Model):
 
     @cached_property
     def _stacked_weights(self) -> CsrArrays:
-        """The weights of all regressions, neighbours and habits below one another.
+        """The weights of all regressions, and ones for neighbours and habits.
 
-        The weights of neighbours are their histories. A habit of an item is for this item.
+        Neighbours and habits have a score for each item already.
         """
         from scipy.sparse import eye_array, vstack
 
         if not self.neighbor_share and not self.habit:
             return CsrArrays(self.weight_indptr, self.weight_items, self.weight_values)
         blocks = [self._weights]
+        same_item = eye_array(self.n_items, dtype=np.float32, format="csr")
         if self.neighbor_share:
-            blocks.append(self._training_users.histories)
+            blocks.append(same_item)
         if self.habit:
-            same_item = eye_array(self.n_items, dtype=np.float32, format="csr")
             blocks.append(same_item)
         return kernels.csr_arrays(vstack(blocks, format="csr"))
 

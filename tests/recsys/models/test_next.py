@@ -161,10 +161,13 @@ def test_a_user_is_not_a_neighbour_of_itself():
     )
     ratings = Ratings.from_frame(frame, implicit=True)
     model = Next().fit(ratings)
-    scores = model._neighborhood(np.array([0])).scores()[0]
+    scores = model._neighborhood(np.array([0])).scores().toarray()[0]
     # b shares the first item of a, c shares both, and the last counts most.
     of_b, of_c = np.exp(-2.0) ** 2, (np.exp(-1.0) + np.exp(-2.0)) ** 2
-    expected = np.array([of_b + of_c, of_c, of_b, of_c]) / (of_b + of_c)
+    # Items one place from the latest shared one count less.
+    near = np.exp(-0.5)
+    expected = np.array([of_b + near * of_c, of_c, near * of_b, near * of_c])
+    expected /= of_b + of_c
     np.testing.assert_allclose(scores, expected, rtol=1e-6)
 
 
