@@ -52,6 +52,7 @@ _SECRET_WORDS = (
 )
 _DRIVE = re.compile(r"[a-z]:[\\/]", re.IGNORECASE)  # of Windows
 _FILES = ("sqlite", "duckdb", "file")
+_NAME = re.compile(r"^[\w-]+=(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 UNNAMED = "(address)"
 """Text shown for an address without a scheme."""
 
@@ -103,7 +104,8 @@ def shown(source: str) -> str:
 
 def has_password(source: str) -> bool:
     """Return whether an address has a password, or may have one because it cannot be parsed."""
-    location = located(source)
+    # Of several models, each names its table: shop=postgresql://...
+    location = located(_NAME.sub("", whole(source)))
     if not isinstance(location, Location):
         return False
     address, _ = split_table(location.whole)

@@ -100,6 +100,14 @@ def test_no_password_is_shown_or_saved(
             False,
         ),
         (["impute", "m", "-o", "postgresql://me@127.0.0.1:1/d::t"], False),
+        (
+            ["serve", "--model", "a=m", "--item-table", "a=postgresql://me:{}@h/d::t"],
+            True,
+        ),
+        (
+            ["serve", "--model", "a=m", "--item-table", "a=postgresql://me@h/d::t"],
+            False,
+        ),
     ],
 )
 def test_a_password_on_the_command_line_is_told(
