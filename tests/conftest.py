@@ -167,6 +167,14 @@ def why_no_spark() -> str | None:
     return None
 
 
+@pytest.fixture(scope="module")
+def one_fold() -> Iterator[None]:
+    """Let `ials` search for penalties on one fold, where it would on five of small data."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recsys.models.ials.REPEATED", 0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def needs_spark() -> None:
     reason = why_no_spark()

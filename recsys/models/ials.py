@@ -654,7 +654,9 @@ class IALS(FoldingModel, FactorModel):
         n_factors = min(_FACTORS, most_factors)
 
         def height(point: GridPoint) -> float:
-            return self._trial_ndcg(folds, penalties_at(point), n_factors, n_sweeps)
+            # Once for hundreds of sweeps, each of which would spend a quarter of its time on it.
+            with kernels.one_blas_thread():
+                return self._trial_ndcg(folds, penalties_at(point), n_factors, n_sweeps)
 
         best = (0, 0)
         n_used = 0

@@ -8,13 +8,16 @@ import pytest
 
 from recsys import MODELS, Ratings, Recommender, with_features
 
+pytestmark = pytest.mark.usefixtures("one_fold")
 PERSON = 5
 DAY = 86400
+N_RATINGS = 500
 NAMES = ["auto", *MODELS]
 OPTIONS = {
     "als": {"factors": 4},
     "bayes": {"factors": 3},
-    "ials": {"factors": 8},
+    "blend": {"members": "spectral,ease"},
+    "ials": {"factors": 4},
     "implicit-als": {"factors": 4},
     "implicit-bpr": {"factors": 4},
     "implicit-lmf": {"factors": 4},
@@ -23,12 +26,13 @@ OPTIONS = {
 }
 
 
-def frame(n_users=60, n_items=40, n=1200, seed=0):
+def frame():
     """Ratings with times; the person decides extremes: a grade, the last time, an item."""
-    rng = np.random.default_rng(seed)
+    n = N_RATINGS
+    rng = np.random.default_rng(0)
     rows = {
-        "user": rng.integers(0, n_users, n),
-        "item": 100 + rng.integers(0, n_items, n),
+        "user": rng.integers(0, 40, n),
+        "item": 100 + rng.integers(0, 40, n),
     }
     table = pl.DataFrame({**rows, "rating": rng.choice([2.0, 3.0, 4.0], n)})
     table = table.with_columns(timestamp=np.arange(n) * DAY)
@@ -145,17 +149,16 @@ def test_a_refit_without_a_person_is_a_fit_that_never_saw_the_person(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_refit_of_a_window_is_a_fit_of_the_window(name):
-    after = fitted_to_all(name).update(window="400d", refit=True)
-    assert_same(after, fitted(name, frame().filter(pl.col("timestamp") >= 800 * DAY)))
+    after = fitted_to_all(name).update(window="200d", refit=True)
+    since = (N_RATINGS - 200) * DAY
+    assert_same(after, fitted(name, frame().filter(pl.col("timestamp") >= since)))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_refit_with_new_ratings_is_a_fit_of_all(name):
     everything = without(frame(), PERSON)
-    before, new = (
-        fitted(name, everything.head(900)),
-        everything.tail(-800),
-    )  # some of them again
+    before = fitted(name, everything.head(400))
+    new = everything.tail(-350)  # some of them again
     rated = new.drop("rating") if before.ratings.implicit else new
     after = before.update(rated, refit=True)
     assert_same(after, fitted(name, everything))

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+pytestmark = pytest.mark.usefixtures("one_fold")
 DAY = 86400
 START = 1_600_000_000
 SECRET = "quite-a-secret-person"
@@ -20,13 +21,22 @@ EVENTS = [
     "--half-life",
     "40d",
 ]
+# Other cases search for the penalties.
+PENALTIES = [
+    "--factors",
+    "8",
+    "--regularization",
+    "0.01",
+    "-p",
+    "unobserved_weight=0.1",
+]
 
 
-def ratings(seed=0, n=1500):
+def ratings(seed=0, n=900):
     """Ratings of 60 people; one of them decides what others do not."""
     rng = np.random.default_rng(seed)
     users = [f"user-{number}" for number in rng.integers(0, 60, n)]
-    items = [f"item-{number}" for number in rng.integers(0, 40, n)]
+    items = [f"item-{number}" for number in rng.integers(0, 60, n)]
     rows = pl.DataFrame({"user": users, "item": items})
     rows = rows.with_columns(
         stars=rng.choice([2.0, 3.0, 4.0], n),
@@ -128,7 +138,7 @@ MODELS = {
     "without features": ["--model", "als", "--no-features"],
     "some features": ["--features", "job,genre", "--model", "als"],
     "interactions": ["--implicit"],
-    "ials": ["--model", "ials", "--implicit", "--factors", "8"],
+    "ials": ["--model", "ials", "--implicit", "--factors", "4"],
     "blend": [
         "--model",
         "blend",
@@ -138,7 +148,7 @@ MODELS = {
         "--seed",
         "3",
     ],
-    "events": ["--model", "ials", "--factors", "8", *EVENTS],
+    "events": ["--model", "ials", *PENALTIES, *EVENTS],
     "popular": ["--model", "popular", *EVENTS],
 }
 
@@ -169,11 +179,11 @@ def test_a_refit_of_a_window_has_the_files_of_a_fit_since_then(run, folders, nam
         folders[1] / "ratings.csv",
         *options,
         "--since",
-        newest - 90 * DAY,
+        newest - 40 * DAY,
         "--out",
         "n",
     )
-    run("update", "m", "--window", "90d", "--refit", "--out", "found")
+    run("update", "m", "--window", "40d", "--refit", "--out", "found")
     for place in ("n", "found"):
         manifest = json.loads(Path(place, "model.json").read_text())
         manifest["reading"].pop("window", None)
@@ -184,7 +194,7 @@ def test_a_refit_of_a_window_has_the_files_of_a_fit_since_then(run, folders, nam
 @pytest.mark.parametrize("name", ["chosen", "als", "interactions", "events"])
 def test_a_refit_with_new_ratings_has_the_files_of_one_fit(run, folders, name):
     options, rows = MODELS[name], pl.read_csv(folders[1] / "ratings.csv")
-    for place, part in (("old", rows.head(1200)), ("new", rows.tail(-1200))):
+    for place, part in (("old", rows.head(700)), ("new", rows.tail(-700))):
         written(Path(place), part, people().head(61))
     run("fit", folders[1] / "ratings.csv", *options, "--out", "expected")
     run("fit", "old/ratings.csv", *options, "--out", "m")

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys import Ratings, Recommender, read_ratings
@@ -24,6 +24,9 @@ events = st.tuples(
     st.integers(0, 3), st.integers(0, 3), st.sampled_from(sorted(KINDS)), times
 )
 logs = st.lists(events, min_size=1, max_size=25)
+# Each property is tried with each of the options.
+half = settings(max_examples=settings().max_examples // 2)
+few = settings(max_examples=settings().max_examples // 4)
 OPTIONS = [
     {},
     {"event_weights": KINDS},
@@ -105,6 +108,7 @@ def used(rows, options):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+@half
 @given(rows=logs)
 def test_ratings_are_what_the_rule_makes_of_distinct_events(options, rows):
     if not used(rows, options):
@@ -133,6 +137,7 @@ def test_ratings_are_what_the_rule_makes_of_distinct_events(options, rows):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+@half
 @given(
     rows=logs, cuts=st.lists(st.integers(0, 25), max_size=3), overlap=st.integers(0, 5)
 )
@@ -150,6 +155,7 @@ def test_updates_are_one_reading_of_everything(options, rows, cuts, overlap):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+@half
 @given(rows=logs, repeated=st.integers(1, 25))
 def test_an_update_without_news_writes_the_same_arrays(options, rows, repeated):
     if not used(rows[-repeated:], options):
@@ -161,6 +167,7 @@ def test_an_update_without_news_writes_the_same_arrays(options, rows, repeated):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+@half
 @given(rows=logs, users=st.sets(st.integers(0, 3), min_size=1, max_size=2))
 def test_forgetting_is_a_reading_without_the_users(options, rows, users):
     known = {row[0] for row in used(rows, options)}
@@ -175,6 +182,7 @@ def test_forgetting_is_a_reading_without_the_users(options, rows, users):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+@half
 @given(rows=logs, days=st.integers(1, 6))
 def test_a_window_is_a_reading_since_its_start(options, rows, days):
     remaining = used(rows, options)
@@ -200,6 +208,7 @@ def told(ratings):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+@few
 @given(rows=logs)
 def test_events_are_saved_with_a_model(options, rows, tmp_path_factory):
     if not used(rows, options):
@@ -428,7 +437,7 @@ def test_three_nights_over_a_growing_journal(tmp_path):
     frame.write_csv(tmp_path / "all.csv")
     for night, end in enumerate((200, 300, 350, 400)):
         frame.head(end).write_csv(tmp_path / f"{night}.csv")
-    model = Recommender("ials", factors=4)
+    model = Recommender("ials", factors=4, regularization=0.01, unobserved_weight=0.1)
     model.fit(read_ratings(tmp_path / "0.csv", **options)).save(tmp_path / "model")
     for night in (1, 2, 2, 3):
         updated = Recommender.load(tmp_path / "model").update(tmp_path / f"{night}.csv")

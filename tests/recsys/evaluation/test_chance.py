@@ -16,6 +16,7 @@ from recsys.errors import DataError
 from recsys.ranking.chance import Chances
 from recsys.ranking.topn import TopN
 
+pytestmark = pytest.mark.usefixtures("one_fold")
 N_ITEMS = 40
 PLANTED = 0.8 / np.arange(1, N_ITEMS + 1)  # chance of each item, the same for all users
 
@@ -124,7 +125,7 @@ def test_a_model_without_chances_says_how_to_get_them(interactions):
 @pytest.mark.parametrize("model", ["ease", "als", "blend", "next", "bias", "auto"])
 def test_models_are_calibrated(model):
     ratings = recsys.read_ratings(recsys.sample_path())
-    users = np.flatnonzero(ratings.counts("user") > 20)[:300]
+    users = np.flatnonzero(ratings.counts("user") > 20)[:80]
     few = ratings.to_frame().filter(
         pl.col("user").is_in(ratings.users.take(users).implode())
     )

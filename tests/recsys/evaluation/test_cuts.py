@@ -163,7 +163,7 @@ def brute_force(
 @pytest.mark.parametrize("model", ["ease", "spectral"])
 @pytest.mark.parametrize("repeats", ["drop", "keep"])
 def test_loss_of_a_stale_model_equals_brute_force(model: str, repeats: str) -> None:
-    splits = time_cuts(events(drift=True, n_users=1500), 3, repeats=repeats)
+    splits = time_cuts(events(drift=True, n_users=1200), 3, repeats=repeats)
     found = evaluate(model, splits, 4, metrics=["ndcg"], resamples=200)
     train = splits[0].without_new().train
     recommender = Recommender(model).fit(train)

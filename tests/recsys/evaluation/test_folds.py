@@ -42,7 +42,7 @@ def pairs_of_files(folder: Path, n: int = 3) -> pl.DataFrame:
     return frame
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 1000), n_folds=st.integers(2, 5))
 def test_values_of_folds_are_those_of_each_split_alone(seed: int, n_folds: int) -> None:
     splits = [*k_fold(Ratings.from_frame(some_ratings(seed)), n_folds, seed)]

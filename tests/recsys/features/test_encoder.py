@@ -345,7 +345,7 @@ def test_items_and_users_without_ratings_are_known_by_their_features(
     assert with_features(wider, unrated=True).shape == wider.shape
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(
         st.tuples(

@@ -193,7 +193,7 @@ def test_words_of_added_documents_are_ranked_as_in_a_new_index(
     assert sorted(index.terms_.values) == whole.terms_.values.to_list()
     assert index.training_["mean_length"] == whole.training_["mean_length"]
     assert index.training_["terms_outside_dimensions"] == 4
-    for query in [*WORDS, *random_texts(2, 30, WORDS, 6)]:
+    for query in [*WORDS, *random_texts(2, 8, WORDS, 6)]:
         ours = index.query(query, 98, method="bm25")
         assert ours.equals(whole.query(query, 98, method="bm25"))
         first = ours["document"][0]

@@ -1,6 +1,7 @@
 """Abilities of some models beyond scoring; each test runs for the models that have it."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from recsys.models.histories import Histories
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.recommender import Recommender
 
+pytestmark = pytest.mark.usefixtures("one_fold")
 N_USERS, N_ITEMS = 40, 30
 
 
@@ -59,6 +61,12 @@ def ratings():
 def fitted(ratings):
     models = {name: make_model(name).fit(suited(name, ratings)) for name in MODELS}
     return models.__getitem__
+
+
+@pytest.fixture(scope="module")
+def recommender_of(ratings):
+    """Return a recommender of a model, fitted once, which no test changes."""
+    return cache(lambda name: Recommender(name).fit(suited(name, ratings)))
 
 
 def item_rows(ratings):
@@ -101,8 +109,8 @@ def test_users_folded_in_do_not_depend_on_one_another(name, ratings, fitted):
 
 
 @those_with(FoldsInUsers)
-def test_a_loaded_model_folds_in(name, ratings, fitted, tmp_path):
-    recommender = Recommender(name).fit(suited(name, ratings))
+def test_a_loaded_model_folds_in(name, ratings, recommender_of, tmp_path):
+    recommender = recommender_of(name)
     recommender.save(tmp_path / "model")
     loaded = Recommender.load(tmp_path / "model")
     history = suited(name, ratings).to_frame().filter(pl.col("user") == 7)
@@ -136,8 +144,8 @@ def test_items_folded_in_can_be_scored(name, ratings, fitted):
 
 
 @those_with(FoldsInItems)
-def test_new_items_are_recommended_next_to_the_old_ones(name, ratings):
-    recommender = Recommender(name).fit(suited(name, ratings))
+def test_new_items_are_recommended_next_to_the_old_ones(name, recommender_of):
+    recommender = recommender_of(name)
     before = recommender.recommend(3, n=5)
     rows = {
         "user": [3, 5, 8, 8],
@@ -174,8 +182,8 @@ def test_contributions_add_up_to_the_score(name, ratings, fitted):
 
 
 @those_with(Explains)
-def test_explanations_through_the_facade_add_up(name, ratings):
-    recommender = Recommender(name).fit(suited(name, ratings))
+def test_explanations_through_the_facade_add_up(name, recommender_of):
+    recommender = recommender_of(name)
     for n in (None, 1, 3):
         frame = recommender.explain(8, 4, n=n)
         assert_same_scores(

@@ -20,6 +20,12 @@ from recsys.recommender import Recommender
 
 N_USERS, N_ITEMS = 40, 30
 
+# Other tests have the search for penalties, and a blend of models that search.
+OPTIONS = {
+    "blend": {"members": "spectral,ease"},
+    "ials": {"regularization": 0.01, "unobserved_weight": 0.1},
+}
+
 every_model = pytest.mark.parametrize("name", sorted(MODELS))
 
 
@@ -40,8 +46,16 @@ def timed(ratings):
     return dataclasses.replace(ratings, seconds=times)
 
 
+def unfitted(name, **params):
+    return make_model(name, **OPTIONS.get(name, {}), **params)
+
+
+def unfitted_recommender(name):
+    return Recommender(name, **OPTIONS.get(name, {}))
+
+
 def fit(name, **params):
-    return make_model(name, **params).fit(make_ratings())
+    return unfitted(name, **params).fit(make_ratings())
 
 
 @cache
@@ -53,7 +67,7 @@ def fitted(name):
 @cache
 def recommender_of(name):
     """A fitted recommender, which no test changes."""
-    return Recommender(name).fit(make_ratings())
+    return unfitted_recommender(name).fit(make_ratings())
 
 
 def all_pairs():
@@ -166,7 +180,7 @@ def test_an_unknown_attribute_is_missing_as_usual(name):
 
 @every_model
 def test_fit_returns_the_model_and_knows_the_shape(name):
-    model = make_model(name)
+    model = unfitted(name)
     assert model.fit(make_ratings()) is model
     assert (model.n_users, model.n_items) == (N_USERS, N_ITEMS)
 
@@ -277,7 +291,7 @@ def test_arrays_that_are_missing_or_disagree_are_rejected(name):
 def test_sweeps_are_counted_and_validated(name):
     ratings = make_ratings()
     steps = []
-    make_model(name).fit(
+    unfitted(name).fit(
         ratings, on_step=steps.append, validation=ratings.take(np.arange(20))
     )
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
@@ -294,7 +308,7 @@ SCORE_BETWEEN = sorted(
 @pytest.mark.parametrize("name", SCORE_BETWEEN)
 def test_models_that_score_between_sweeps_are_all_but_done(name):
     ratings = make_ratings()
-    seen, model = [], make_model(name)
+    seen, model = [], unfitted(name)
     model.fit(ratings, on_step=lambda _: seen.append(model.predict(*all_pairs())))
     assert len(seen) > 1
     assert not np.array_equal(seen[0], seen[-1])
@@ -305,7 +319,7 @@ def test_models_that_score_between_sweeps_are_all_but_done(name):
 
 @every_model
 def test_implicit_feedback_is_taken_or_rejected_with_an_alternative(name):
-    ratings, model = make_ratings(implicit=True), make_model(name)
+    ratings, model = make_ratings(implicit=True), unfitted(name)
     if not model._needs_values:
         assert np.isfinite(model.fit(ratings).scores([0])).all()
         return
@@ -320,7 +334,7 @@ def test_implicit_feedback_is_taken_or_rejected_with_an_alternative(name):
     "table", [[[4.0]], [[3.0, 3.0], [3.0, 3.0]], [[1.0, np.nan], [np.nan, 5.0]]]
 )
 def test_tiny_and_constant_tables_can_be_fitted(name, table):
-    model = make_model(name).fit(timed(Ratings.from_matrix(np.array(table))))
+    model = unfitted(name).fit(timed(Ratings.from_matrix(np.array(table))))
     scores = model.scores(np.arange(len(table)))
     assert np.isfinite(scores).all()
     if model.predicts_ratings:
@@ -409,7 +423,7 @@ def test_a_user_without_ratings_is_recommended_something(name):
 def test_a_user_who_has_seen_everything_gets_nothing(name):
     table = np.tile(np.arange(1.0, 6.0), (4, 1))
     table[1:, 0] = table[2, 3] = np.nan
-    recommender = Recommender(name).fit(timed(Ratings.from_matrix(table)))
+    recommender = unfitted_recommender(name).fit(timed(Ratings.from_matrix(table)))
     assert recommender.recommend(0).is_empty()
     assert len(recommender.recommend()) == 4
 
@@ -418,7 +432,7 @@ def test_a_user_who_has_seen_everything_gets_nothing(name):
 @pytest.mark.parametrize("shape", [(1, 6), (3, 1), (1, 1), (1, 2)])
 def test_one_user_or_one_item(name, shape):
     table = np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
-    recommender = Recommender(name).fit(timed(Ratings.from_matrix(table)))
+    recommender = unfitted_recommender(name).fit(timed(Ratings.from_matrix(table)))
     frame = recommender.recommend(exclude_seen=False)
     assert len(frame) == table.size
     assert frame["score"].is_finite().all()
@@ -428,7 +442,7 @@ def test_one_user_or_one_item(name, shape):
 def test_constant_ratings_are_predicted_constant(name):
     table = np.full((6, 5), 3.0)
     table[np.arange(5), np.arange(5)] = np.nan
-    recommender = Recommender(name).fit(timed(Ratings.from_matrix(table)))
+    recommender = unfitted_recommender(name).fit(timed(Ratings.from_matrix(table)))
     assert recommender.recommend()["score"].is_finite().all()
     if recommender.model.predicts_ratings:
         predicted = recommender.model.predict(np.arange(6), [0, 1, 2, 3, 4, 0])
@@ -440,7 +454,7 @@ def test_a_rating_that_is_there_twice_counts_once(name):
     once = make_ratings().to_frame()
     twice = pl.concat([once.with_columns(rating=pl.lit(0.5, pl.Float32)), once])
     first, second = (
-        Recommender(name).fit(Ratings.from_frame(frame)).recommend()
+        unfitted_recommender(name).fit(Ratings.from_frame(frame)).recommend()
         for frame in (once, twice)
     )
     assert first.equals(second)
@@ -449,7 +463,7 @@ def test_a_rating_that_is_there_twice_counts_once(name):
 @every_model
 def test_allow_and_block_go_together(name):
     frame = (
-        Recommender(name)
+        unfitted_recommender(name)
         .fit(make_ratings())
         .recommend(n=N_ITEMS, items=[2, 3, 5, 7], block=[3, 11], exclude_seen=False)
     )
@@ -471,7 +485,7 @@ def test_nan_and_infinity_never_reach_a_model(name):
     for bad in (np.nan, np.inf, None):
         frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "rating": [3.0, bad]})
         with pytest.raises(DataError, match="Row 2: "):
-            Recommender(name).fit(Ratings.from_frame(frame))
+            unfitted_recommender(name).fit(Ratings.from_frame(frame))
 
 
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
@@ -484,7 +498,7 @@ def test_fits_extreme_ratings_or_names_the_largest(name, scale):
     overflow["softimpute"] = [1e30]
     if scale in overflow.get(name, []):
         with pytest.raises(DataError, match=r"largest rating is .* of item .* by"):
-            make_model(name).fit(scaled)
+            unfitted(name).fit(scaled)
         return
-    model = make_model(name).fit(scaled)
+    model = unfitted(name).fit(scaled)
     assert np.isfinite(model.scores([0])).all()

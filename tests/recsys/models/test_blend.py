@@ -13,6 +13,8 @@ from recsys.models.holdout import HeldOut, Lists, best_weights, growing_blends
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 
 def interactions(n_users=60, n_items=40, seed=0):
     """Interactions of users of two tastes, in which some items are popular."""

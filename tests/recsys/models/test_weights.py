@@ -8,6 +8,7 @@ from recsys.data.ratings import Ratings
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.recommender import Recommender
 
+pytestmark = pytest.mark.usefixtures("one_fold")
 FEW = {"implicit-als": {"factors": 8}, "implicit-bpr": {"factors": 8, "iterations": 5}}
 FEW |= {"implicit-lmf": {"factors": 4, "iterations": 5}, "spectral": {"factors": 6}}
 IMPLICIT = sorted(name for name in MODELS if not model_class(name)._needs_values)

@@ -10,6 +10,7 @@ from recsys import Ratings, Recommender
 from recsys.errors import DataError
 from recsys.ranking import completion
 
+pytestmark = pytest.mark.usefixtures("one_fold")
 N_ITEMS = 60
 DAY = 20_000 * 86_400
 

@@ -8,6 +8,7 @@ import pytest
 
 from recsys import DataError, Ratings, Recommender
 
+pytestmark = pytest.mark.usefixtures("one_fold")
 KINDS = ("view", "cart", "purchase")
 WEIGHTS = {"view": 1, "cart": 2, "purchase": 5}
 

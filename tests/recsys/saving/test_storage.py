@@ -1220,14 +1220,30 @@ def featured():
     return Ratings.from_frame(rows, item_table=films, user_table=people)
 
 
+@pytest.fixture(scope="module")
+def fitted_to_features(featured):
+    """Return a recommender of a model, fitted once, which no test changes."""
+    options = {
+        "blend": {"members": "spectral,ease", "weights": "1,1"},
+        "ials": {"regularization": 0.01, "unobserved_weight": 0.1},
+    }
+
+    @cache
+    def fit(name):
+        recommender = Recommender(name, **options.get(name, {}))
+        return recommender.fit(with_features(featured))
+
+    return fit
+
+
 @pytest.mark.parametrize("side", ["user", "item"])
 @pytest.mark.parametrize(
     "name", ["als", "bayes", "ials", "ease", "sparse-ease", "spectral", "blend"]
 )
 def test_rejects_features_of_another_number_than_the_model_has(
-    featured, name, side, tmp_path
+    featured, fitted_to_features, name, side, tmp_path
 ):
-    fitted = Recommender(name).fit(with_features(featured))
+    fitted = fitted_to_features(name)
     axis = featured.axis(side)
     wider = axis.table.frame.with_columns(size=pl.col(side).cast(pl.Float64))
     others = featured.with_axes(replace(axis, table=Features.of(wider, side)))
