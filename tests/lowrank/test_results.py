@@ -92,7 +92,7 @@ def test_a_low_rank_matrix_is_decomposed_by_its_products(method, center):
 
 def test_a_low_rank_matrix_is_never_made_dense_by_the_solver():
     rng = np.random.default_rng(1)
-    B = LowRank(rng.standard_normal((200_000, 3)), rng.standard_normal((100_000, 3)))
+    B = LowRank(rng.standard_normal((60_000, 3)), rng.standard_normal((50_000, 3)))
     result = truncated_svd(B, 3, random_state=0)
     np.testing.assert_allclose(result.s, np.linalg.svd(
         np.linalg.qr(B.left)[1] @ np.linalg.qr(B.right)[1].T

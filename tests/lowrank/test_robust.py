@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -61,6 +61,7 @@ def test_missing_entries_are_completed():
     np.testing.assert_array_equal(masked.low_rank.left, result.low_rank.left)
 
 
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6), share=st.floats(0, 0.6), rank=st.integers(0, 6))
 def test_no_other_decomposition_is_below_the_bound(seed, share, rank):
     """The bound holds where nothing can be recovered as well."""

@@ -257,9 +257,9 @@ def test_leverage_draws_in_proportion():
     A = np.array([[3.0, 4.0, 0.0]])  # leverages 9/25, 16/25 and 0
     drawn = [
         select_columns(A, 1, method="leverage", random_state=seed).columns[0]
-        for seed in range(2000)
+        for seed in range(500)
     ]
-    assert abs(np.mean(np.equal(drawn, 0)) - 9 / 25) < 0.04
+    assert abs(np.mean(np.equal(drawn, 0)) - 9 / 25) < 0.08
     assert 2 not in drawn
     for seed in range(20):
         assert (

@@ -156,12 +156,12 @@ def test_spectrum_of_the_second_difference_matrix(method):
 @pytest.mark.parametrize("method", ["lanczos", "randomized"])
 @pytest.mark.parametrize("multiplicity", [10, 40, 100])
 def test_finds_every_copy_of_a_multiple_singular_value(multiplicity, method):
-    n, rng = 800, np.random.default_rng(0)
+    n, rng = 400, np.random.default_rng(0)
     values = np.concatenate(
         [np.full(multiplicity, 5.0), 4.9 * rng.random(n - multiplicity)]
     )
-    place = rng.permutation(1000)[:n], rng.permutation(n)
-    matrix = sparse.csr_array((values, place), shape=(1000, n))
+    place = rng.permutation(500)[:n], rng.permutation(n)
+    matrix = sparse.csr_array((values, place), shape=(500, n))
     result = truncated_svd(matrix, 60, method=method, random_state=0)
     np.testing.assert_allclose(result.s, np.sort(values)[::-1][:60], rtol=1e-8)
 
@@ -264,7 +264,7 @@ def test_many_restarts_keep_the_basis_of_lanczos_orthonormal(shape):
     """Eigenvalues that hardly decay: each restart multiplied the loss of orthogonality by seven."""
     A = np.random.default_rng(0).normal(size=shape)
     svd = truncated_svd(A, 5, method="lanczos", random_state=0)
-    np.testing.assert_allclose(
-        svd.s, np.linalg.svd(A, compute_uv=False)[:5], rtol=1e-10
-    )
+    gram = A.T @ A if shape[0] > shape[1] else A @ A.T
+    expected = np.sqrt(np.linalg.eigvalsh(gram)[::-1][:5])
+    np.testing.assert_allclose(svd.s, expected, rtol=1e-10)
     assert svd.passes < 400

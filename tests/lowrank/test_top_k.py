@@ -94,7 +94,7 @@ def random_seen(n_users, n_items, share, seed):
     return mask, Seen(rows, indptr, np.nonzero(stored)[1].astype(np.int32))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), name=st.sampled_from(kernels.supported()), prune=st.booleans())
 def test_exact_scores_with_ties_give_the_reference_result(data, name, prune):
     k, n_users = (
@@ -124,7 +124,7 @@ def test_exact_scores_with_ties_give_the_reference_result(data, name, prune):
     assert listed(found) == by_sorting(scores, n)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), prune=st.booleans(), by_query=st.booleans())
 def test_ties_are_in_the_order_of_their_hashes_on_every_kernel(data, prune, by_query):
     k, n_users = (
@@ -197,7 +197,7 @@ def bytes_of(texts):
     return np.frombuffer(b"".join(encoded), np.uint8), offsets
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), name=st.sampled_from(kernels.supported()), prune=st.booleans())
 def test_awkward_numbers(data, name, prune):
     """Infinity, NaN, minus zero, overflow and underflow: as the scores say, pair by pair."""
