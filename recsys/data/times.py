@@ -57,6 +57,7 @@ _CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
 _NAMED_MONTHS = (
     *("%d-%b-%Y", "%d %b %Y", "%d %B %Y"),
     *("%b %d, %Y", "%B %d, %Y"),
+    *("%d-%b-%y", "%d %b %y"),  # of Oracle
 )
 _ENDLESS = r"(?i)^[+-]?inf(?:inity)?$"  # of PostgreSQL
 _NO_DATE = r"^0000-00-00"  # of MySQL
@@ -280,6 +281,7 @@ def _seconds_of(texts: pl.Series, date: str) -> pl.Series:
         if seconds.null_count() > texts.null_count():
             times = texts.str.to_datetime(date + clock, time_unit="us", strict=False)
             parsed = divided(times.to_physical(), 10**6)
+            parsed = parsed.set(parsed < YEAR_1000, None)
             seconds = pl.select(pl.coalesce(seconds, parsed)).to_series()
     return seconds
 

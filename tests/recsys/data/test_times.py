@@ -333,3 +333,11 @@ def test_times_of_the_service_are_read_next_to_any_format():
     assert unix_seconds(given, form="%d.%m.%Y %H:%M").to_list() == [AT - 5, AT]
     with pytest.raises(DataError, match="time '2025-06-09' does not have the format"):
         unix_seconds(pl.Series(["2025-06-09"]), form="%d.%m.%Y")
+
+
+@pytest.mark.parametrize("text", ["13-OCT-24", "13 Oct 24", "13-Oct-24 00:00"])
+def test_years_of_two_digits_after_the_name_of_a_month(text):
+    assert unix_seconds(pl.Series([text, "01-Jan-2019"])).to_list() == [
+        1728777600,
+        1546300800,
+    ]
