@@ -85,5 +85,7 @@ def plain_number(text: str) -> str | None:
     unrated = _STARS.sub("", text).strip(" \u2606")
     if unrated != text and not unrated:
         return str(len(_STARS.findall(text)))
-    match = _WITH_UNIT.fullmatch(_SPACED.sub("", text))
+    # Typesetters write a minus sign that is not a hyphen.
+    plain = _SPACED.sub("", text.replace("\u2212", "-"))
+    match = _WITH_UNIT.fullmatch(plain)
     return None if match is None else match[1].replace(",", ".")

@@ -353,6 +353,7 @@ def test_a_table_of_a_database_that_is_listed_twice_counts_once(tmp_path: Path) 
         ("3,5 of 5", "write 3.5"),
         ("\u2605\u2605\u2605\u2606\u2606", "write 3"),
         ("1_250", "write 1250"),
+        ("\u22123", "write -3"),
     ],
 )
 def test_a_rating_with_a_unit_or_a_scale(read: Read, rating: str, cure: str) -> None:
