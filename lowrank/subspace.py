@@ -40,6 +40,7 @@ def leading_directions(
     *,
     steps: int = 3,
     extra: int = 8,
+    start: Floats | None = None,
     transpose: Stored | None = None,
     random_state: int | None = 0,
 ) -> Directions:
@@ -47,7 +48,8 @@ def leading_directions(
 
     W is a random matrix with k + `extra` columns, uniform around 0, and q is `steps`. The iteration
     works on the shorter side of A, and orthonormalises by Gram matrices. Values and vectors beyond
-    the rank are zero. Passing the `transpose` of A saves time.
+    the rank are zero. Passing the `transpose` of A saves time. The columns of `start`, directions
+    of a matrix of similar rows, replace those of W; one step is then enough.
 
     References
     ----------
@@ -70,6 +72,11 @@ def leading_directions(
     columns = np.empty((n_columns, width), dtype)
     np.random.default_rng(random_state).random(dtype=dtype, out=columns)
     columns -= dtype.type(0.5)
+    if start is not None:
+        n_given = min(width, start.shape[1])
+        # Random columns have such a length, too.
+        columns[:, :n_given] = start[:, :n_given]
+        columns[:, :n_given] *= dtype.type(math.sqrt(n_columns / 12))
 
     def of_rows(X: Floats) -> Floats:
         return kernels.csr_matmat(A, X, out=_first(rows, X.shape[1]))

@@ -260,9 +260,9 @@ class Auto(Model):
     With ``purpose="next"``, `next` is a candidate, too, and lists are judged by the last new item
     of each user instead. Without times, `findings` say that this is not possible.
 
-    With a `budget`, the slowest candidates are left out if they would take too long by the
-    estimates of `recsys.effort`, and searches and sweeps end in time; `findings` name what was left
-    out. The choice then depends on the speed of the machine.
+    With a `budget`, candidates are compared on a sample of the users, and the slowest ones are left
+    out, if they would take too long by the estimates of `recsys.effort`. Searches and sweeps end in
+    time; `findings` name what was left out. The choice then depends on the speed of the machine.
 
     `recsys.Recommender` keeps the winner as its model: it is saved, explained and updated as such.
 
@@ -383,17 +383,34 @@ class Auto(Model):
         """Report progress; `report_to` replaces this method."""
 
     def _schedule(self, choice: Choice, ratings: Ratings) -> Schedule:
-        """Return the estimates of the times of the candidates."""
-        size = Size.of(ratings)
+        """Return the estimates of the times of the candidates.
+
+        They are compared on the largest sample that leaves time for most of them.
+        """
+        full = Size.of(ratings)
         if choice.purpose == "next":
-            size = size._replace(n_folds=1)
-        return Schedule.of(
-            self._unfitted(choice),
-            ratings,
-            size=size,
-            budget=self.budget,
-            threads=self.threads,
-        )
+            full = full._replace(n_folds=1)
+        schedules = []
+        for size in full.smaller(ratings):
+            schedule = Schedule.of(
+                self._unfitted(choice),
+                ratings,
+                size=size,
+                budget=self.budget,
+                threads=self.threads,
+            )
+            schedules.append(schedule)
+            if len(schedule.affordable()) == len(choice.candidates):
+                break
+        return max(schedules, key=lambda schedule: len(schedule.affordable()))
+
+    def _unused(self, schedule: Schedule, ratings: Ratings) -> str:
+        """Return which ratings the budget leaves out of the comparison."""
+        most = schedule.size.most
+        if most >= Size.of(ratings).most or len(schedule.affordable()) < 2:
+            return ""
+        noun = "interactions" if ratings.implicit else "ratings"
+        return f"{noun} above {most:,} in the comparison"
 
     def announcement(self, ratings: Ratings) -> str:
         """Return a sentence on how long the fit will take, and what is left out for the budget."""
@@ -401,8 +418,9 @@ class Auto(Model):
         schedule = self._schedule(choice, ratings)
         affordable = schedule.affordable()
         text = f"expected to end in {max(1.0, schedule.seconds(affordable)):.0f} s"
-        omitted = choice.without(affordable)
-        return f"{text}, without {omitted}" if omitted else text
+        omitted = [choice.without(affordable), self._unused(schedule, ratings)]
+        names = ", ".join(filter(None, omitted))
+        return f"{text}, without {names}" if names else text
 
     def compare(self, ratings: Ratings) -> Candidate:
         """Compare the candidates on held-out ratings, and set `findings` to the results."""
@@ -426,28 +444,30 @@ class Auto(Model):
         if omitted:
             choice = choice.only(affordable)
             self._clock = self._schedule(choice, ratings)
+        unused = self._unused(self._clock, ratings)
+        size = self._clock.size
         self.candidate = choice.candidates[0]
         folds = []
         if choice.is_open and choice.purpose == "next":
-            folds = [HeldOut.last(ratings, self.random_state)]
+            folds = [HeldOut.last(ratings, self.random_state, size.most)]
         elif choice.is_open:
-            folds = HeldOut.folds(ratings, self.random_state)
+            folds = HeldOut.folds(ratings, self.random_state, size)
         if folds:
             compare = self._by_lists if ratings.implicit else self._by_error
             result = compare(choice, folds)
             self.candidate, self._compared = result.candidate, result.trials
             held_out = sum(fold.test.n_ratings for fold in folds)
             noun = "held-out interaction" if ratings.implicit else "held-out rating"
-            size = counted(held_out, noun)
+            judges = counted(held_out, noun)
             if len(folds) > 1:
-                size += f" of {len(folds)} splits"
+                judges += f" of {len(folds)} splits"
             if result.results:
                 self.findings = [
                     f"compared {choice}".replace("; ", ", "),
-                    f"{result.metric} on {size}: {', '.join(result.results)}",
+                    f"{result.metric} on {judges}: {', '.join(result.results)}",
                     f"chose {result.verdict}",
                 ]
-            omitted = ", ".join(filter(None, [omitted, result.omitted]))
+            omitted = ", ".join(filter(None, [omitted, result.omitted, unused]))
         if omitted:
             if not self.findings:
                 self.findings = [f"chose {self.candidate} without a comparison"]

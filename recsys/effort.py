@@ -72,7 +72,7 @@ class Schedule:
     first: list[float]
     again: list[float]
     final: list[float]
-    n_splits: int
+    size: Size
     n_winners: int
     deadline: float
     compared: list[int] = field(default_factory=list)
@@ -92,26 +92,28 @@ class Schedule:
         """Estimate fits of models to `ratings`, and trials on a part of these."""
         second = rate(threads)
         has_features = any(axis.encoder is not None for axis in ratings.axes)
-        share = min(1.0, size.most / max(1, ratings.n_ratings))
+        share = size.share(ratings)
         first, again, final = [], [], []
         for model in models:
             trial = type(model)(**model._trial_params(ratings))
             factor = _FEATURES if model.uses_features and has_features else 1.0
-            needed = effort(trial, ratings)
+            needed = effort(trial, ratings, share)
             lists = lists_effort(ratings, size) if ratings.implicit else 0.0
             again.append((factor * share * needed.fit + lists) / second)
-            first.append(again[-1] + share * needed.search / second)
+            first.append(again[-1] + needed.search / second)
             final.append(factor * effort(model, ratings).fit / second)
         deadline = time.perf_counter() + (math.inf if budget is None else budget)
         n_winners = 2 if ratings.implicit else 1
-        return cls(first, again, final, size.n_folds, n_winners, deadline)
+        return cls(first, again, final, size, n_winners, deadline)
 
     def seconds(self, models: Sequence[int]) -> float:
         """Return the seconds of a comparison of some models, and of the slowest fits after it."""
         longest = sum(sorted(self.final[model] for model in models)[-self.n_winners :])
         if len(models) == 1:
             return longest
-        trials = [self.first[m] + (self.n_splits - 1) * self.again[m] for m in models]
+        trials = [
+            self.first[m] + (self.size.n_folds - 1) * self.again[m] for m in models
+        ]
         return sum(trials) + longest
 
     @property
@@ -168,15 +170,18 @@ def rate(threads: int | None) -> float:
     return _SIDE**3 / min(seconds) / (1 - _PARALLEL + _PARALLEL / n_threads)
 
 
-def effort(model: Model, ratings: Ratings) -> Effort:
-    """Return the effort of a fit of a model that `auto` may choose."""
+def effort(model: Model, ratings: Ratings, share: float = 1.0) -> Effort:
+    """Return the effort of a fit of a model that `auto` may choose.
+
+    The search of parameters is in a share of the ratings.
+    """
     n, m = ratings.shape
     counts = [ratings.counts(side) for side in ("user", "item")]
     n_pairs = _PAIR * float(np.square(counts[0], dtype=float).sum())
     if model.name in ("als", "bayes"):
         return Effort(0.0, FIRST + _ratings_effort(model, counts))
     if model.name == "ials":
-        return _interactions_effort(model, counts)
+        return _interactions_effort(model, counts, share)
     if model.name == "ease":
         return Effort(0.0, FIRST + n_pairs + float(m) ** 3)
     if model.name == "next":
@@ -191,7 +196,9 @@ def effort(model: Model, ratings: Ratings) -> Effort:
 
 def lists_effort(ratings: Ratings, size: Size) -> float:
     """Return the effort of the lists of a trial."""
-    n_users = ratings.n_users // -(-ratings.n_ratings // (LISTED * size.n_parts))
+    share = size.share(ratings)
+    n_held_out = share * ratings.n_ratings / size.n_parts
+    n_users = share * ratings.n_users / max(1, math.ceil(n_held_out / LISTED))
     factors = linear_filter.default_factors(*ratings.shape, ratings.n_ratings)
     # The search for many items computes few of the scores.
     of_score = _SCORE + factors if ratings.n_items <= FEW_ITEMS else factors
@@ -213,7 +220,7 @@ def _ratings_effort(model: Model, counts: list[Longs]) -> float:
     return float(min(_SWEEPS, params["iterations"]) * sweep)
 
 
-def _interactions_effort(model: Model, counts: list[Longs]) -> Effort:
+def _interactions_effort(model: Model, counts: list[Longs], sampled: float) -> Effort:
     """Return the effort of `ials`: short fits that search penalties, and one with these."""
     params = model.get_params()
     n_users, n_items = map(len, counts)
@@ -232,7 +239,7 @@ def _interactions_effort(model: Model, counts: list[Longs]) -> Effort:
     if not (params["regularization"] and params["unobserved_weight"]):
         trials = []
         for _, most, _ in ials.RUNGS:
-            share = min(1.0, most / n_interactions)
+            share = min(sampled, most / n_interactions)
             rows = share * n_users + n_items
             trials.append(_TRIAL * share * n_interactions + _TRIAL_ROW * rows)
         coarse, fine = trials

@@ -65,6 +65,18 @@ class Size(NamedTuple):
             return cls(_MOST_INTERACTIONS, _PARTS_OF_FEW, _FOLDS)
         return cls(_MOST_INTERACTIONS)
 
+    def share(self, ratings: Ratings) -> float:
+        """Return the share of the ratings that are compared."""
+        return min(1.0, self.most / max(1, ratings.n_ratings))
+
+    def smaller(self, ratings: Ratings) -> Iterator[Self]:
+        """Yield the size, and its halves for samples of more than a few ratings."""
+        size = self._replace(most=min(self.most, ratings.n_ratings))
+        yield self
+        while size.most >= 2 * FEW:
+            size = size._replace(most=size.most // 2)
+            yield size
+
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
@@ -96,9 +108,11 @@ class HeldOut:
         return cls(ratings.take(is_used & ~is_test), ratings.take(is_used & is_test))
 
     @classmethod
-    def folds(cls, ratings: Ratings, random_state: int) -> list[HeldOut]:
+    def folds(
+        cls, ratings: Ratings, random_state: int, size: Size | None = None
+    ) -> list[HeldOut]:
         """Hold out a tenth, or three fifths in turn for few interactions; omit empty folds."""
-        size = Size.of(ratings)
+        size = size or Size.of(ratings)
         folds = []
         for part in range(size.n_folds):
             fold = cls.of(ratings, random_state, size.most, size.n_parts, part)
@@ -107,12 +121,14 @@ class HeldOut:
         return folds
 
     @classmethod
-    def last(cls, ratings: Ratings, random_state: int) -> HeldOut:
+    def last(
+        cls, ratings: Ratings, random_state: int, most: int = _MOST_INTERACTIONS
+    ) -> HeldOut:
         """Hold out the last new item of each user, sampling users of large data."""
         generator = np.random.default_rng(random_state)
         counts = np.diff(ratings.log.indptr)
         is_sampled = np.zeros(ratings.n_users, np.bool_)
-        sampled = sampled_rows(counts, _MOST_INTERACTIONS, generator)
+        sampled = sampled_rows(counts, most, generator)
         is_sampled[sampled] = True
         is_used = is_sampled[ratings.log.users]
         is_test = last_events(ratings, 1, random_state, only_new=True)
@@ -146,6 +162,12 @@ class HeldOut:
                 if progress is None and fold_number:
                     return
                 if progress is not None:
+                    # Directions of one filter are a start for another.
+                    progress.trials = {
+                        other.name: other
+                        for other in fitted.values()
+                        if other.name != model.name
+                    }
                     trial = type(model)(**model._trial_params(fold.train))
                     interactions = fold.train.as_interactions()
                     fitted[number] = trial._fit_checked(interactions, progress)

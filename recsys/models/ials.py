@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 # Search for the penalties.
-INTERACTIONS = 1_000_000
+INTERACTIONS = 500_000
 """Maximum number of interactions of the search; larger data are sampled by user."""
 
 RUNGS = (2, 250_000, 6), (1, INTERACTIONS, 4)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -22,7 +23,7 @@ from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import gram_rows
 from lowrank.subspace import leading_directions
 from recsys.errors import DataError
-from recsys.models.base import Progress, check_indices
+from recsys.models.base import Model, Progress, check_indices
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.item_item import HistoryModel, ProfileModel
@@ -39,6 +40,7 @@ from recsys.saving.arrays import check_rows
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
+_STEPS = 3  # of subspace iteration from random columns
 _EXTRA = 64  # oversampling: columns of the random subspace beyond the factors
 _BLOCK = 2**22  # weights computed at a time: 32 MB, which are used again
 _MOST_WEIGHTS = 2**26  # maximum number of stored weights: 512 MB
@@ -146,12 +148,15 @@ class LinearFilter(ProfileModel, HistoryModel):
             scaled *= histories.values
         squares = np.bincount(histories.indices, scaled**2, ratings.n_items)
         k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
+        start = self._start(progress.trials, ratings.n_ratings)
         with kernels.at_most(self.threads):
             vectors, self.singular_values = leading_directions(
                 CsrArrays(histories.indptr, histories.indices, scaled),
                 ratings.n_items,
                 min(k, *ratings.shape),
+                steps=_STEPS if start is None else 1,
                 extra=_EXTRA,
+                start=start,
                 random_state=self.random_state,
             )
         del scaled
@@ -161,6 +166,27 @@ class LinearFilter(ProfileModel, HistoryModel):
         if self.linear:
             self._set_weights(self, histories)
         self._fit_profiles(ratings)
+
+    def _start(self, trials: Mapping[str, Model], n_ratings: int) -> Floats | None:
+        """Return the directions of the filter with the most of them, scaled for this one.
+
+        Directions of less than half of the ratings are too far from this fit.
+        """
+        filters = [
+            trial
+            for trial in trials.values()
+            if isinstance(trial, LinearFilter)
+            and 2 * len(trial.history_items) >= n_ratings
+        ]
+        if not filters:
+            return None
+        widest = max(
+            filters,
+            key=lambda trial: (len(trial.singular_values), trial.name == self.name),
+        )
+        scale = self.item_weight * inverse_of(widest.item_output)
+        scale *= inverse_of(widest.item_weight)
+        return widest.item_factors * scale[:, None]
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the factors, with the linear filter as sparse part."""

@@ -36,7 +36,13 @@ from recsys.saving.arrays import (
     as_path,
     mapped,
 )
-from recsys.saving.atomic import exclusive, move_link, replace_file, unfinished_file
+from recsys.saving.atomic import (
+    exclusive,
+    move_link,
+    remove_remains,
+    replace_file,
+    unfinished_file,
+)
 from recsys.saving.model_file import read_manifest
 from recsys.saving.storage import load_model
 from recsys.saving.tables import decoded
@@ -82,6 +88,8 @@ class MeasuredFile(Struct, frozen=True, kw_only=True):
 def list_versions(directory: str | Path) -> pl.DataFrame:
     """List the saved models in a directory, the oldest first.
 
+    What killed processes have left there of unfinished writes is removed.
+
     Returns
     -------
     polars DataFrame
@@ -106,6 +114,12 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
         raise DataError(
             f"{folder} has no saved models; `recsys fit --out {folder}/NAME` makes one."
         )
+    # Nobody may write to this directory again.
+    for target in (
+        folder / LATEST,
+        *(folder / name / model_file.MEASURED for name in names),
+    ):
+        remove_remains(target)
     latest = _latest(folder)
     manifests = {name: read_manifest(folder / name) for name in names}
     name_of = {manifest.version: name for name, manifest in manifests.items()}

@@ -95,3 +95,18 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():
     first, again, other = (directions(A, 6, random_state=seed)[0] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
+
+
+@pytest.mark.parametrize("shape", [(300, 120), (120, 300)])
+def test_a_step_from_directions_of_similar_rows_is_as_good_as_many(shape):
+    A = sparse(*shape, rank=20) + 0.1 * sparse(*shape)
+    similar = A.copy()
+    similar.data[::10] = 0
+    k = 12
+    start, _ = directions(similar, k, steps=20)
+    _, started = directions(A, k, steps=1, start=start)
+    _, random = directions(A, k, steps=1)
+    exact = np.linalg.svd(A.toarray(), compute_uv=False)[:k]
+    error = np.abs(started / exact - 1).max()
+    assert error < 0.01
+    assert error < np.abs(random / exact - 1).max() / 3

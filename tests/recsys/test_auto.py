@@ -336,6 +336,26 @@ def test_a_budget_leaves_out_the_slowest_models(monkeypatch):
     assert "without" not in Auto().announcement(ratings)
 
 
+def test_a_short_budget_compares_on_a_sample_before_it_leaves_models_out(monkeypatch):
+    ratings = tastes()
+    monkeypatch.setattr("recsys.models.holdout.FEW", 500)
+    monkeypatch.setattr(effort, "rate", lambda threads: 1e9)
+    schedule = Auto(budget="1h")._schedule(Auto().choose(ratings), ratings)
+    models = range(len(schedule.final))
+    auto = Auto(budget=0.8 * schedule.seconds(models))
+    unused = r"interactions above [\d,]+ in the comparison"
+    assert re.search(
+        f"expected to end in .*, without {unused}$", auto.announcement(ratings)
+    )
+    auto.fit(ratings)
+    assert auto.findings[0].startswith("compared spectral, ials, ease")
+    n_held_out = int(
+        re.search(r"on ([\d,]+) held-out", auto.findings[1])[1].replace(",", "")
+    )
+    assert n_held_out < 0.7 * ratings.n_ratings / 10
+    assert re.search(f"^left out for the budget of .* s: {unused}$", auto.findings[-1])
+
+
 def test_the_smallest_budget_fits_the_fastest_model(monkeypatch):
     ratings = tastes()
     monkeypatch.setattr(effort, "rate", lambda threads: 1e9)

@@ -448,6 +448,7 @@ def test_a_killed_save_leaves_the_old_or_the_new_model(tmp_path, moment):
     killed(f"{KILLS[moment]}\nmodel.save('model', overwrite=True)", tmp_path)
     assert len(list(tmp_path.iterdir())) > 2
     assert {*list_versions(tmp_path)["version"]} <= {"old", "model"}  # no hidden ones
+    assert not list(tmp_path.glob(".*.tmp"))
     model = Recommender.load(tmp_path / "model", verify=True)
     model.save(tmp_path / "model", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "old"]
@@ -457,6 +458,19 @@ def test_remains_of_a_measurement_do_not_block_the_next_save(recommender, saved)
     (saved / ".metrics.json.01234567.tmp").write_text("{")
     recommender.save(saved, overwrite=True)
     assert not (saved / ".metrics.json.01234567.tmp").exists()
+
+
+def test_a_list_of_versions_removes_the_remains_of_killed_processes(saved):
+    of_save = saved.with_name(".other.01234567.tmp")
+    of_save.mkdir()
+    of_measurement = saved / ".metrics.json.01234567.tmp"
+    of_measurement.touch()
+    of_user = saved.with_name(".notes.tmp")
+    of_user.touch()
+    assert list_versions(saved.parent)["version"].to_list() == [saved.name]
+    assert not of_save.exists()
+    assert not of_measurement.exists()
+    assert of_user.exists()
 
 
 def test_of_two_saves_at_once_the_second_is_an_error(
