@@ -30,8 +30,7 @@ _SUBSPACE = 6  # passes of `leading_directions` over the data
 _PAIR = 50  # a product of two rows of a sparse matrix, by pair of their entries
 _TRIAL, _TRIAL_ROW = 20_000, 200_000  # a trial of ials, by interaction and by row
 _WIDE_TRIALS = 10  # the same with many factors, in such trials
-_COARSE_TRIALS, _FINE_TRIALS = 10, 8
-N_TRIALS = _COARSE_TRIALS + _FINE_TRIALS
+N_TRIALS = 18
 """Usual number of trials of ials with few factors."""
 
 FIRST = 5e9
@@ -237,12 +236,9 @@ def _interactions_effort(model: Model, counts: list[Longs], sampled: float) -> E
         sweep += float(np.minimum(in_blocks, exactly).sum())
     search = 0.0
     if not (params["regularization"] and params["unobserved_weight"]):
-        trials = []
-        for _, most, _ in ials.RUNGS:
-            share = min(sampled, most / n_interactions)
-            rows = share * n_users + n_items
-            trials.append(_TRIAL * share * n_interactions + _TRIAL_ROW * rows)
-        coarse, fine = trials
-        search = _COARSE_TRIALS * coarse + (_FINE_TRIALS + _WIDE_TRIALS) * fine
+        share = min(sampled, ials.INTERACTIONS / n_interactions)
+        rows = share * n_users + n_items
+        trial = _TRIAL * share * n_interactions + _TRIAL_ROW * rows
+        search = (N_TRIALS + _WIDE_TRIALS) * trial
         search *= min(ials.FOLDS, 1 + ials.REPEATED // n_interactions)
     return Effort(search, FIRST + min(_SWEEPS, params["iterations"]) * sweep)

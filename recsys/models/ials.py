@@ -55,11 +55,8 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 # Search for the penalties.
-INTERACTIONS = 500_000
+INTERACTIONS = 250_000
 """Maximum number of interactions of the search; larger data are sampled by user."""
-
-RUNGS = (2, 250_000, 6), (1, INTERACTIONS, 4)
-"""Steps of both penalties, wide at first, maximum number of interactions, number of sweeps."""
 
 FOLDS, REPEATED = 5, 30_000
 """Number of folds, of which one is held out, or several in turn below some interactions."""
@@ -68,7 +65,9 @@ _TOP = 20  # length of the ranked lists
 _FACTORS = 32  # of these fits
 # Size of the last fits, enough to see the penalty that still more factors would need, and of
 # trials of few interactions.
-_MORE_FACTORS, _FEWER_SWEEPS = 128, 3  # the sweeps are of large data
+_MORE_FACTORS = 128
+# With fewer sweeps, large penalties would seem worse than they are.
+_SWEEPS = 6
 # Maximum number of sweeps of a fit that is only compared, and of few interactions.
 _TRIAL_SWEEPS, _TRIAL_SWEEPS_OF_FEW = 4, 6
 _JUDGES = 5_000  # maximum number of users whose lists are judged
@@ -656,36 +655,26 @@ class IALS(FoldingModel, FactorModel):
         def height(point: GridPoint) -> float:
             # Once for hundreds of sweeps, each of which would spend a quarter of its time on it.
             with kernels.one_blas_thread():
-                return self._trial_ndcg(folds, penalties_at(point), n_factors, n_sweeps)
+                return self._trial_ndcg(folds, penalties_at(point), n_factors)
 
+        folds = self._trial_folds(weights)
         best = (0, 0)
-        n_used = 0
-        for size, n_interactions, n_sweeps_of_rung in RUNGS:
-            if n_used < weights.nnz:
-                n_used, n_sweeps = n_interactions, n_sweeps_of_rung
-                folds = self._trial_folds(weights, n_used)
-                heights: dict[GridPoint, float] = {}
-            best = _climbed(
-                best,
-                [(size * i, size * j) for i, j in steps],
-                height,
-                heights,
-                deadline,
-            )
+        heights: dict[GridPoint, float] = {}
+        for size in (2, 1):
+            wide_steps = [(size * i, size * j) for i, j in steps]
+            best = _climbed(best, wide_steps, height, heights, deadline)
         if n_factors < most_factors and not given.regularization:
-            # More factors may need a larger penalty. They take long where interactions are many.
+            # More factors may need a larger penalty.
             n_factors = most_factors
-            if weights.nnz > RUNGS[0][1]:
-                n_sweeps = _FEWER_SWEEPS
             best = _climbed(best, steps[:1], height, {}, deadline)
         return penalties_at(best)
 
-    def _trial_folds(self, weights: csr_array[np.float32], most: int) -> list[Fold]:
-        """Hold out a fifth of `most` interactions; for small data, several fifths in turn."""
+    def _trial_folds(self, weights: csr_array[np.float32]) -> list[Fold]:
+        """Hold out a fifth of the interactions; for small data, several fifths in turn."""
         from scipy.sparse import csr_array
 
         generator = np.random.default_rng(self.random_state)
-        users = sampled_rows(np.diff(weights.indptr), most, generator)
+        users = sampled_rows(np.diff(weights.indptr), INTERACTIONS, generator)
         sample = weights[users].tocoo()
         fold_of = generator.integers(FOLDS, size=sample.nnz)
         n_folds = min(FOLDS, 1 + REPEATED // max(sample.nnz, 1))
@@ -703,7 +692,6 @@ class IALS(FoldingModel, FactorModel):
         folds: list[Fold],
         penalties: Penalties,
         factors: int,
-        n_sweeps: int,
     ) -> float:
         """Return the NDCG@20 of short fits, summed over folds and averaged over users."""
         total = 0.0
@@ -714,7 +702,7 @@ class IALS(FoldingModel, FactorModel):
                 random_state=self.random_state,
                 **self._options(penalties),
             )
-            *_, last = islice(sweeps, n_sweeps)
+            *_, last = islice(sweeps, _SWEEPS)
             n_users, n_items = train.shape
             n_relevant = np.diff(test.indptr)
             users = np.flatnonzero(n_relevant)
