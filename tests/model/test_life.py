@@ -481,11 +481,18 @@ class Life(RuleBasedStateMachine):
 
     def _take(self, updated: Recommender) -> None:
         """Go on with an updated model, for which the reference is fitted where it was."""
+        folded_before = self.recommender.training.get("folded", 0)
+        folded = updated.training.get("folded", 0)
         self.recommender = updated
         self.is_changed = True
         if "fitted again" in updated.training["update"]:
+            assert folded == 0
             self._fitted()
-        elif self.name not in ("popular", "ease", "next"):
+            self._agree()
+            return
+        # Many small updates are to lead to a fit as a large one does.
+        assert folded >= folded_before
+        if self.name not in ("popular", "ease", "next"):
             self.model = self._of_items()
         self._agree()
 
