@@ -287,6 +287,7 @@ def checked_center(center: Any, columns: int) -> Any:
     """
     if center is None or isinstance(center, (bool, np.bool_)):
         return True if center else None
+    check_not_masked(center, "center")
     row = np.asarray(center)
     if row.dtype.kind not in "fiu":
         raise ArgumentTypeError(

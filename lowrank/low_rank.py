@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowrank.arguments import as_operator, entries_of
-from lowrank.blocks import RowBlocks
+from lowrank.blocks import RowBlocks, check_not_masked
 from lowrank.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -322,6 +322,7 @@ def _pieces(length: int, width: int) -> Iterator[slice]:
 
 
 def _factor(factor: ArrayLike, name: str) -> FloatArray:
+    check_not_masked(factor, name)
     array = np.asarray(factor)
     dtype = real_matrix(array.dtype, array.shape, name)
     if not np.isfinite(array).all():

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.arguments import checked_center, entries_of
+from lowrank.blocks import check_not_masked
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.kernels.arrays import Masks
 from lowrank.operators import DenseOperator, SparseOperator, centred_columns
@@ -105,8 +106,9 @@ def checked_weights(
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        If they are not real numbers, of another number, negative, not finite, or all zero.
+        If they are masked, no real numbers, of another number, negative, not finite, or all zero.
     """
+    check_not_masked(weights, name)
     array = np.asarray(weights)
     if array.dtype.kind not in "fiub":
         raise ArgumentTypeError(

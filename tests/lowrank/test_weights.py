@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from lowrank import PCA, truncated_svd
+from lowrank import PCA, LowRank, truncated_svd
 
 CONTAINERS = {"dense": np.asarray, "csr": sp.csr_array, "csc": sp.csc_array}
 ATTRIBUTES = [
@@ -168,3 +168,17 @@ def test_operators_have_no_row_weights():
         TypeError, match="its entries are needed; got a LinearOperator, with row"
     ):
         truncated_svd(operator, 2, row_weights=np.ones(60))
+
+
+def test_masked_weights_centres_and_factors_are_errors():
+    X = data()
+    mask = np.ma.masked_array(np.ones(60), np.arange(60) == 3)
+    row = np.ma.masked_array(np.ones(9), np.arange(9) == 3)
+    for compute in (
+        lambda: PCA(2).fit(X, sample_weight=mask),
+        lambda: truncated_svd(X, 2, row_weights=mask),
+        lambda: truncated_svd(X, 2, center=row),
+        lambda: LowRank(mask[:, None], np.ones((9, 1))),
+    ):
+        with pytest.raises(ValueError, match="must have no masked entries; got 1"):
+            compute()
