@@ -110,11 +110,13 @@ class Request:
     """Options of a reading, passed whole, and the rules for rows that are made of them.
 
     If a column requested for one of the `optional` roles is missing, the usual names are tried.
+    The data must have a column for each of the `required` roles.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     rules: RowRules = field(default_factory=RowRules)
     optional: frozenset[str] = frozenset()
+    required: tuple[str, ...] = ("user", "item")
 
     @classmethod
     def from_options(
@@ -192,19 +194,14 @@ class Request:
             )
 
 
-def choose_columns(
-    names: Sequence[str],
-    request: Request,
-    where: str,
-    required: Sequence[str] = ("user", "item"),
-) -> Roles:
+def choose_columns(names: Sequence[str], request: Request, where: str) -> Roles:
     """Choose the column for each role, as requested or else by usual names.
 
     Raises
     ------
     DataError
         If a requested column is missing, two columns match a role equally well, two roles are given
-        the same column, or no column matches a `required` role. The message begins with `where`,
+        the same column, or no column matches a required role. The message begins with `where`,
         the name of the file.
     """
     request.check(where)
@@ -229,7 +226,7 @@ def choose_columns(
     for role in BY_PLACE:
         if role not in chosen:
             choose_usual(role, role)
-    missing = [role for role in required if role not in chosen]
+    missing = [role for role in request.required if role not in chosen]
     if missing:
         no_rating = "rating" not in chosen
         raise DataError(_missing_columns(missing, no_rating, names, where))
@@ -503,7 +500,6 @@ def assign_roles(
     names: Sequence[str],
     request: Request,
     where: str,
-    required: Sequence[str],
     sample: Callable[[int], Sequence[Any]],
 ) -> tuple[Roles, str]:
     """Choose and describe the columns.
@@ -516,7 +512,7 @@ def assign_roles(
     DataError
         As `choose_columns`, or if the column of ratings contains words.
     """
-    roles = choose_columns(names, request, where, required)
+    roles = choose_columns(names, request, where)
     roles = with_outcome(names, roles, request, sample)
     if "rating" in roles and "weight" not in request.columns:
         rating = names[roles["rating"]]

@@ -805,7 +805,7 @@ def ratings_of_frame(
     def sample(position: int) -> list[Any]:
         return to_polars(frame.head(SAMPLE), [names[position]]).to_series().to_list()
 
-    roles, layout = assign_roles(names, request, FRAME, ("user", "item"), sample)
+    roles, layout = assign_roles(names, request, FRAME, sample)
     chosen = to_polars(frame, [names[position] for position in roles.values()])
     columns = {role: chosen[names[position]] for role, position in roles.items()}
     del chosen

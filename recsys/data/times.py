@@ -64,11 +64,7 @@ _NO_DATE = r"^0000-00-00"  # of MySQL
 
 
 def unix_seconds(
-    series: pl.Series,
-    place: Place = row_place,
-    form: str | None = None,
-    *,
-    exact: bool = False,
+    series: pl.Series, form: str | None = None, *, exact: bool = False
 ) -> pl.Series:
     """Return times as a column of Int64: seconds since 1970-01-01 UTC.
 
@@ -87,11 +83,11 @@ def unix_seconds(
     DataError
         If a time is missing or cannot be read, or numbers are of two units.
     """
-    seconds = timed(series, place, form).seconds
+    seconds = seconds_or_null(series, form, exact=exact)
     if seconds.null_count():
         row = seconds.is_null().arg_max() or 0
-        raise DataError(f"{place(row)}: {time_problem(series[row], form, series)}")
-    return seconds if exact else _whole(seconds)
+        raise DataError(f"{row_place(row)}: {time_problem(series[row], form, series)}")
+    return seconds
 
 
 class Timed(NamedTuple):
@@ -102,11 +98,7 @@ class Timed(NamedTuple):
 
 
 def seconds_or_null(
-    series: pl.Series,
-    form: str | None = None,
-    place: Place = row_place,
-    *,
-    exact: bool = False,
+    series: pl.Series, form: str | None = None, *, exact: bool = False
 ) -> pl.Series:
     """Return times as Int64 seconds, null where one is missing or unreadable.
 
@@ -117,13 +109,10 @@ def seconds_or_null(
     DataError
         If times cannot have the type of the column, or numbers are of two units.
     """
-    seconds = timed(series, place, form).seconds
-    return seconds if exact else _whole(seconds)
-
-
-def _whole(seconds: pl.Series) -> pl.Series:
-    """Drop fractions of a second."""
-    return seconds.floor().cast(pl.Int64) if seconds.dtype.is_float() else seconds
+    seconds = timed(series, form=form).seconds
+    if exact or not seconds.dtype.is_float():
+        return seconds
+    return seconds.floor().cast(pl.Int64)
 
 
 def epoch_seconds(times: pl.Series) -> pl.Series:

@@ -88,38 +88,19 @@ _OF_A_ROW = re.compile(
 _LIST = "token_seq"  # type of RecBole
 _YEAR = r"\((\d{4})\)\s*$"
 # Order of the flags in u.item of MovieLens 100K, as listed in its u.genre.
-_GENRES = (
-    *("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime"),
-    *("Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery"),
-    *("Romance", "Sci-Fi", "Thriller", "War", "Western"),
+_GENRE_NAMES = (
+    "unknown|Action|Adventure|Animation|Children's|Comedy|Crime|Documentary|Drama|"
+    "Fantasy|Film-Noir|Horror|Musical|Mystery|Romance|Sci-Fi|Thriller|War|Western"
 )
+_GENRES = _GENRE_NAMES.split("|")
 # Names of the occupation codes in users.dat of MovieLens 1M.
 _JOBS = (
-    *("other", "academic/educator", "artist", "clerical/admin", "college/grad student"),
-    *(
-        "customer service",
-        "doctor/health care",
-        "executive/managerial",
-        "farmer",
-        "homemaker",
-    ),
-    *(
-        "K-12 student",
-        "lawyer",
-        "programmer",
-        "retired",
-        "sales/marketing",
-        "scientist",
-    ),
-    *(
-        "self-employed",
-        "technician/engineer",
-        "tradesman/craftsman",
-        "unemployed",
-        "writer",
-    ),
+    "other|academic/educator|artist|clerical/admin|college/grad student|"
+    "customer service|doctor/health care|executive/managerial|farmer|homemaker|"
+    "K-12 student|lawyer|programmer|retired|sales/marketing|scientist|self-employed|"
+    "technician/engineer|tradesman/craftsman|unemployed|writer"
 )
-_OCCUPATIONS = dict(zip(map(str, range(len(_JOBS))), _JOBS, strict=True))
+_OCCUPATIONS = {str(code): job for code, job in enumerate(_JOBS.split("|"))}
 
 
 def read_ratings(
@@ -375,12 +356,8 @@ def as_ratings(
     return ratings_of_frame(cast(FrameLike, data), set_options(options), defaults)
 
 
-def read_raw(
-    data: DataFile,
-    request: Request,
-    required: Sequence[str] = ("user", "item"),
-) -> Rows:
-    """Read the columns of an open file without conversion; some are `required`.
+def read_raw(data: DataFile, request: Request) -> Rows:
+    """Read the columns of an open file without conversion.
 
     Raises
     ------
@@ -392,20 +369,20 @@ def read_raw(
         empty = None
         for part in data.parts:
             try:
-                parts.append((part.name, read_raw(part, request, required)))
+                parts.append((part.name, read_raw(part, request)))
             except NoRowsError as error:
                 empty = error
         if not parts:
             raise DataError(f"{data.name}: no file has rows.") from empty
         return joined(parts)
     if data.table is not None:
-        return read_table_rows(data, data.table, request, required)
+        return read_table_rows(data, data.table, request)
     folders = _of_folders(data.name, request) if "=" in data.name else {}
-    request = request.changed(**dict.fromkeys(folders))
-    required = [role for role in required if role not in folders]
+    required = tuple(role for role in request.required if role not in folders)
+    request = replace(request, required=required).changed(**dict.fromkeys(folders))
     layout = detect(data, request)
     if isinstance(layout, Layout):
-        rows = read_delimited(data, layout, request, required)
+        rows = read_delimited(data, layout, request)
     else:
         if layout.frame is None and request.needed:
             role, name = next(iter(request.needed.items()))
@@ -413,7 +390,7 @@ def read_raw(
                 f"{data.name} has a form without named columns ({layout.name}), so the {role} "
                 f"column {name!r} cannot be used; leave it out, or name the separator with --sep."
             )
-        rows = layout.read(data, request, required)
+        rows = layout.read(data, request)
     for role, (name, value) in folders.items():
         if role not in rows.columns:
             rows.columns[role] = value.new_from_index(
@@ -700,11 +677,6 @@ def _with_genres(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select("item", "title", "released", genres=listed)
 
 
-def _with_occupations(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of users.dat with names in place of the codes of occupations."""
-    return frame.with_columns(pl.col("occupation").replace(_OCCUPATIONS))
-
-
 _MOVIELENS: dict[
     str, tuple[list[str], str, Callable[[pl.DataFrame], pl.DataFrame] | None]
 ] = {
@@ -720,7 +692,7 @@ _MOVIELENS: dict[
     "users.dat": (
         ["user", "gender", "age", "occupation", "zip"],
         "::",
-        _with_occupations,
+        lambda frame: frame.with_columns(pl.col("occupation").replace(_OCCUPATIONS)),
     ),
 }
 """Columns, separator and conversion of tables without header, by the name of the file."""

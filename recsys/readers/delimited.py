@@ -295,12 +295,7 @@ def separator_name(separator: str) -> str:
     return f"{_SEPARATORS.get(separator, repr(separator))}-separated"
 
 
-def read_delimited(
-    data: DataFile,
-    layout: Layout,
-    request: Request,
-    required: Sequence[str] = ("user", "item"),
-) -> Rows:
+def read_delimited(data: DataFile, layout: Layout, request: Request) -> Rows:
     """Read a delimited file.
 
     Raises
@@ -311,7 +306,7 @@ def read_delimited(
     if request.rules.bad_rows is None and any("\ufffd" in n for n in layout.names):
         # Names in another encoding would be missed, and others taken in their place.
         deque(data.lines(), maxlen=0)  # raises, with the place of the byte
-    roles, description = _assigned_roles(data, layout, request, required)
+    roles, description = _assigned_roles(data, layout, request)
     if not layout.sample:
         raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
@@ -346,10 +341,7 @@ def read_delimited(
 
 
 def _assigned_roles(
-    data: DataFile,
-    layout: Layout,
-    request: Request,
-    required: Sequence[str],
+    data: DataFile, layout: Layout, request: Request
 ) -> tuple[Roles, str]:
     """Return the columns of the roles, and how they were found; labels may be ratings."""
     has_label = layout.types and _LABEL in layout.names
@@ -361,7 +353,6 @@ def _assigned_roles(
             layout.names,
             request,
             data.name,
-            required,
             lambda position: _sampled(layout, position),
         )
     except DataError as error:

@@ -68,12 +68,7 @@ def parquet_columns(data: DataFile) -> dict[str, pl.DataType]:
         return dict(pl.scan_parquet(data.path, glob=False).collect_schema())
 
 
-def read_table_rows(
-    data: DataFile,
-    table: TableRows,
-    request: Request,
-    required: Sequence[str] = ("user", "item"),
-) -> Rows:
+def read_table_rows(data: DataFile, table: TableRows, request: Request) -> Rows:
     """Read an open table of a database."""
     names = table.names
     batches = Batches()
@@ -84,7 +79,7 @@ def read_table_rows(
         def sample(position: int) -> list[Any]:
             return _sample(first[names[position]])
 
-        roles, description = assign_roles(names, request, data.name, required, sample)
+        roles, description = assign_roles(names, request, data.name, sample)
         for frame in chain((first,), frames):
             columns = {role: frame[names[position]] for role, position in roles.items()}
             batches.add(columns)
@@ -142,11 +137,7 @@ def _numbered(
     )
 
 
-def read_parquet(
-    data: DataFile,
-    request: Request,
-    required: Sequence[str] = ("user", "item"),
-) -> Rows:
+def read_parquet(data: DataFile, request: Request) -> Rows:
     """Read the columns of a Parquet file that have a role.
 
     Raises
@@ -163,7 +154,7 @@ def read_parquet(
         return _sample(head.to_series())
 
     with reading_parquet(data.name):
-        roles, description = assign_roles(names, request, data.name, required, sample)
+        roles, description = assign_roles(names, request, data.name, sample)
         n_rows = int(scan.select(pl.len()).collect().item())
         if not n_rows:
             raise NoRowsError(f"{data.name} has no rows.")
@@ -209,11 +200,7 @@ def _text(
     return texts
 
 
-def read_jsonl(
-    data: DataFile,
-    request: Request,
-    required: Sequence[str] = ("user", "item"),
-) -> Rows:
+def read_jsonl(data: DataFile, request: Request) -> Rows:
     """Read a file of JSON objects, one per line; keys are columns.
 
     Raises
@@ -240,7 +227,7 @@ def read_jsonl(
     def values_of(position: int) -> list[Any]:
         return [row.get(names[position]) for row in sample]
 
-    roles, description = assign_roles(names, request, data.name, required, values_of)
+    roles, description = assign_roles(names, request, data.name, values_of)
     keys = {role: names[position] for role, position in roles.items()}
     bad = BadRows(request.rules.bad_rows)
     lines = pl.Series(dtype=pl.Int64)
@@ -540,7 +527,6 @@ def _series(values: list[Any]) -> pl.Series:
 def read_lightgcn(
     data: DataFile,
     request: Request,
-    required: Sequence[str] = (),
     *,
     counted: bool = False,
 ) -> Rows:
@@ -588,11 +574,7 @@ def read_lightgcn(
     return Rows(pairs.to_dict(), layout, place, idle, bad)
 
 
-def read_netflix(
-    data: DataFile,
-    request: Request,
-    required: Sequence[str] = (),
-) -> Rows:
+def read_netflix(data: DataFile, request: Request) -> Rows:
     """Read files of the Netflix Prize: a line "7:" with an item, then its ratings."""
     item = pl.col("line").str.extract(r"^(\d+):$").cast(pl.Int64).forward_fill()
     fields = pl.col("line").str.extract_groups(
@@ -661,13 +643,13 @@ def _objects_frame(data: DataFile) -> pl.DataFrame:
 class Format:
     """Format of a file.
 
-    `read` reads the columns that have a role, of which some are required. `fits` recognises the
+    `read` reads the columns that have a role. `fits` recognises the
     first lines that are not blank; a name with one of the `suffixes` decides without them. `frame`
     reads all columns; it is None if they have no names.
     """
 
     name: str
-    read: Callable[[DataFile, Request, Sequence[str]], Rows]
+    read: Callable[[DataFile, Request], Rows]
     fits: Callable[[Sequence[str]], bool] = lambda lines: False
     suffixes: tuple[str, ...] = ()
     frame: Callable[[DataFile], pl.DataFrame] | None = None

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -144,7 +145,7 @@ def read_history(
             raw = read_raw(data, request).plain()
         elif is_table and len(names) > 1:
             # A column of users would have been found, unless two may be it.
-            raw = read_raw(data, request, ("item",)).plain()
+            raw = read_raw(data, replace(request, required=("item",))).plain()
             raw.columns.pop("user", None)
         else:
             check_as_of(request.rules, ())
