@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from lowrank.spark.arrow import map_in_arrow
 from recsys.data.columns import Request
 from recsys.errors import DataError
+from recsys.evaluation.metrics import ndcg, precision, recall
 from recsys.predictions import clip_to_range
 from recsys.spark import topn
 from recsys.spark.reading import read_ratings
 from recsys.spark.results import SparkModel, item_table
 from recsys.spark.session import Say, spark_session
+from recsys.spark.workers import map_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _NORMAL_95 = 1.96
-_SUMS: dict[str, Any] = {
-    "pairs": pl.Int64,
-    "known": pl.Int64,
-    "squares": pl.Float64,
-    "absolutes": pl.Float64,
+# Columns of the measurement of a user, with their types in Spark.
+_SUMS = {
+    "pairs": "bigint",
+    "known": "bigint",
+    "squares": "double",
+    "absolutes": "double",
 }
-_MEANS: dict[str, Any] = dict.fromkeys(("precision", "recall", "ndcg"), pl.Float64)
+_MEANS = dict.fromkeys(("precision", "recall", "ndcg"), "double")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,54 +188,46 @@ def measure(
     ordinary_model = topn.ordinary_model
     lowest = -math.inf if relevant_from is None else relevant_from
 
-    def measure_batches(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            table: Any = pl.from_arrow(batch)
-            fitted = ordinary_model(model, table, shared.value)
-            lists: list[Any] = [[]] * len(table)
-            if n:
-                top = topn.top_items(fitted, table, shared.value["id"], n, by_user=True)
-                # The rows of users are in order; users may have shorter lists, or none.
-                starts = np.searchsorted(top.rows, np.arange(1, len(table)))
-                lists = np.split(top.items, starts)
-            rows = table.select("others", "tested", "values").iter_rows()
-            records = []
-            for number, (others, tested, values) in enumerate(rows):
-                is_new = ~np.isin(tested, others)
-                items = np.array(tested)[is_new]
-                actual = np.array(values)[is_new]
-                errors = np.zeros(len(items))
-                if not model.implicit:
-                    predicted = fitted.predict(np.full(len(items), number), items)
-                    if n:  # while fitting, predictions are not clipped
-                        predicted = clip_to_range(predicted, model.training)
-                    errors = predicted - actual
-                relevant = items[actual >= lowest]
-                scores: tuple[float | None, ...] = (None, None, None)
-                if n and len(relevant):
-                    scores = _scores(lists[number], relevant, n)
-                sums = (errors @ errors, np.abs(errors).sum())
-                n_known = len(tested) - len(items)
-                records.append((len(items), n_known, *sums, *scores))
-            measured = pl.DataFrame(records, schema=_SUMS | _MEANS, orient="row")
-            compat = pl.CompatLevel.oldest()
-            yield from measured.to_arrow(compat_level=compat).to_batches()
+    def measured(table: pl.DataFrame) -> pl.DataFrame:
+        fitted = ordinary_model(model, table, shared.value)
+        numbered = table.with_row_index("row").with_columns(pl.col("row").cast(int))
+        pairs = numbered.select("row", "tested", "values").explode("tested", "values")
+        seen = numbered.select("row", tested="others").explode("tested")
+        pairs = pairs.join(
+            seen, on=["row", "tested"], how="anti", maintain_order="left"
+        )
+        rows, items, actual = (column.to_numpy() for column in pairs)
+        errors = np.zeros(len(items))
+        if not model.implicit:
+            predicted = fitted.predict(rows, items)
+            if n:  # while fitting, predictions are not clipped
+                predicted = clip_to_range(predicted, model.training)
+            errors = predicted - actual
+        n_users = len(table)
+        n_new = np.bincount(rows, minlength=n_users)
+        lists = np.full((n_users, max(n, 1)), -1)
+        if n:
+            top = topn.top_items(fitted, table, shared.value["id"], n, by_user=True)
+            lists[top.rows, top.ranks - 1] = top.items
+        n_items = len(shared.value)
+        is_relevant = actual >= lowest
+        relevant = (rows * n_items + items)[is_relevant]
+        keys = np.arange(n_users)[:, None] * n_items + lists
+        hits = np.isin(keys, relevant) & (lists >= 0)
+        n_relevant = np.bincount(rows[is_relevant], minlength=n_users)
+        # Users without relevant pairs have no metrics.
+        divisors = np.maximum(n_relevant, 1)
+        columns = {
+            "pairs": n_new,
+            "known": table["tested"].list.len().cast(int) - n_new,
+            "squares": np.bincount(rows, errors**2, n_users),
+            "absolutes": np.bincount(rows, np.abs(errors), n_users),
+            "precision": precision(hits),
+            "recall": recall(hits, divisors),
+            "ndcg": ndcg(hits, divisors),
+        }
+        has_metrics = pl.lit(pl.Series(n_relevant > 0)) & (n > 0)
+        means = pl.when(has_metrics).then(pl.col(*_MEANS))
+        return pl.DataFrame(columns).with_columns(means)
 
-    schema = "pairs bigint, known bigint, squares double, absolutes double"
-    schema += ", precision double, recall double, ndcg double"
-    return map_in_arrow(users, measure_batches, schema)
-
-
-def _scores(
-    items: Any,
-    relevant: Any,
-    n: int,
-) -> tuple[float, float, float]:
-    """Return precision, recall and NDCG of a list of items."""
-    hits = np.isin(items, relevant)
-    gains = 1 / np.log2(np.arange(2, n + 2))
-    # NDCG is 1 if the list begins with as many relevant items as there are.
-    best = float(gains[: len(relevant)].sum())
-    gain = float(gains[: len(hits)] @ hits)
-    n_hits = int(hits.sum())
-    return n_hits / n, n_hits / len(relevant), gain / best
+    return map_frames(users, measured, _SUMS | _MEANS)

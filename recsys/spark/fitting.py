@@ -146,17 +146,11 @@ def fit(
             parameters=settings,
             fitted=scalars,
             training={
-                "users": coded.n_users,
-                "items": coded.n_items,
-                "ratings": summary["ratings"],
                 "implicit": name != "als",
-                "rating_min": summary["low"],
-                "rating_max": summary["high"],
                 "sweeps": settings["iterations"],
-                "train_rmse": None,
                 "remarks": "; ".join(table.remarks) or None,
                 "as_of": iso_time(request.rules.now),
-                "validation_rmse": None,
+                **_facts(coded, summary),
             },
             versions={
                 "python": platform.python_version(),
@@ -164,9 +158,9 @@ def fit(
                 "spark": spark.version,
             },
             files={},
+            path=folder.uri,
         )
         begin("writing")
-        result = msgspec.structs.replace(result, path=folder.uri)
         _write(_items(coded, items, settings["factors"]), result, "items", folder)
         _write(_users(coded, result), result, "users", folder)
         if name == "als" and test_fraction is not None and not coded.held.isEmpty():
@@ -179,6 +173,19 @@ def fit(
         folder.child(MANIFEST).write_text(f"{text}\n")
         scratch.delete()
     return msgspec.structs.replace(result, path=str(out).rstrip("/"))
+
+
+def _facts(coded: Encoded, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the training ratings tell of themselves; errors are not known yet."""
+    return {
+        "users": coded.n_users,
+        "items": coded.n_items,
+        "ratings": summary["ratings"],
+        "rating_min": summary["low"],
+        "rating_max": summary["high"],
+        "train_rmse": None,
+        "validation_rmse": None,
+    }
 
 
 def _chosen_model(
@@ -406,6 +413,7 @@ def _users(coded: Encoded, result: SparkModel) -> DataFrame:
             histories = Histories(indptr, indices, lists(batch.column("values"))[1])
             with at_most(1):  # Spark runs a task on each core
                 solved = shared.value.with_users(histories)
+            # Not as a frame of polars, whose lists Spark does not take.
             solution = {
                 "count": pa.array(np.diff(indptr).astype(np.int32)),
                 "bias": pa.array(solved.user_bias),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from lowrank.spark.arrow import map_in_arrow, table_of
+from lowrank.spark.arrow import table_of
 from recsys.data import age
 from recsys.data.columns import SAMPLE, Request, choose_columns, with_outcome
 from recsys.data.feedback import judge_values
@@ -20,6 +19,7 @@ from recsys.data.times import order_problem, seconds_or_null, time_problem, time
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.spark.files import SparkPath, written
+from recsys.spark.workers import map_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -312,22 +312,17 @@ def _with_seconds(
             times = times.str.strip_chars().cast(pl.Float64, strict=False)
         return unit.seconds(times)
 
-    def convert(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            table: Any = pl.from_arrow(batch)
-            seconds = seconds_of(table["time"]).cast(pl.Float64).fill_nan(None)
-            converted = table.with_columns(
-                time=seconds,
-                kind=_kinds(seconds, now),
-                text=table["time"].cast(pl.String),
-            )
-            compat = pl.CompatLevel.oldest()
-            yield from converted.to_arrow(compat_level=compat).to_batches()
+    def with_kinds(table: pl.DataFrame) -> pl.DataFrame:
+        seconds = seconds_of(table["time"]).cast(pl.Float64).fill_nan(None)
+        return table.with_columns(
+            time=seconds,
+            kind=_kinds(seconds, now),
+            text=table["time"].cast(pl.String),
+        )
 
     types = dict(frame.dtypes)
     types |= {"time": "double", "kind": "string", "text": "string"}
-    schema = ", ".join(f"{column} {kind}" for column, kind in types.items())
-    dated = map_in_arrow(frame, convert, schema)
+    dated = map_frames(frame, with_kinds, types)
     totals = dated.groupBy("kind").agg(
         sql.count("*").alias("n"),
         sql.min("time").alias("first"),

@@ -188,11 +188,10 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
         _check_memory(result)
         users = _table(result, "users")
         items = _table(result, "items")
-        lengths = users["others"].list.len().to_numpy()
         ratings = Ratings(
             users=Ids(users["id"], "user"),
             items=Ids(items["id"], "item"),
-            indptr=np.append(0, np.cumsum(lengths)).astype(np.int64),
+            indptr=offsets(users["others"]),
             indices=flat(users["others"], np.int32),
             data=flat(users["values"], np.float32),
             implicit=result.implicit,
@@ -255,6 +254,11 @@ def ordinary_model(
         arrays["item_obscurity"] = obscurity(np.log1p(counts), most, spread)
     arrays = {name: np.asarray(value) for name, value in arrays.items()}
     return model_class(result.model)._from_arrays(result.parameters, arrays)
+
+
+def offsets(lists: pl.Series) -> NDArray[np.int64]:
+    """Return the positions in `flat` at which the lists of a column begin, and the end."""
+    return np.append(0, np.cumsum(lists.list.len())).astype(np.int64)
 
 
 def flat(lists: pl.Series, dtype: type[np.generic]) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,14 @@ import polars as pl
 
 from lowrank.kernels import at_most
 from lowrank.kernels.topk import Ties
-from lowrank.spark.arrow import map_in_arrow
 from recsys.data.ids import Ids
 from recsys.errors import DataError, UnknownIdError, check_flags
 from recsys.ranking.topn import CsrPairs, TopN, top_n, user_ties
 from recsys.spark.files import SparkPath, staged
-from recsys.spark.results import SparkModel, flat, item_table
+from recsys.spark.results import SparkModel, flat, item_table, offsets
 from recsys.spark.results import ordinary_model as ordinary_model
 from recsys.spark.session import Say, spark_session
+from recsys.spark.workers import map_frames
 
 IdsLike = Sequence[int | str]
 
@@ -85,38 +85,34 @@ def recommend(
         # Each worker gets the items once, not once with each of its tasks.
         shared: Any = spark.sparkContext.broadcast(catalogue)
 
-        def rank(batches: Iterator[Any]) -> Iterator[Any]:
-            for batch in batches:
-                users: Any = pl.from_arrow(batch)
-                catalogue = shared.value
-                top = top_items(
-                    ordinary_model(fitted, users, catalogue),
-                    users,
-                    catalogue["id"],
-                    n,
-                    exclude_seen=exclude_seen,
-                    allowed=allowed,
-                )
-                lists = pl.DataFrame(
-                    {
-                        "user": users["id"].gather(top.rows),
-                        "item": catalogue["id"].gather(top.items),
-                        "rank": top.ranks,
-                        "score": top.scores,
-                    }
-                )
-                compat = pl.CompatLevel.oldest()
-                yield from lists.to_arrow(compat_level=compat).to_batches()
+        def ranked(users: pl.DataFrame) -> pl.DataFrame:
+            catalogue = shared.value
+            top = top_items(
+                ordinary_model(fitted, users, catalogue),
+                users,
+                catalogue["id"],
+                n,
+                exclude_seen=exclude_seen,
+                allowed=allowed,
+            )
+            return pl.DataFrame(
+                {
+                    "user": users["id"].gather(top.rows),
+                    "item": catalogue["id"].gather(top.items),
+                    "rank": top.ranks,
+                    "score": top.scores,
+                }
+            )
 
         rows = fitted.table(spark, "users")
         rows = rows.select("id", "bias", "factors", "others")
         kinds = [
             dict(fitted.table(spark, side).dtypes)["id"] for side in ("users", "items")
         ]
-        schema = f"user {kinds[0]}, item {kinds[1]}, rank int, score float"
+        types = dict(zip(_WRITTEN, (*kinds, "int", "float"), strict=True))
         if say is not None:
             say(f"recommending to {fitted.training['users']:,} users")
-        map_in_arrow(rows, rank, schema).write.parquet(folder.uri)
+        map_frames(rows, ranked, types).write.parquet(folder.uri)
 
 
 def top_items(
@@ -139,8 +135,7 @@ def top_items(
         hashes = Ids(users["id"], "user", sort=False).hashes
         ties = user_ties(ties.items, hashes)
     # The items that each user has had, as rows of a CSR matrix, or no items.
-    lengths = users["others"].list.len().to_numpy() * exclude_seen
-    indptr = np.append(0, np.cumsum(lengths)).astype(np.int64)
+    indptr = offsets(users["others"]) * exclude_seen
     seen = flat(users["others"], np.int32)[: indptr[-1]]
     with at_most(1):  # Spark runs a task on each core
         tops = top_n(
