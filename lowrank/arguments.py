@@ -232,16 +232,16 @@ def checked_rank(
     return rank
 
 
-def checked_count(value: Any, name: str) -> int:
+def checked_count(max_iter: Any) -> int:
     """Return a number of iterations, at least 1, as an int.
 
     Raises
     ------
     TypeError, ValueError
     """
-    count = checked_integer(value, name)
+    count = checked_integer(max_iter, "max_iter")
     if count < 1:
-        raise ArgumentError(f"{name} must be at least 1; got {count}.")
+        raise ArgumentError(f"max_iter must be at least 1; got {count}.")
     return count
 
 

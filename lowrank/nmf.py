@@ -178,7 +178,7 @@ class NMF(
         check_choice(self.unstored, ("zero", "missing"), "unstored")
         check_positive(self.regularization, "regularization", or_zero=True)
         check_positive(self.tol, "tol")
-        limit = checked_count(self.max_iter, "max_iter")
+        limit = checked_count(self.max_iter)
         data = self._checked(X, reset=True)
         exponent = safe_exponent(_peak(data), data.dtype)
         self._exponents = exponent // 2, exponent - exponent // 2
@@ -209,25 +209,12 @@ class NMF(
         squares = sum_of_squares(values)
         self._size = math.sqrt(squares / count) or 1.0
         rounding = _ROUNDING * float(np.finfo(data.dtype).eps) * squares
-        objectives: list[float] = []
         if known_entries is None:
             states = self._sweeps_of_all(data, k, seed)
         else:
             states = self._sweeps_of_known(known_entries, k, seed)
-        for state in states:
-            objectives = state.objectives
-            if len(objectives) > 1:
-                decrease = objectives[-2] - objectives[-1]
-                if decrease <= max(self.tol * objectives[-1], rounding):
-                    break
-            if len(objectives) >= limit:
-                warnings.warn(
-                    f"The objective has not converged to tol={self.tol:.1e} after "
-                    f"max_iter={limit} sweeps; increase max_iter or tol.",
-                    ConvergenceWarning,
-                    stacklevel=2,
-                )
-                break
+        state = self._last_state(states, rounding, limit)
+        objectives = state.objectives
         # The rows are solved exactly at the end, as `transform` does: the results are equal.
         self._columns = state.column_factors.copy()
         factors = self._solved(data)
@@ -244,6 +231,26 @@ class NMF(
             error = math.sqrt(sum_of_squares(errors))
         self.reconstruction_err_ = error * 2.0**exponent
         return np.ldexp(factors, self._exponents[0])
+
+    def _last_state(
+        self, states: Iterator[_State], rounding: float, limit: int
+    ) -> _State:
+        """Return the state after the last sweep, of `limit` at most."""
+        for state in states:
+            objectives = state.objectives
+            if len(objectives) > 1:
+                decrease = objectives[-2] - objectives[-1]
+                if decrease <= max(self.tol * objectives[-1], rounding):
+                    break
+            if len(objectives) >= limit:
+                warnings.warn(
+                    f"The objective has not converged to tol={self.tol:.1e} after "
+                    f"max_iter={limit} sweeps; increase max_iter or tol.",
+                    ConvergenceWarning,
+                    stacklevel=3,
+                )
+                break
+        return state
 
     def transform(self, X: MatrixLike) -> FloatArray:
         """Return the best factors of samples for the components, shape (n_samples, n_components_).

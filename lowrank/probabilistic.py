@@ -170,7 +170,7 @@ class ProbabilisticPCA(
         )
         self.n_samples_ = count
         check_positive(self.tol, "tol")
-        checked_count(self.max_iter, "max_iter")
+        checked_count(self.max_iter)
         if _has_missing(data):
             self._fit_incomplete(data)
         else:

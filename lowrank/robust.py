@@ -161,7 +161,7 @@ def robust_pca(
     check_positive(weight, "penalty")
     target = _TOL[str(values.dtype)] if tol is None else tol
     check_positive(target, "tol")
-    steps = checked_count(max_iter, "max_iter")
+    steps = checked_count(max_iter)
     scale = float(np.abs(values).max() or 1.0)
     # The point L + t Y would lose the digits of Y in float32.
     wide = values.astype(np.float64) / scale

@@ -258,7 +258,7 @@ def complete(
         check_positive(regularization, "regularization")
     seed = seed_of(random_state)
     check_positive(tol, "tol")
-    stop = _Stop(float(tol), checked_count(max_iter, "max_iter"))
+    stop = _Stop(float(tol), checked_count(max_iter))
     exponent = safe_exponent(float(np.abs(entries.data).max()), entries.dtype)
     unit = 2.0**exponent
     if exponent:

@@ -205,11 +205,9 @@ def soft_impute(
     return _solve(problem, start, tol, max_iter)
 
 
-def largest_regularization(
-    X: MatrixLike, *, random_state: RandomStateLike = 0
-) -> float:
+def largest_regularization(X: MatrixLike) -> float:
     """Return the smallest lambda for which soft-impute gives zero: the spectral norm of X."""
-    return _spectral_norm(observed_entries(X), random_state)
+    return _spectral_norm(observed_entries(X), 0)
 
 
 def penalties_to(regularization: float, X: MatrixLike) -> Float64s:
@@ -501,7 +499,7 @@ def _solve(
 ) -> SoftImputation:
     """Iterate from zero or a start until the gap is at most `tol` or nothing improves."""
     check_positive(tol, "tol")
-    checked_count(max_iter, "max_iter")
+    checked_count(max_iter)
     eps = float(np.finfo(problem.X.dtype).eps)
     point = best = problem.start(start)
     objectives = [point.objective]

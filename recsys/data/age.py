@@ -289,11 +289,14 @@ def check_reach(
     start: float,
     what: str,
     place: Place,
+    *,
+    is_fixed: bool = False,
 ) -> None:
     """Check that a few events far from the others do not drop nearly all.
 
-    Events before `start`, which is relative to the newest one, are dropped or have hardly any
-    weight, because of `what`, such as "--window 180d". `place` returns the place of an event.
+    Events before `start` are dropped or have hardly any weight, because of `what`, such as
+    "--window 180d", which counts from the newest event, or "--since 2025-01-01", which `is_fixed`.
+    `place` returns the place of an event.
 
     Raises
     ------
@@ -306,41 +309,18 @@ def check_reach(
         return
     newest = int(seconds.argmax())
     event = f"{place(newest)}: {short_time(seconds[newest])}"
+    n_left = np.count_nonzero(seconds >= start)
+    left = f"{n_left:,} of {counted(len(seconds), 'event')}"
+    others = f"the others end at {short_time(last)}"
+    if is_fixed:
+        raise DataError(
+            f"{what} leaves {left} ({event}); {others}. Set an earlier time."
+        )
     raise DataError(
-        f"{what} counts from the newest event ({event}), and leaves {_left(seconds, start)}; the "
-        f"others end at {short_time(last)}. If the newest event is wrong, --as-of "
-        f"{shown_time(int(last) + DAY, day=True)} (as_of=) leaves it out; if not, a longer time "
-        "keeps the others."
+        f"{what} counts from the newest event ({event}), and leaves {left}; {others}. If the "
+        f"newest event is wrong, --as-of {shown_time(int(last) + DAY, day=True)} (as_of=) leaves "
+        "it out; if not, a longer time keeps the others."
     )
-
-
-def check_since(
-    seconds: Seconds,
-    start: float,
-    what: str,
-    place: Place,
-) -> None:
-    """Check that more than a few events are left since a time, which `what` has set.
-
-    Raises
-    ------
-    DataError
-        As `check_reach`.
-    """
-    last = _last_dropped(seconds, start)
-    if last is None:
-        return
-    newest = int(seconds.argmax())
-    event = f"{place(newest)}: {short_time(seconds[newest])}"
-    raise DataError(
-        f"{what} leaves {_left(seconds, start)} ({event}); the others end at {short_time(last)}. "
-        "Set an earlier time."
-    )
-
-
-def _left(seconds: Seconds, start: float) -> str:
-    """Return how many events are left since a time."""
-    return f"{np.count_nonzero(seconds >= start):,} of {counted(len(seconds), 'event')}"
 
 
 def _last_dropped(seconds: Seconds, start: float) -> float | None:

@@ -14,6 +14,7 @@ from lowrank.kernels import (
     backends,
     default_threads,
     level_counts,
+    pieces,
     row_places,
 )
 from recsys.data.arrays import (
@@ -155,9 +156,8 @@ class Values(NamedTuple):
         if not is_sorted:
             ranks = np.empty(len(order), np.uint8)
             ranks[order] = np.arange(len(order), dtype=np.uint8)
-            for start in range(0, len(codes), _CHUNK):
-                part = codes[start : start + _CHUNK]
-                part[:] = ranks[part]
+            for part in pieces(len(codes), _CHUNK):
+                codes[part] = ranks[codes[part]]
         return cls(codes, levels[order])
 
     @classmethod
@@ -596,12 +596,12 @@ def event_keys(ids: pl.Series) -> Hashes:
     A whole number that was stored as a float, 17.0, has the hash of the integer.
     """
     keys = np.empty(len(ids), np.uint64)
-    for start in range(0, len(ids), _CHUNK):
-        texts = _texts_of_events(ids.slice(start, _CHUNK))
+    for part in pieces(len(ids), _CHUNK):
+        texts = _texts_of_events(ids[part])
         is_missing = texts.is_null() | texts.is_in(MISSING_IDS)
         hashes = np.maximum(id_hashes(texts.fill_null("")), 1)
         hashes[is_missing.fill_null(True).to_numpy()] = 0
-        keys[start : start + _CHUNK] = hashes
+        keys[part] = hashes
     return keys
 
 
@@ -880,8 +880,7 @@ def _totals(
 ) -> Floats:
     """Return the sum or mean of each pair, whose first events are given."""
     totals = np.empty(len(firsts), np.float32)
-    for start in range(0, len(firsts), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for part in pieces(len(firsts), _CHUNK):
         end = len(events)
         if part.stop < len(firsts):
             end = int(firsts[part.stop])
@@ -929,8 +928,7 @@ def compact_times(seconds: Array) -> Times:
 def _moved_to_front(array: Array, mask: Mask) -> Array:
     """Move the selected entries to the front of the array; return a view of them."""
     end = 0
-    for start in range(0, len(array), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for part in pieces(len(array), _CHUNK):
         selected = array[part][mask[part]]
         array[end : end + len(selected)] = selected
         end += len(selected)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from lowrank.kernels import pieces
 from recsys.data.arrays import Array, Doubles, Floats, Longs, Mask
 from recsys.data.csr import (
     CSR,
@@ -220,8 +221,7 @@ def event_weights(events: Events, rule: EventRule) -> Floats:
     """Return the weight of each event times the weights of its kind and its age."""
     weights = np.empty(len(events), np.float32)
     newest = None if events.seconds is None or not len(events) else events.seconds.max()
-    for start in range(0, len(events), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for part in pieces(len(events), _CHUNK):
         weights[part] = _weights_of(events, part, rule, newest)
     return weights
 

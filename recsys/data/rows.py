@@ -17,7 +17,6 @@ from recsys.data.age import (
     FADED,
     are_recent,
     check_reach,
-    check_since,
     dated,
     faded_remark,
     present,
@@ -875,11 +874,12 @@ def _keep_range(rows: Rows, rules: RowRules) -> None:
         last = math.inf if rules.until is None else rules.until
         old_rows = (times < last).arg_true().to_numpy()
         until = times.to_numpy()[old_rows]
-        check_since(
+        check_reach(
             until,
             rules.since,
             f"--{limits[0]}",
             lambda row: rows.place(int(old_rows[row])),
+            is_fixed=True,
         )
     rows.keep(mask)
     described = f"{int(mask.sum()):,} of {counted(len(times), 'row')}"
@@ -1016,12 +1016,8 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
         rows.remarks.append(faded_remark(int(faded.sum()), half_life))
 
 
-def rating_values(
-    series: pl.Series,
-    place: Place = row_place,
-    noun: str = "rating",
-) -> pl.Series:
-    """Convert ratings, or other numbers with this noun, to a column of Float32.
+def rating_values(series: pl.Series) -> pl.Series:
+    """Convert ratings to a column of Float32.
 
     Raises
     ------
@@ -1031,7 +1027,7 @@ def rating_values(
     numbers = _numbers(series)
     if numbers.null_count():
         row = numbers.is_null().arg_max() or 0
-        raise DataError(f"{place(row)}: {rating_problem(series[row], noun)}")
+        raise DataError(f"{row_place(row)}: {rating_problem(series[row])}")
     return numbers
 
 

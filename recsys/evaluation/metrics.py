@@ -25,9 +25,10 @@ from recsys.accuracy import errors
 from recsys.accuracy import ndcg as ndcg  # re-exported by the package
 from recsys.accuracy import rmse as rmse
 from recsys.data.arrays import AnyFloats, Doubles, Ints, Longs, Mask
+from recsys.data.csr import positions_of
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError, check_choice
-from recsys.evaluation.splits import has_pairs
+from recsys.evaluation.splits import has_pairs, pair_keys
 
 Counts = NDArray[np.integer[Any]]
 Lists = Ints
@@ -262,15 +263,11 @@ def grades_of(
     array([[5., 0.],
            [1., 0.]])
     """
-    # The pairs of a CSR matrix are in ascending order.
     keys = users[:, None] * np.int64(relevant.n_items) + lists
-    rows = relevant.user_index_of_nonzeros().astype(np.int64)
-    relevant_keys = rows * relevant.n_items + relevant.indices
-    places = np.searchsorted(relevant_keys, keys)
-    places = np.minimum(places, len(relevant_keys) - 1)
-    is_hit = hit_matrix(lists, users, relevant)
-    grades = relevant.values[places].astype(np.float64)
-    return np.where(is_hit, grades, 0.0)
+    positions = positions_of(keys, pair_keys(relevant))
+    grades = relevant.values[positions].astype(np.float64)
+    # Padding of -1 makes the key of the last item of the user before: it is masked.
+    return np.where((positions >= 0) & (lists >= 0), grades, 0.0)
 
 
 def highest_grades(

@@ -279,10 +279,9 @@ def read_pair(
     train: str | Path,
     test: str | Path,
     read: Callable[..., Ratings] | None = None,
-    history: Path | None = None,
     repeats: Repeats = "drop",
 ) -> Split:
-    """Read a split from two sources, and a history; check that a saved split is unchanged.
+    """Read a split from two sources; check that a saved split is unchanged.
 
     Raises
     ------
@@ -292,9 +291,9 @@ def read_pair(
     train_file, test_file = Path(train), Path(test)
     # Tables of a database are not the files of a saved split.
     if not (train_file.exists() and test_file.exists()):
-        return _parts(train, test, read, history, {"repeats": repeats})
-    if train_file.parent != test_file.parent or history is not None:
-        return _pair(train_file, test_file, read, history, repeats)
+        return _parts(train, test, read, None, {"repeats": repeats})
+    if train_file.parent != test_file.parent:
+        return _pair(train_file, test_file, read, None, repeats)
 
     def pair_in(folder: Path) -> Split:
         names = train_file.name, test_file.name

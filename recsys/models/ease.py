@@ -456,6 +456,6 @@ def invert(P: Floats) -> None:
         P[rows.stop :, rows] = P[rows, rows.stop :].T
 
 
-def _row_blocks(n: int, width: int | None = None) -> Iterator[slice]:
-    """Yield slices of n rows of `width` entries each (by default n)."""
-    return kernels.pieces(n, max(1, _BLOCK // max(1, n if width is None else width)))
+def _row_blocks(n: int) -> Iterator[slice]:
+    """Yield slices of the rows of a matrix with n rows and columns."""
+    return kernels.pieces(n, max(1, _BLOCK // max(1, n)))

@@ -9,6 +9,7 @@ import gzip
 import logging
 import lzma
 import os
+import re
 import shutil
 import socket
 import sys
@@ -56,16 +57,7 @@ _PACKAGES = {
     "abfs": "adlfs",
     "az": "adlfs",
 }
-_DATABASES = (
-    "mysql",
-    "mariadb",
-    "mssql",
-    "oracle",
-    "mongodb",
-    "redis",
-    "snowflake",
-    "bigquery",
-)
+_DATABASES = re.compile("mysql|mariadb|mssql|oracle|mongodb|redis|snowflake|bigquery")
 
 
 class Scratch:
@@ -377,7 +369,7 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
     label = located(url)
     url = whole(url)
     scheme = url.partition("://")[0].strip().lower()
-    if scheme.partition("+")[0] in _DATABASES:
+    if _DATABASES.match(scheme):
         raise DataError(
             f"{scheme}:// databases are not supported; use PostgreSQL, SQLite or DuckDB, or export "
             "a file."

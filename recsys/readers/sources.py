@@ -83,34 +83,22 @@ _RATING_FILES = (
     *("ratings.jsonl", "ratings.ndjson", "train.txt"),
 )
 _TABLES = {
-    "item": (
-        *(
-            "movies",
-            "films",
-            "books",
-            "items",
-            "products",
-            "articles",
-            "songs",
-            "tracks",
-        ),
-        *("games", "recipes", "catalog", "catalogue", "metadata", "movie_titles"),
-    ),
-    "user": ("users", "customers", "members", "readers"),
+    "item": "movies films books items products articles songs tracks games recipes catalog "
+    "catalogue metadata movie_titles",
+    "user": "users customers members readers",
 }
+"""Usual names of tables by kind, in order of preference."""
 _PACKERS = (".gz", ".xz", ".bz2", ".zst", ".zip")
 _TABLE_SUFFIXES = (
-    *(
-        ".csv",
-        ".tsv",
-        ".dat",
-        ".data",
-        ".jsonl",
-        ".ndjson",
-        ".json",
-        ".parquet",
-        ".inter",
-    ),
+    ".csv",
+    ".tsv",
+    ".dat",
+    ".data",
+    ".jsonl",
+    ".ndjson",
+    ".json",
+    ".parquet",
+    ".inter",
 )
 _NOT_RATINGS = ("links.csv", "tags.csv", "tags.dat")
 _OF_A_SPLIT = re.compile(
@@ -682,12 +670,13 @@ def _first_fields(path: Path) -> list[str]:
 def table_files(names: list[str], kind: str) -> list[str]:
     """Return the files that may be a table of the kind "item" or "user", best first."""
     suffixes = [*_TABLE_SUFFIXES, f".{kind}"]
+    usual_stems = _TABLES[kind].split()
     ranked = []
     for name in names:
         stem, dot, end = (
             plain_name(name).removeprefix("bx-").removeprefix("bx_").partition(".")
         )
-        stems = (stem,) if end == kind else _TABLES[kind]
+        stems = [stem] if end == kind else usual_stems
         if stem in stems and dot + end in suffixes:
             ranked.append((stems.index(stem), suffixes.index(dot + end), name))
     return [name for _, _, name in sorted(ranked)]

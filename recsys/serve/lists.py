@@ -199,8 +199,6 @@ class Lists:
         index = responses.ratings.items.place(item)
         if index < 0 or not responses.has_search(condition):
             return None
-        if not responses.recommender._has_data_of(index):
-            return None
         text = self._ask(responses, responses.neighbours, index, n, condition)
         return PendingList("/v1/similar/{item}", text)
 

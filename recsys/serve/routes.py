@@ -293,16 +293,14 @@ async def recommend(
     Reasons (`explain`) and items of the history (`include_seen`, `seen`, `repeat_where`) are
     data of the user. The events of a `visitor` in the last hour count, too.
     """
-    if explain or _shows_history(values):
-        sees_users(request)
-    told = _told(request, language) if explain else None
+    told = _checked_told(request, values, language, explain=explain)
     if visitor is not None:
         return await _of_visitor(
             request, service, visitor, user, n, told, variant, values
         )
     # In an A/B test, the user decides on the model.
     answers = service.answers(variant, user)
-    options = _options(request, answers, _with_ids(values, answers.ratings.items))
+    options = _listed_options(request, answers, values)
     lists = await service.run(
         answers.recommend, [user], service.check_n(n), options, told
     )
@@ -334,9 +332,7 @@ async def recommend_visitor(
     After an update with these events, the visitor is a user, whose earlier events count as well.
     Without events, the list has popular items.
     """
-    if explain or _shows_history(values):
-        sees_users(request)
-    told = _told(request, language) if explain else None
+    told = _checked_told(request, values, language, explain=explain)
     return await _of_visitor(request, service, visitor, None, n, told, variant, values)
 
 
@@ -355,7 +351,7 @@ async def _of_visitor(
         reason = "The service has no journal of events; start it with --events FILE."
         raise ProblemError("not-available", reason)
     answers = service.answers(variant, user or visitor)
-    options = _options(request, answers, _with_ids(values, answers.ratings.items))
+    options = _listed_options(request, answers, values)
     result = await service.run(
         answers.recommend_visitor,
         service.visitors,
@@ -373,15 +369,30 @@ def _told(request: Request, language: Language | None) -> Told:
     return told_language(request.headers.raw, language)
 
 
-def _shows_history(values: Mapping[str, Any]) -> bool:
-    """Return whether the options of a request may tell which items a user has seen."""
-    return any(values[name] for name in ("include_seen", "seen", "repeat_where"))
+def _checked_told(
+    request: Request,
+    values: Mapping[str, Any],
+    language: Language | None,
+    *,
+    explain: bool,
+) -> Told | None:
+    """Return the language of reasons, if requested; reject a request that may not have them.
+
+    Options that tell which items a user has seen need the same right.
+    """
+    options = ("include_seen", "seen", "repeat_where")
+    if explain or any(values[name] for name in options):
+        sees_users(request)
+    return _told(request, language) if explain else None
 
 
-def _with_ids(values: Mapping[str, Any], ids: Ids) -> dict[str, Any]:
-    """Return the options of a request with lists of ids for their texts."""
+def _listed_options(
+    request: Request, answers: Responses, values: Mapping[str, Any]
+) -> ListOptions:
+    """Return the options of lists in parameters, where ids are texts; see `_options`."""
+    ids = answers.ratings.items
     listed = {name: _listed_ids(values[name], ids) for name in ("items", "exclude")}
-    return {**values, **listed}
+    return _options(request, answers, {**values, **listed})
 
 
 def _listed_ids(texts: list[str], ids: Ids) -> list[str]:
@@ -417,10 +428,8 @@ async def recommend_to(
     """
     n = service.check_n(body.n)
     values = body.model_dump()
-    told = _told(request, body.language) if body.explain else None
     if body.users is not None:
-        if body.explain or _shows_history(values):
-            sees_users(request)
+        told = _checked_told(request, values, body.language, explain=body.explain)
         # Before the work, which is proportional to both numbers.
         service.check_batch(len(body.users), "users", body.n)
         # The users of each model share one search.
@@ -438,6 +447,7 @@ async def recommend_to(
         order = {str(user): position for position, user in enumerate(body.users)}
         results.sort(key=lambda result: order[result["user"]])
         return Answer({"results": service.recorded(results, variant)})
+    told = _told(request, body.language) if body.explain else None
     # A user without ratings may be described by features alone.
     history = body.history or []
     if history:
@@ -489,7 +499,7 @@ async def similar(
 ) -> Answer:
     """List the items most similar to an item, or what comes next after it."""
     answers = service.answers(variant)
-    options = _options(request, answers, _with_ids(values, answers.ratings.items))
+    options = _listed_options(request, answers, values)
     neighbours = await service.run(
         answers.similar, item, service.check_n(n), options, next
     )
@@ -515,7 +525,7 @@ async def together(
 ) -> Answer:
     """List the items that are bought together with an item, the surest pairs first."""
     answers = service.answers()
-    options = _options(request, answers, _with_ids(values, answers.ratings.items))
+    options = _listed_options(request, answers, values)
     pairs = await service.run(service.together, item, service.check_n(n), options)
     return Answer(pairs)
 
@@ -545,8 +555,7 @@ async def explain(
     options: what leaves it out, or its rank and what the first ten have more of.
     """
     answers = service.answers(variant, user)
-    values = _with_ids(values, answers.ratings.items)
-    options = _options(request, answers, values)
+    options = _listed_options(request, answers, values)
     service.check_n(n)
     place = await service.run(
         answers.placement, user, item, options, values["where"], values["condition"]

@@ -8,7 +8,6 @@ import pytest
 from recsys.data.age import (
     Dated,
     check_reach,
-    check_since,
     dated,
     event_time_problem,
     reference_time,
@@ -226,5 +225,7 @@ def test_few_events_since_a_time_are_an_error():
     with pytest.raises(
         DataError, match=r"--since 2025-11-01 leaves 1 of 201 events \(line 202: 20"
     ):
-        check_since(np.array([*BULK, NOW]), NOW, "--since 2025-11-01", place)
-    check_since(np.array(BULK), BULK[100], "--since 2025-10-05", place)
+        check_reach(
+            np.array([*BULK, NOW]), NOW, "--since 2025-11-01", place, is_fixed=True
+        )
+    check_reach(np.array(BULK), BULK[100], "--since 2025-10-05", place, is_fixed=True)
