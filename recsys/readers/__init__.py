@@ -610,10 +610,12 @@ def _features(
     elif frame[column].dtype.is_float():
         frame = frame.with_columns(frame[column].fill_nan(None))
     rows = frame.filter(pl.col(column).is_not_null())
-    features = Features.of(rows, ids.kind, column=column, untyped=untyped)
+    features = Features.of(rows, ids.kind, column=column, untyped=untyped).matching(ids)
     n_without = len(frame) - len(rows)
-    remarks = [f"{counted(n_without, 'row')} without an id left out"] * bool(n_without)
-    return replace(features.matching(ids), remarks=tuple(remarks))
+    if not n_without:
+        return features
+    remark = f"{counted(n_without, 'row')} without an id left out"
+    return replace(features, remarks=(remark,))
 
 
 def _has_ids(values: pl.Series, ids: Ids) -> bool:

@@ -228,6 +228,8 @@ def measure(
         }
         has_metrics = pl.lit(pl.Series(n_relevant > 0)) & (n > 0)
         means = pl.when(has_metrics).then(pl.col(*_MEANS))
-        return pl.DataFrame(columns).with_columns(means)
+        # Sums over no pairs at all are integers.
+        sums = pl.col("squares", "absolutes").cast(float)
+        return pl.DataFrame(columns).with_columns(sums, means)
 
     return map_frames(users, measured, _SUMS | _MEANS)
