@@ -11,7 +11,7 @@ import polars as pl
 from lowrank.kernels import at_most
 from lowrank.kernels.topk import Ties
 from recsys.data.ids import Ids
-from recsys.errors import DataError, UnknownIdError, check_flags
+from recsys.errors import DataError, check_flags
 from recsys.ranking.topn import CsrPairs, TopN, top_n, user_ties
 from recsys.spark.files import SparkPath, staged
 from recsys.spark.results import SparkModel, flat, item_table, offsets
@@ -21,7 +21,6 @@ from recsys.spark.workers import map_frames
 
 IdsLike = Sequence[int | str]
 
-_NAMED = 3  # maximum number of unknown ids in a message
 _WRITTEN = ["user", "item", "rank", "score"]
 
 
@@ -81,7 +80,8 @@ def recommend(
     ):
         fitted = SparkModel.open(spark, model)
         catalogue = item_table(fitted, spark)
-        allowed = _allowed(catalogue["id"], items, block)
+        ids = Ids(catalogue["id"], "item", sort=False)
+        allowed = _allowed(ids, items, block)
         # Each worker gets the items once, not once with each of its tasks.
         shared: Any = spark.sparkContext.broadcast(catalogue)
 
@@ -150,24 +150,14 @@ def top_items(
 
 
 def _allowed(
-    labels: pl.Series,
-    items: IdsLike | None,
-    block: IdsLike | None,
+    ids: Ids, items: IdsLike | None, block: IdsLike | None
 ) -> np.ndarray[Any, Any] | None:
     """Return which items may be recommended, None for all."""
     if items is None and block is None:
         return None
-    # Ids may be given as integers or texts, whichever the model has.
-    names = labels.cast(pl.String)
-    allowed = np.ones(len(labels), np.bool_)
-    for ids, is_allowed in ((items, True), (block, False)):
-        if ids is None:
-            continue
-        texts = pl.Series(sorted({str(item) for item in ids}), dtype=pl.String)
-        unknown = texts.filter(~texts.is_in(names.implode())).to_list()
-        if unknown:
-            listed = ", ".join(map(repr, unknown[:_NAMED]))
-            more = ", ..." if len(unknown) > _NAMED else ""
-            raise UnknownIdError(f"The model has no item {listed}{more}.")
-        allowed &= names.is_in(texts.implode()).to_numpy() == is_allowed
+    allowed = np.full(len(ids), items is None)
+    if items is not None:
+        allowed[ids.index(items)] = True
+    if block is not None:
+        allowed[ids.index(block)] = False
     return allowed
