@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,14 @@ from fuzz.mutants import mutant
 from fuzz.run import NAMES, changed, target
 
 COUNT = int(os.environ.get("RECSYS_FUZZ_EXAMPLES", "30"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_service() -> Iterator[None]:
+    yield
+    requests = sys.modules.pop("fuzz.targets.requests", None)
+    if requests is not None:
+        requests.close()
 
 
 @pytest.mark.filterwarnings("ignore")  # of sums that overflow

@@ -109,3 +109,8 @@ def attempt(data: bytes) -> None:
     answer = _service._runner.run(_sent(data))
     assert b"HTTP/1.1 500" not in answer, answer
     assert not answer or answer.startswith(b"HTTP/1.1 "), answer
+
+
+def close() -> None:
+    """End the service, whose task and event loop would outlive the tests."""
+    _service.__exit__()
