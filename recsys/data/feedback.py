@@ -47,6 +47,7 @@ _LIKES = (
     "played booked converted upvoted label target"
 )
 _GRADES = "rating ratings rate stars star score scores grade grades review"
+_RANKS = "rank ranking position place rang platz note schulnote"  # of which 1 is the best
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -101,6 +102,9 @@ class Feedback:
             return f"{self.reason} ({self._certainty}; {weights}, --scale LOW,HIGH (scale=) grades)"
         if self.kind == "likes" and self.by_name is not None:
             return f"{self.name} is 1 for a like (--scale 0,1 (scale=) reads grades)"
+        if {word.lower() for word in _WORD.findall(self.name)} & {*_RANKS.split()}:
+            best = "; if 1 is the best, subtract all from the largest one"
+            return f"a higher {self.name} counts as better{best}"
         if self.kind == "grades" and not self.is_sure:
             doubt = "grades, although the values look like counts"
             return f"{doubt} (unsure; {weights}, --implicit (implicit=True) reads none)"

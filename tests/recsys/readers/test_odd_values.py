@@ -385,6 +385,11 @@ def test_zeros_and_ones_may_be_no_ratings(read: Read) -> None:
     assert "add --missing 0 if a 0 means no rating" in str(ratings.source)
 
 
+def test_ranks_of_which_one_is_the_best(read: Read) -> None:
+    said = str(read(table().replace("rating", "rank"), rating="rank").source)
+    assert "a higher rank counts as better; if 1 is the best" in said
+
+
 def truths(name: str = "rating") -> str:
     """Return a column of zeros and ones, of which a fifth are 1."""
     rows = table(rating=lambda grade: str(int(grade == 5)))
