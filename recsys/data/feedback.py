@@ -47,7 +47,9 @@ _LIKES = (
     "played booked converted upvoted label target"
 )
 _GRADES = "rating ratings rate stars star score scores grade grades review"
-_RANKS = "rank ranking position place rang platz note schulnote"  # of which 1 is the best
+_RANKS = (
+    "rank ranking position place rang platz note schulnote"  # of which 1 is the best
+)
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
+from uuid import UUID
 
 import numpy as np
 import polars as pl
@@ -143,6 +144,8 @@ def _pandas_column(series: Any, mixed: Collection[str] = ()) -> pl.Series:
         else value  # NaN is not itself
         for value in series.tolist()
     ]
+    if any(isinstance(value, UUID) for value in values[:1]):  # of database drivers
+        values = [None if value is None else str(value) for value in values]
     try:
         return pl.Series(name, values, strict=True)
     except (TypeError, ValueError, pl.exceptions.PolarsError):

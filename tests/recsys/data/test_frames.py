@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from recsys.data.csr import encode
 from recsys.data.frames import listed, to_polars
+from recsys.data.ratings import Ratings
 from recsys.data.rows import rating_problem
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
@@ -171,3 +173,10 @@ def test_neither_mappings_nor_frames_are_ids(ids: object) -> None:
         DataError, match=r"Expected an id or a sequence of ids; got a (dict|DataF)"
     ):
         listed(ids)
+
+
+def test_ids_of_a_database_driver_are_texts():
+    ids = [uuid.UUID(int=number) for number in (1, 2, 2)]
+    frame = pd.DataFrame({"user": ids, "item": ["x", "x", "y"]})
+    users = Ratings.from_frame(frame).users.values
+    assert users.to_list() == [str(ids[0]), str(ids[1])]
