@@ -399,7 +399,7 @@ def truths(name: str = "rating") -> str:
 @pytest.mark.parametrize(
     "name", ["clicked", "is_purchased", "label", "plays", "clicks"]
 )
-def test_rows_without_an_outcome_are_no_interactions(read: Read, name: str) -> None:
+def test_leaves_out_rows_without_an_outcome(read: Read, name: str) -> None:
     for ratings in (
         read(truths(name)),
         Ratings.from_frame(pl.read_csv(truths(name).encode())),
@@ -462,7 +462,7 @@ def test_points_between_thousands_of_a_table(tmp_path: Path, separator: str) -> 
 
 
 @pytest.mark.parametrize("price", ["${}.50", "{},50", "{} EUR", "{}%"])
-def test_amounts_with_a_unit_are_no_numbers(tmp_path: Path, price: str) -> None:
+def test_says_that_amounts_with_a_unit_are_texts(tmp_path: Path, price: str) -> None:
     lines = [f'{item},"{price.format(item + 1)}"' for item in range(N_ITEMS)]
     said = items(tmp_path, *lines)
     assert f"price (10 values, because {price.format(1)!r} is not a number)" in said

@@ -260,7 +260,7 @@ def test_counts_are_interactions_on_spark_too(spark, name):
 
 @pytest.mark.parametrize("kind", ["int", "boolean"])
 @pytest.mark.parametrize("name", ["clicked", "liked"])
-def test_rows_without_an_outcome_are_no_interactions_on_spark(spark, name, kind):
+def test_leaves_out_rows_without_an_outcome_on_spark(spark, name, kind):
     convert = int if kind == "int" else bool
     rows = [(n, n % 7, convert(n % 4 == 0)) for n in range(40)]
     ratings = checked(spark.createDataFrame(rows, f"user int, item int, {name} {kind}"))
