@@ -476,6 +476,7 @@ def _users_to_forget(
     """
     from recsys.changes import are_known
     from recsys.data.ids import Ids
+    from recsys.data.new_ids import doubt
     from recsys.readers.id_lists import read_ids
     from recsys.user_logs import WantedUsers, search_log
 
@@ -504,10 +505,11 @@ def _users_to_forget(
     unknown = [user for user in users if user not in {*in_model, *elsewhere}]
     if only_listed := [user for user in unknown if user not in {*typed}]:
         files = ", ".join(changes.forget_users)
-        note(
-            f"{len(only_listed):,} of {len(users):,} users of {files} are not in the "
-            f"model: {enumerated(only_listed, _NAMED, repr)}"
-        )
+        n_listed = f"{len(only_listed):,} of {len(users):,} users of {files}"
+        listed_ids = f"are not in the model: {enumerated(only_listed, _NAMED, repr)}"
+        new_ids = Ids(only_listed, "user")
+        doubtful = doubt(old.ratings.users, old.ratings.items, new_ids)
+        note("; ".join(filter(None, (f"{n_listed} {listed_ids}", doubtful))))
     # A user who was typed is an error if unknown; lists may be treated again.
     return _Forgotten(
         users, [*in_model, *(user for user in unknown if user in {*typed})], selection

@@ -20,12 +20,12 @@ def doubtful_ids(known: Ratings, new: Ratings) -> str | None:
         (known.users, known.items, new.users),
         (known.items, known.users, new.items),
     )
-    remarks = [_doubt(*side) for side in sides]
+    remarks = [doubt(*side) for side in sides]
     return ", ".join(filter(None, remarks)) or None
 
 
-def _doubt(ids: Ids, other_ids: Ids, new_ids: Ids) -> str | None:
-    """Return a remark on the new users, or on the new items."""
+def doubt(ids: Ids, other_ids: Ids, new_ids: Ids) -> str | None:
+    """Return a remark on unknown users or items that may be known ones, or None."""
     unknown = new_ids.values.filter(ids.find(new_ids.values) < 0)
     if not len(unknown):
         return None

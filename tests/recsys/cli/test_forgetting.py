@@ -216,3 +216,12 @@ def test_ids_are_integers_again_without_a_person_of_another_kind(run, name):
     run("fit", "without.csv", *MODELS[name], "--out", "expected")
     run("update", "m", "--forget-user", SECRET, "--refit", "--out", "found")
     assert_same_files("found", "expected")
+
+
+def test_a_listed_user_in_another_writing_is_said(run):
+    rows = "".join(f"ann{n % 9},{n % 7}\n" for n in range(63))
+    Path("plays.csv").write_text(f"user,item\n{rows}")
+    run("fit", "plays.csv", "--model", "popular", "--out", "m")
+    Path("users.txt").write_text("Ann3\n")
+    said = run("update", "m", "--forget-users", "users.txt", "-o", "new").stderr
+    assert "not in the model: 'Ann3'; of the 1 new user, 1 differs from known" in said
