@@ -309,11 +309,8 @@ def als_sweeps(
         check_problem(X, k, regularization=regularization)
     if weights is not None:
         weights = _checked_weights(weights, X)
-    if start is not None and start.column_factors.shape != (X.shape[1], k):
-        raise ArgumentError(
-            f"start must have column factors of shape {(X.shape[1], k)}; "
-            f"got {start.column_factors.shape}."
-        )
+    if start is not None:
+        _check_start(start, (X.shape[1], k))
     entries = stored(X)
     with kernels.at_most(threads):
         by_column = transposed(entries, X.shape[1])
@@ -448,6 +445,15 @@ def _with_values(entries: Stored, function: Callable[[Floats], Floats]) -> Store
     if isinstance(entries, CodedMatrix):
         return entries._replace(levels=function(entries.levels))
     return entries._replace(data=function(entries.data))
+
+
+def _check_start(start: BiasedFactors, shape: tuple[int, int]) -> None:
+    """Check that a starting point has column factors of a shape."""
+    if start.column_factors.shape != shape:
+        raise ArgumentError(
+            f"start must have column factors of shape {shape}; "
+            f"got {start.column_factors.shape}."
+        )
 
 
 def check_problem(

@@ -64,7 +64,7 @@ Column: TypeAlias = "pl.Series | Array"
 def positions_of(values: Longs, increasing: Longs) -> Longs:
     """Return the positions of values in an increasing array, -1 where it lacks one."""
     if not len(increasing):
-        return np.full(len(values), -1)
+        return np.full(values.shape, -1)
     positions = np.searchsorted(increasing, values)
     positions[positions == len(increasing)] = 0
     return np.where(increasing[positions] == values, positions, -1)

@@ -646,11 +646,9 @@ class Ratings:
     def _ratings_of_events(self) -> Longs:
         """Return the position of the rating to which each event belongs; -1 for a returned pair."""
         assert self.events is not None
-        n_items = np.int64(self.n_items)
-        pairs = self.user_index_of_nonzeros() * n_items + self.indices
-        event_pairs = self.events.users * n_items + self.events.items
-        # The pairs are sorted, because items increase within each user.
-        return positions_of(event_pairs, pairs)
+        events = self.events
+        keys = events.users * np.int64(self.n_items) + events.items
+        return positions_of(keys, pair_keys(self))
 
     def renumbered(self, users: Ids, items: Ids) -> Ratings:
         """Return the ratings with the indices of other ids, which include all rated ones."""
@@ -777,6 +775,12 @@ class Ratings:
             )
             html += f"<table><tr>{bars}</tr></table>"
         return f"{html}</div>"
+
+
+def pair_keys(ratings: Ratings) -> Longs:
+    """Return a number for each rated pair of user and item, shape (nnz,), in increasing order."""
+    users = ratings.user_index_of_nonzeros()
+    return users * np.int64(ratings.n_items) + ratings.indices
 
 
 def ratings_of_frame(

@@ -26,9 +26,9 @@ from recsys.accuracy import ndcg as ndcg  # re-exported by the package
 from recsys.accuracy import rmse as rmse
 from recsys.data.arrays import AnyFloats, Doubles, Ints, Longs, Mask
 from recsys.data.csr import positions_of
-from recsys.data.ratings import Ratings, has_ratings
+from recsys.data.ratings import Ratings, has_ratings, pair_keys
 from recsys.errors import DataError, check_choice
-from recsys.evaluation.splits import has_pairs, pair_keys
+from recsys.evaluation.splits import has_pairs
 
 Counts = NDArray[np.integer[Any]]
 Lists = Ints

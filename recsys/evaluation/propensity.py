@@ -26,10 +26,9 @@ import polars as pl
 from recsys.data.arrays import Doubles, Floats, Mask
 from recsys.data.csr import positions_of
 from recsys.data.frames import FrameLike
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, pair_keys
 from recsys.errors import DataError
 from recsys.evaluation.metrics import CORRECTED, Counts, Lists, Metric, grades_of
-from recsys.evaluation.splits import pair_keys
 from recsys.messages import close_matches, did_you_mean
 
 LEAST = 50

@@ -10,8 +10,15 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from recsys.data.arrays import Longs, Mask
+from recsys.data.csr import positions_of
 from recsys.data.frames import FrameLike
-from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
+from recsys.data.ratings import (
+    Ratings,
+    has_items,
+    has_ratings,
+    pair_keys,
+    restricted,
+)
 from recsys.data.times import Moment, moment, shown_time
 from recsys.errors import DataError, check_choice, check_whole, is_number
 from recsys.messages import counted, worded
@@ -854,15 +861,6 @@ def k_fold(
     return Folds(data, np.array_split(order, folds), random_state)
 
 
-def pair_keys(ratings: Ratings) -> Longs:
-    """Return an increasing integer key for each rated pair of user and item, shape (nnz,)."""
-    return (
-        ratings.user_index_of_nonzeros() * np.int64(ratings.n_items) + ratings.indices
-    )
-
-
 def has_pairs(ratings: Ratings, keys: Longs) -> Mask:
     """Mark the keys (see `pair_keys`) of pairs that have a rating."""
-    # `searchsorted` points behind the last key for larger ones; no key is -1.
-    train_keys = np.append(pair_keys(ratings), -1)
-    return np.asarray(train_keys[np.searchsorted(train_keys[:-1], keys)] == keys)
+    return positions_of(keys, pair_keys(ratings)) >= 0

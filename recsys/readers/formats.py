@@ -623,7 +623,7 @@ def text_lines(data: DataFile, form: str) -> pl.DataFrame:
     return frame.filter(line.str.len_bytes() > 0)
 
 
-def _parquet_frame(data: DataFile) -> pl.DataFrame:
+def parquet_frame(data: DataFile) -> pl.DataFrame:
     """Return all columns of a Parquet file."""
     with reading_parquet(data.name):
         return pl.read_parquet(data.path, glob=False)
@@ -679,7 +679,7 @@ def _are_lists(lines: Sequence[str]) -> bool:
     return len(users) == len(rows) > 0 and widths not in ({1}, {2})
 
 
-PARQUET = Format("Parquet", read_parquet, frame=_parquet_frame)
+PARQUET = Format("Parquet", read_parquet, frame=parquet_frame)
 FORMATS = (
     Format(
         "JSON lines",

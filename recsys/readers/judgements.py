@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from recsys.data.ids import CANONICAL_INTEGER
 from recsys.errors import DataError
-from recsys.readers.formats import json_objects, reading_parquet
+from recsys.readers.formats import json_objects, parquet_frame
 from recsys.readers.sources import DataFile, head_of, open_data
 
 SMART, TREC, BLOCKS, HTML = "SMART", "TREC", "blocks", "HTML"
@@ -336,8 +336,7 @@ def _table(data: DataFile) -> list[tuple[int, list[str]]] | None:
 def _named_rows(data: DataFile) -> tuple[list[str], Iterator[tuple[int, Any]]]:
     """Return the first line or the names of columns, and the rows with their numbers."""
     if data.is_parquet:
-        with reading_parquet(data.name):
-            frame = pl.read_parquet(data.path, glob=False)
+        frame = parquet_frame(data)
         return frame.columns, enumerate(frame.iter_rows(), 1)
     if head_of(data.path).lstrip().startswith(b"{"):
         objects = list(json_objects(data))
