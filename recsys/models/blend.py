@@ -196,6 +196,8 @@ class Blend(Model):
             of_part = begin(len(folds), int(number))
             of_part.trials = trials
             parts.append(part._fit_checked(ratings, of_part))
+            # Directions of one filter are a start for another.
+            trials = {**trials, part.name: part}
             scales[number] = score_scale(part)
         self._set(shares, scales, parts)
         vars(self)["remarks"] = tuple(

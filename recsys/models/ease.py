@@ -24,7 +24,6 @@ from recsys.models.item_item import (
 )
 from recsys.models.linear_filter import (
     LinearFilter,
-    default_factors,
     inverse_of,
     power,
     power_parameter,
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 _PENALTY = 90.0
 _POWER = 0.2
-_TRIAL_FACTORS = 512  # enough for a comparison (Gowalla)
 _BLOCK = 2**22  # entries of an item-item matrix processed at a time
 
 
@@ -324,10 +322,6 @@ class SparseEASE(LinearFilter):
     penalty: float = fitted()
     response: Floats = fitted("k")
     linear = True
-
-    def _trial_params(self, ratings: Ratings) -> dict[str, Any]:
-        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
-        return {**self.get_params(), "factors": min(k, _TRIAL_FACTORS)}
 
     def _begin(self, ratings: Ratings) -> None:
         self.unit = weight_unit(ratings)

@@ -162,12 +162,6 @@ class HeldOut:
                 if progress is None and fold_number:
                     return
                 if progress is not None:
-                    # Directions of one filter are a start for another.
-                    progress.trials = {
-                        other.name: other
-                        for other in fitted.values()
-                        if other.name != model.name
-                    }
                     trial = type(model)(**model._trial_params(fold.train))
                     interactions = fold.train.as_interactions()
                     fitted[number] = trial._fit_checked(interactions, progress)

@@ -40,6 +40,7 @@ from recsys.saving.arrays import check_rows
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
+_TRIAL_FACTORS = 512  # enough for a comparison (Gowalla)
 _STEPS = 3  # of subspace iteration from random columns
 _EXTRA = 64  # oversampling: columns of the random subspace beyond the factors
 _BLOCK = 2**22  # weights computed at a time: 32 MB, which are used again
@@ -135,6 +136,14 @@ class LinearFilter(ProfileModel, HistoryModel):
         """Number of items."""
         return len(self.item_weight)
 
+    def _trial_params(self, ratings: Ratings) -> dict[str, Any]:
+        k = min(self._n_factors(ratings), _TRIAL_FACTORS)
+        return {**self.get_params(), "factors": k}
+
+    def _n_factors(self, ratings: Ratings) -> int:
+        """Return the number of directions, by default from the size of the data."""
+        return self.factors or default_factors(*ratings.shape, ratings.n_ratings)
+
     def _fit(self, ratings: Ratings, progress: Progress) -> None:
         """Compute the singular vectors of the scaled interactions of `ratings`."""
         self._begin(ratings)
@@ -147,13 +156,13 @@ class LinearFilter(ProfileModel, HistoryModel):
         if self.weighted:
             scaled *= histories.values
         squares = np.bincount(histories.indices, scaled**2, ratings.n_items)
-        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
-        start = self._start(progress.trials, ratings.n_ratings)
+        k = min(self._n_factors(ratings), *ratings.shape)
+        start = self._start(progress.trials, k, ratings.n_ratings)
         with kernels.at_most(self.threads):
             vectors, self.singular_values = leading_directions(
                 CsrArrays(histories.indptr, histories.indices, scaled),
                 ratings.n_items,
-                min(k, *ratings.shape),
+                k,
                 steps=_STEPS if start is None else 1,
                 extra=_EXTRA,
                 start=start,
@@ -167,8 +176,10 @@ class LinearFilter(ProfileModel, HistoryModel):
             self._set_weights(self, histories)
         self._fit_profiles(ratings)
 
-    def _start(self, trials: Mapping[str, Model], n_ratings: int) -> Floats | None:
-        """Return the directions of the filter with the most of them, scaled for this one.
+    def _start(
+        self, trials: Mapping[str, Model], k: int, n_ratings: int
+    ) -> Floats | None:
+        """Return k directions of another filter, scaled for this one, or None.
 
         Directions of less than half of the ratings are too far from this fit.
         """
@@ -176,17 +187,16 @@ class LinearFilter(ProfileModel, HistoryModel):
             trial
             for trial in trials.values()
             if isinstance(trial, LinearFilter)
+            and len(trial.singular_values) >= k
             and 2 * len(trial.history_items) >= n_ratings
         ]
         if not filters:
             return None
-        widest = max(
-            filters,
-            key=lambda trial: (len(trial.singular_values), trial.name == self.name),
-        )
-        scale = self.item_weight * inverse_of(widest.item_output)
-        scale *= inverse_of(widest.item_weight)
-        return widest.item_factors * scale[:, None]
+        filters.sort(key=lambda trial: trial.name != self.name)
+        nearest = filters[0]
+        scale = self.item_weight * inverse_of(nearest.item_output)
+        scale *= inverse_of(nearest.item_weight)
+        return nearest.item_factors * scale[:, None]
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the factors, with the linear filter as sparse part."""

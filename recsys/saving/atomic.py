@@ -451,12 +451,16 @@ def _flush_name(path: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a directory; an interrupt is raised again after the removal is complete."""
+    """Remove a directory; what fails once, such as an allocation, is tried again.
+
+    An interrupt is raised again after the removal is complete.
+    """
     try:
+        shutil.rmtree(directory)
+    except BaseException as error:
         shutil.rmtree(directory, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
+        if not isinstance(error, (OSError, MemoryError)):
+            raise
 
 
 def _hidden(target: Path) -> Path:

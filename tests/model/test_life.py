@@ -103,6 +103,8 @@ events = st.builds(
     st.integers(0, 40).map(lambda day: START + day * DAY // 2),
 )
 some_events = st.lists(events, min_size=1, max_size=12)
+# Files have rows that come twice.
+some_events |= some_events.map(lambda rows: [*rows, rows[0]])
 # No pair comes twice, and some times do, of items that are not in the order of their ids.
 PLAIN = [
     Event(

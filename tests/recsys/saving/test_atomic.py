@@ -1,5 +1,6 @@
 """Temporary files and directories next to their place."""
 
+import errno
 import os
 import shutil
 import threading
@@ -83,6 +84,22 @@ def test_remains_of_another_version_are_removed_by_the_next_one(tmp_path):
         assert used.exists()
         assert not any(path.exists() for path in remains)
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOMEM, "no memory"), MemoryError()])
+def test_a_removal_that_fails_once_is_tried_again(tmp_path, monkeypatch, error):
+    errors, unlink = [error], os.unlink
+
+    def failing_once(*arguments, **options):
+        if errors:
+            raise errors.pop()
+        unlink(*arguments, **options)
+
+    with atomic.unfinished_directory(tmp_path / "model") as directory:
+        (directory / "file").touch()
+        monkeypatch.setattr(os, "unlink", failing_once)
+    assert not list(tmp_path.iterdir())
+    assert not errors
 
 
 def test_remains_in_use_are_left_alone(tmp_path):
