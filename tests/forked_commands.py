@@ -221,6 +221,9 @@ def run(words: list[str], folder: str, environment: dict[str, str]) -> NoReturn:
         importlib.import_module("recsys.cli.main").main()
     except SystemExit as end:
         code = int(end.code or 0)
+    except KeyboardInterrupt:  # before the command takes signals, as in Python itself
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -11,15 +11,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import AbstractContextManager
+from contextlib import chdir
 from functools import partial
 from pathlib import Path
 
 import polars as pl
 import pytest
-from processes import running
+from forked_commands import Forked, started
 
-import recsys
 from recsys import Ratings, Recommender
 from recsys.database import open_database, parse_address
 from recsys.lsi import LSI
@@ -79,26 +78,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def started(
-    args: list[str], folder: Path
-) -> AbstractContextManager[subprocess.Popen[str]]:
-    return running(
-        sys.executable,
-        *args,
-        "--quiet",
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(recsys.__file__).parents[1])},
-    )
+def begun(args: str, folder: Path) -> Forked | subprocess.Popen[str]:
+    """Start a command in a folder."""
+    with chdir(folder):
+        return started([*args.split(), "--quiet"])
 
 
 def finished(args: str, folder: Path) -> tuple[int, str]:
     """Run a command to its end; return exit code and messages."""
-    with started(["-m", "recsys", *args.split()], folder) as process:
-        _, said = process.communicate(timeout=60)
-    return process.returncode, said
+    with begun(args, folder) as process:
+        said = process.stderr.read()
+        return process.wait(60), said
 
 
 def stopped(
@@ -108,7 +98,7 @@ def stopped(
 
     If `aimed`, the signal comes a moment after something unfinished has appeared.
     """
-    with started(["-m", "recsys", *args.split()], folder) as process:
+    with begun(args, folder) as process:
         if aimed:
             while process.poll() is None and not hidden(folder):
                 time.sleep(0.002)
@@ -116,8 +106,8 @@ def stopped(
         else:
             time.sleep(after)
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
-    return process.returncode, said
+        said = process.stderr.read()
+        return process.wait(60), said
 
 
 def check_whole(target: Path) -> str:
@@ -200,9 +190,9 @@ def test_nothing_half_written_is_taken_for_whole(
             return number_of_rows(f"{database}::lists")
         return check_whole(target) if target.exists() else ""
 
-    begun = time.monotonic()
+    start = time.monotonic()
     assert finished(args, folder) == (0, "")
-    lasts = time.monotonic() - begun
+    lasts = time.monotonic() - start
     targets = [folder / name for name in TARGETS[verb]]
     first = {target: contents(target) for target in targets if target.name != "study"}
     seen: Counter[str] = Counter()
