@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.data.arrays import Array, Longs, Mask
+from recsys.data.arrays import Longs, Mask
 from recsys.data.csr import CSR, Events, Values, compact_times, in_common, is_all_ones
 from recsys.data.events import (
     Collected,
@@ -65,8 +65,17 @@ class _Rows:
         self._is_new = np.repeat(users, counts)
         self._stays = np.repeat(~users, old_counts)
 
-    def mixed(self, old: Array, new: Array) -> Array:
-        """Return an array of the entries of both; `new` has entries of marked users only."""
+    def mixed(self, old: Any, new: Any) -> Any:
+        """Return an array of the entries of both; `new` has entries of marked users only.
+
+        A missing array stands for zeros; the result is None if both are missing.
+        """
+        if old is None and new is None:
+            return None
+        if old is None:
+            old = np.zeros(self.n_old, new.dtype)
+        if new is None:
+            new = np.zeros(self.n_new, old.dtype)
         dtype = np.result_type(old, new)
         array = np.empty(len(self._is_new), dtype)
         # Both sets are in the order of the users, and so is each part of the result.
@@ -119,21 +128,6 @@ def _mixed_events(
         rows.mixed(old.items, new.items),
         values,
         _mixed_times(rows, old.seconds, new.seconds),
-        _mixed_codes(rows, old.kinds, new.kinds),
-        _mixed_codes(rows, old.keys, new.keys),
+        rows.mixed(old.kinds, new.kinds),
+        rows.mixed(old.keys, new.keys),
     )
-
-
-def _mixed_codes(
-    rows: _Rows,
-    old: Array | None,
-    new: Array | None,
-) -> Array | None:
-    """Mix kinds or keys, with zeros for a log without them."""
-    if old is None and new is None:
-        return None
-    if old is None:
-        old = np.zeros(rows.n_old, np.uint64)
-    if new is None:
-        new = np.zeros(rows.n_new, np.uint64)
-    return rows.mixed(old, new)

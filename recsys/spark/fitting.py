@@ -53,7 +53,7 @@ _MOST_BLOCKS = 10  # Spark's default
 # Ratings of the mean that are added to those of each user and item. Biases that are fitted before
 # the vectors would else take what the vectors explain better.
 _BIAS_PENALTY = 100.0
-_NOBODY = pl.DataFrame(
+_NO_USERS = pl.DataFrame(
     schema={"count": pl.Int32, "bias": pl.Float32, "factors": pl.List(pl.Float32)}
 )
 
@@ -402,7 +402,7 @@ def _users(coded: Encoded, result: SparkModel) -> DataFrame:
     # Before the solution, not after it: Spark computes a table twice to divide it by ranges.
     rows = _ordered(coded.users.join(histories, "index", "left").select(*columns))
     spark = rows.sparkSession
-    model = ordinary_model(result, _NOBODY, item_table(result, spark))
+    model = ordinary_model(result, _NO_USERS, item_table(result, spark))
     shared: Any = spark.sparkContext.broadcast(model)
 
     def solve(batches: Iterator[Any]) -> Iterator[Any]:
