@@ -23,24 +23,31 @@ def best_shares(
     """Return the shares of parts that rank the targets best, changed one at a time.
 
     A target competes with the items that are not in the history, and with all items if it
-    is in the history itself.
+    is in the history itself. Where some targets are, lists with seen items count half.
     """
     users = np.arange(len(targets))
-    is_seen = is_seen & ~is_seen[users, targets][:, None]
+    is_repeat = is_seen[users, targets]
+    left_out = [is_seen & ~is_repeat[:, None]]
+    if is_repeat.any():
+        left_out.append(np.zeros_like(is_seen))
 
     def gain(shares: Sequence[float]) -> float:
         """Return the mean discounted gain of the targets in lists of 20."""
         scores = np.zeros_like(parts[0])
         for share, of_part in zip(shares, parts, strict=True):
             scores += np.float32(share) * of_part
-        scores[is_seen] = -np.inf
         of_targets = scores[users, targets][:, None]
-        n_better = np.count_nonzero(scores > of_targets, axis=1)
-        n_equal = np.count_nonzero(scores == of_targets, axis=1) - 1
-        ranks = n_better + n_equal / 2
-        gains = 1 / np.log2(2 + ranks)
-        gains[ranks >= _LENGTH] = 0
-        return float(gains.mean())
+        is_better = scores > of_targets
+        is_equal = scores == of_targets
+        means = []
+        for items in left_out:
+            n_better = np.count_nonzero(is_better & ~items, axis=1)
+            n_equal = np.count_nonzero(is_equal & ~items, axis=1) - 1
+            ranks = n_better + n_equal / 2
+            gains = 1 / np.log2(2 + ranks)
+            gains[ranks >= _LENGTH] = 0
+            means.append(gains.mean())
+        return float(np.mean(means))
 
     # The parts have other scales: the regressions estimate chances, and EASE does not.
     sizes = [float(part.max(axis=1).mean()) for part in parts]

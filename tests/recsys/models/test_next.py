@@ -19,6 +19,7 @@ from recsys.models.sequences import (
     sequences_of_events,
     sources,
 )
+from recsys.models.shares import best_shares
 from recsys.recommender import Recommender
 from recsys.saving.arrays import DamageError
 
@@ -241,6 +242,19 @@ def test_shares_rank_the_last_items_at_least_as_well_as_equal_shares():
     assert model.shares.max() > 0
     again = dataclasses.replace(ratings)
     np.testing.assert_array_equal(make_model("next").fit(again).shares, model.shares)
+
+
+def test_shares_are_for_lists_with_and_without_seen_items():
+    n_users = 100
+    is_seen = np.zeros((n_users, 3), np.bool_)
+    is_seen[:, 0] = True
+    # One user in ten takes the seen item again.
+    targets = np.ones(n_users, np.int32)
+    targets[:10] = 0
+    new_item = np.tile(np.float32([0, 1, 0]), (n_users, 1))
+    seen_item = np.tile(np.float32([1, 0, 0]), (n_users, 1))
+    shares = best_shares([new_item, seen_item], is_seen, targets)
+    assert shares[0] > shares[1]
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan])
