@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from recsys.models.parts import Doubles, Floats, Indices
+from recsys.models.sequences import reach
 
 if TYPE_CHECKING:
     from recsys.models.sequences import Sparse
@@ -23,6 +24,7 @@ _SEARCHED = 2048  # users whose neighbours are sought at a time
 _CANDIDATES = 500  # newest users of an item that may be neighbours
 _SUMMED = 256  # users whose neighbours are summed at a time
 _DISTANCE = 2.0  # places from the latest shared item after which an item counts a third
+_REACH = reach(math.exp(-1 / _DISTANCE))  # places from it within which an item counts
 
 
 class Neighborhood(NamedTuple):
@@ -36,13 +38,13 @@ class Neighborhood(NamedTuple):
         The latest items of the users, by which neighbours are sought.
     common : csr_array of shape (n_users, n_training_users)
         Sums of the weights in `latest` over the items that neighbours have, too.
-    histories : csr_array of shape (n_training_users, n_items)
-        Places of the items of each training user, from 1.
+    training_users : TrainingUsers
+        All training users.
     """
 
     latest: Sparse
     common: Sparse
-    histories: Sparse
+    training_users: TrainingUsers
 
     def scores(self) -> Sparse:
         """Return the mean of the histories of the neighbours, weighted by squares.
@@ -73,7 +75,11 @@ class Neighborhood(NamedTuple):
         A square is the common sum times the weights of the rated items in it.
         """
         neighbors = self.common.indices
-        shared = (self.histories[neighbors][:, rated] > 0).astype(np.float32).toarray()
+        shared = (
+            (self.training_users.places[neighbors][:, rated] > 0)
+            .astype(np.float32)
+            .toarray()
+        )
         shared *= self.common.data[:, None]
         recommended = self._near(slice(0, 1))[:, items].toarray()
         terms: Floats = shared.T @ recommended
@@ -85,22 +91,38 @@ class Neighborhood(NamedTuple):
 
     def _near(self, rows: slice) -> Sparse:
         """Return a history for each pair, in which items near the latest shared one count."""
+        from scipy.sparse import csr_array
+
+        histories = self.training_users.histories
+        neighbors = self.common[rows].indices
+        shared_places = self._shared_places(rows)
+        starts = histories.indptr[neighbors]
+        shared = starts + shared_places - 1
+        first = np.maximum(shared - _REACH, starts)
+        ends = np.minimum(shared + _REACH + 1, histories.indptr[neighbors + 1])
+        bounds = np.stack([first, ends], axis=1).astype(np.int64).ravel()
+        entries, indptr = kernels.row_places(bounds, np.arange(0, len(bounds), 2))
+        distances = np.abs(entries - np.repeat(shared, np.diff(indptr)))
+        nearness = np.exp(-distances / np.float32(_DISTANCE)).astype(np.float32)
+        shape = (len(neighbors), histories.shape[1])
+        return csr_array((nearness, histories.indices[entries], indptr), shape=shape)
+
+    def _shared_places(self, rows: slice) -> Indices:
+        """Return the place of the latest shared item in the history of each pair."""
         common = self.common[rows]
-        near = self.histories[common.indices].astype(np.float32)
+        if not common.nnz:
+            return np.zeros(0, np.int64)
+        latest = self.latest[rows]
         users = np.repeat(np.arange(common.shape[0]), np.diff(common.indptr))
-        lengths = np.diff(near.indptr)
-        latest = self.latest[rows].toarray()
-        weights = latest[np.repeat(users, lengths), near.indices]
-        # Each neighbour shares an item, so that no history is empty.
-        starts = near.indptr[:-1]
-        if len(starts):
-            most = np.maximum.reduceat(weights, starts)
-            is_latest = weights == np.repeat(most, lengths)
-            shared_places = np.where(is_latest, near.data, 0)
-            place = np.maximum.reduceat(shared_places, starts)
-            distances = np.abs(near.data - np.repeat(place, lengths))
-            near.data = np.exp(-distances / np.float32(_DISTANCE))
-        return near
+        entries, indptr = kernels.row_places(latest.indptr.astype(np.int64), users)
+        neighbors = np.repeat(common.indices, np.diff(indptr))
+        places = self.training_users.places[neighbors, latest.indices[entries]]
+        weights = np.where(places > 0, latest.data[entries], 0)
+        # Each neighbour shares an item with the largest weight.
+        most = np.maximum.reduceat(weights, indptr[:-1])
+        is_latest = weights == np.repeat(most, np.diff(indptr))
+        shared_places = np.where(is_latest, places, 0)
+        return np.maximum.reduceat(shared_places, indptr[:-1]).astype(np.int64)
 
     def _totals(self) -> Floats:
         """Return the total weight of the neighbours of each user, or 1 without any."""
@@ -118,6 +140,8 @@ class TrainingUsers(NamedTuple):
     Attributes
     ----------
     histories : csr_array of shape (n_users, n_items)
+        Ones for the items of each user, in the order of time.
+    places : csr_array of shape (n_users, n_items)
         Places of the items of each user, from 1.
     newest : csr_array of shape (n_items, n_users)
         Ones for the newest users of each item.
@@ -126,6 +150,7 @@ class TrainingUsers(NamedTuple):
     """
 
     histories: Sparse
+    places: Sparse
     newest: Sparse
     newness: Doubles
 
@@ -142,6 +167,7 @@ class TrainingUsers(NamedTuple):
         newest = _newest_users(places, ranks)
         n_users = max(1, len(ranks))
         return cls(
+            histories,
             places,
             newest,
             newness=ranks / n_users,
@@ -160,7 +186,7 @@ class TrainingUsers(NamedTuple):
         return Neighborhood(
             latest,
             common,
-            self.histories,
+            self,
         )
 
     def _nearest(self, latest: Sparse, lengths: Indices, n: int) -> Sparse:

@@ -172,6 +172,17 @@ def test_a_user_is_not_a_neighbour_of_itself():
     np.testing.assert_allclose(scores, expected, rtol=1e-6)
 
 
+def test_users_without_neighbours_have_scores_of_zero_by_them():
+    frame = pl.DataFrame(
+        {"user": [0, 0, 1, 1], "item": [0, 1, 2, 3], "timestamp": 1.5e9 + np.arange(4)}
+    )
+    model = Next().fit(Ratings.from_frame(frame, implicit=True))
+    scores = model._neighborhood(np.arange(2)).scores()
+    assert scores.shape == (2, 4)
+    assert not scores.nnz
+    assert np.isfinite(model.scores(np.arange(2))).all()
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_explanations_add_up_to_the_scores(seed):
     ratings = make_ratings(seed=seed)
