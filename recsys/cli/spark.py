@@ -35,6 +35,7 @@ _READ = frozenset(
     }
 )
 """Options for reading that also apply to Spark."""
+_OF_WEIGHTS = ("--event-weight", "--impressions", "--half-life")
 _TABLES = ("--features", "--item-table", "--user-table")
 
 
@@ -203,15 +204,15 @@ def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
 def _request(reader: ReaderOptions) -> Request:
     """Return the columns to read; raise for options for reading that Spark lacks."""
     from recsys.data.columns import Request
+    from recsys.spark.reading import WEIGHTS_ON_SPARK
 
     # An option that Spark ignored would change the model in silence.
     for flag in reader.flags:
         if flag not in _READ:
-            is_table = flag in _TABLES
-            advice = (
-                "fit with them on one machine"
-                if is_table
-                else "prepare the data before"
-            )
+            advice = "prepare the data before"
+            if flag in _TABLES:
+                advice = "fit with them on one machine"
+            elif flag in _OF_WEIGHTS:
+                advice = WEIGHTS_ON_SPARK
             raise CommandError(f"{flag} does not apply to --engine spark; {advice}.")
     return Request.from_options(reader.options)

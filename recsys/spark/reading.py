@@ -38,6 +38,14 @@ _STEPS = 1 << 20  # resolution of the held-out share
 _EARLY_NEVER = "before 1990, and perhaps never"
 _UNREAD = "cannot be read"
 
+_OF_WEIGHTS = ("event_weights", "impressions", "half_life")
+WEIGHTS_ON_SPARK = (
+    "write the weight of each event into a column, below 0 for a dislike, and name it with "
+    "--weight-col (pairs with 0 or less in all are left out), or fit on one machine, without "
+    "--engine spark, where models fit dislikes and impressions"
+)
+"""How to fit to events of several kinds or ages."""
+
 MOST_IDS = 2**31 - 1  # maximum number of ids: indices are signed 32-bit integers
 
 
@@ -73,7 +81,13 @@ def read_ratings(
         return checked_ratings(path, request, "the table")
     decided = {"weight", "rating"} & request.columns.keys()
     if not decided and not request.implicit:
-        request = request.changed(weight=reading_of_parts([path]).get("weight"))
+        reading = reading_of_parts([path])
+        if not reading.keys().isdisjoint(_OF_WEIGHTS):
+            raise DataError(
+                f"{path} has events whose weights depend on their kind or age, and --engine "
+                f"spark reads weights only; {WEIGHTS_ON_SPARK}."
+            )
+        request = request.changed(weight=reading.get("weight"))
     source = SparkPath(spark, path)
     if not source.exists():
         raise DataError(f"There is no file or folder {path} that Spark can see.")

@@ -347,7 +347,7 @@ def test_the_command_names_models_that_do_not_use_dislikes(frame, tmp_path):
     assert CliRunner().invoke(cli, update).exit_code == 0
     spark = [*command, "--force", "--engine", "spark", "--model", "ials", *words]
     result = CliRunner().invoke(cli, spark)
-    assert "does not apply to --engine spark" in result.stderr
+    assert "does not apply to --engine spark; write the weight of each" in result.stderr
 
 
 def test_the_service_takes_dislikes(frame):

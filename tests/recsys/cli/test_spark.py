@@ -199,7 +199,6 @@ def test_options_of_reading_that_spark_does_not_have_are_an_error(run):
     fit, evaluate = ("fit", "x", "--out", "m"), ("evaluate", "m", "--test", "t")
     for verb, *option in (
         (fit, "--query", "select 1"),
-        (fit, "--event-weight", "view=0"),
         (fit, "--event-col", "kind"),
         (evaluate, "--since", "2024-01-01"),
     ):
@@ -208,6 +207,14 @@ def test_options_of_reading_that_spark_does_not_have_are_an_error(run):
             f"{option[0]} does not apply to --engine spark; prepare the data before."
         )
         assert message in " ".join(result.stderr.split())
+    for option in (
+        ("--event-weight", "dislike=-1"),
+        ("--impressions", "shown"),
+        ("--half-life", "30d"),
+    ):
+        said = run(*fit, *option, "--engine", "spark", code=1).stderr
+        message = f"{option[0]} does not apply to --engine spark; write the weight of"
+        assert message in " ".join(said.split())
 
 
 @pytest.mark.parametrize(

@@ -322,3 +322,30 @@ def test_parts_of_a_split_have_weights_on_spark_too(spark, tmp_path):
     found = read_ratings(spark, str(tmp_path / "p" / "train.csv"), Request())
     assert found.weighted
     assert sorted(row["value"] for row in found.frame.collect()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"event_weights": {"buy": 2, "view": 1}},
+        {"impressions": "view"},
+        {"half_life": "3d"},
+    ],
+)
+def test_names_the_way_for_parts_with_kinds_or_ages_of_events(tmp_path, options):
+    from recsys.evaluation import save_split, time_split
+    from recsys.spark.reading import read_ratings
+
+    frame = pl.DataFrame(
+        {
+            "user": [1, 2, 3, 1],
+            "item": [1, 1, 1, 2],
+            "event": ["buy", "view", "buy", "buy"],
+            "time": pl.Series([1, 2, 3, 4]) + 1_700_000_000,
+        }
+    )
+    ratings = Ratings.from_frame(frame, **options)
+    save_split(time_split(ratings, 0.25), tmp_path / "p")
+    part = str(tmp_path / "p" / "train.csv")
+    with pytest.raises(DataError, match="spark reads weights only; write the weight"):
+        read_ratings(None, part, Request())
