@@ -2,7 +2,8 @@
 
 Simulations with known answers, and the chances of items on real data (needs `RECSYS_DATASETS`).
 
-Usage: python benchmarks/planted.py [groups|staleness|online|plans|chances|real ...] [--trials N]
+Usage: python benchmarks/planted.py [TABLE ...] [--trials N], with tables groups, staleness, online,
+plans, chances, later, real
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from measuring import datasets, machine, table
 
 from recsys import (
     Ratings,
+    Recommender,
+    Split,
+    calibrate,
     evaluate,
     random_split,
     read_ratings,
@@ -268,6 +272,80 @@ def real_rows(_trials: int) -> Rows:
             ]
 
 
+def later_rows(_trials: int) -> Rows:
+    """Yield the mean chance, and what is taken in later windows than those of the calibration."""
+    films = read_ratings(datasets() / "ml-latest-small", implicit=True)
+    clicks = pl.read_csv(datasets() / "yoochoose" / "clicks.txt", separator="\t")
+    sources = {
+        "generated": [returning_users(seed, 0.0) for seed in range(4)],
+        "generated, tastes drift": [returning_users(seed, 0.2) for seed in range(4)],
+        "ml-latest-small": [films],
+        "yoochoose": [Ratings.from_frame(clicks)],
+    }
+    for name, data in sources.items():
+        for model in ("popular", "ials"):
+            found = [
+                later_window(ratings, model, share)
+                for ratings in data
+                for share in (0.5, 0.6, 0.7)
+            ]
+            users, chance, *taken = np.mean(found, axis=0)
+            shares = [f"{share / chance:.2f}" for share in taken]
+            yield [name, model, f"{users:.0f}", f"{chance:.4f}", *shares]
+
+
+def returning_users(seed: int, drift: float) -> Ratings:
+    """Return what users take who come back in two of five weeks, of items that they lack."""
+    rng = np.random.default_rng(seed)
+    users = rng.normal(size=(800, 4))
+    items = rng.normal(size=(200, 5))
+    taken = np.zeros((800, 200), np.bool_)
+    frames = []
+    for week in range(14):
+        active = np.flatnonzero(rng.random(800) < 0.4)
+        scores = 0.6 * users[active] @ items[:, :4].T + items[:, 4]
+        scores[taken[active]] = -np.inf
+        order = np.argsort(-scores - rng.gumbel(size=scores.shape), axis=1)
+        n_taken = rng.poisson(1.5, len(active)) + 1
+        rows = np.repeat(np.arange(len(active)), n_taken)
+        ranks = np.arange(len(rows)) - np.repeat(np.cumsum(n_taken) - n_taken, n_taken)
+        pairs = active[rows], order[rows, ranks]
+        taken[pairs] = True
+        times = 1_600_000_000 + 604_800 * week + rng.integers(604_800, size=len(rows))
+        frames.append(
+            pl.DataFrame({"user": pairs[0], "item": pairs[1], "timestamp": times})
+        )
+        items = np.sqrt(1 - drift**2) * items + drift * rng.normal(size=items.shape)
+    return Ratings.from_frame(pl.concat(frames))
+
+
+def later_window(ratings: Ratings, model: str, share: float) -> list[float]:
+    """Return users of the calibration, the mean chance, and the shares taken in three windows.
+
+    The model is fitted to a share of the events and calibrated within it. Windows have as many
+    events as were held out: the first one, the first two, and the third one.
+    """
+    times = np.sort(np.asarray(ratings.seconds))
+    n_train = int(share * len(times))
+    cut = times[n_train]
+    train = ratings.take(np.asarray(ratings.seconds) < cut)
+    recommender = calibrate(Recommender(model).fit(train, features=False))
+    row = [float(recommender.chances.users), 0.0]
+    for first, last in ((0.0, 0.1), (0.0, 0.2), (0.2, 0.3)):
+        ends = [int(n_train * (1 + end)) for end in (first, last)]
+        low, high = times[np.minimum(ends, len(times) - 1)]
+        seconds = np.asarray(ratings.seconds)
+        test = ratings.take((seconds >= low) & (seconds < high))
+        split = Split(recommender.ratings, test).without_new()
+        taken = split.test.to_frame().select("user", "item")
+        users = taken["user"].unique().to_list()
+        lists = recommender.recommend(users, n=10, chance=True)
+        row[1] = float(lists["chance"].mean()) if first + last == 0.1 else row[1]
+        n_taken = len(lists.join(taken, on=["user", "item"]))
+        row.append(n_taken / max(1, len(lists)))
+    return row
+
+
 def _interactions(name: str) -> Ratings:
     if name == "ml-latest-small":
         frame = pl.read_csv(datasets() / name / "ratings.csv").rename(
@@ -317,6 +395,13 @@ TABLES: dict[str, tuple[list[str], Callable[[int], Rows]]] = {
     "chances": (
         ["planted by", "lists", "mean error", "largest", "chosen"],
         chance_rows,
+    ),
+    "later": (
+        [
+            *("data", "model", "users", "mean chance"),
+            *("taken / chance", "in two windows", "in the third"),
+        ],
+        later_rows,
     ),
     "real": (
         [

@@ -196,10 +196,7 @@ def calibrate(recommender: Recommender) -> None:
 
     with Activity("Calibrating"):
         chances = evaluation.calibrate(recommender).chances
-    note(
-        f"chances by {chances.by}, of {counted(chances.users, 'user')} with held-out ratings "
-        f"({chances.held_out})"
-    )
+    note(str(chances))
 
 
 def with_named_tables(

@@ -198,7 +198,9 @@ def recommend(
     elif options.block is not None:
         roles = ("user", "item")
     recommender = source.open(roles)
-    if options.shows_chance and not inputs.is_model(source.path):
+    if options.shows_chance and inputs.is_model(source.path):
+        note(str(recommender.chances))
+    elif options.shows_chance:
         inputs.calibrate(recommender)
     if history is not None:
         rated = inputs.load_history(history, source.reader, recommender)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 
 from recsys.errors import check_whole
 from recsys.evaluation.measurement import with_history
+from recsys.evaluation.metrics import Lists
 from recsys.evaluation.splits import Split, default_split
 from recsys.evaluation.tasks import RankingTask
+from recsys.models.parts import Floats
 from recsys.ranking.chance import Chances
 from recsys.recommender import Recommender
 
@@ -73,6 +76,40 @@ def calibrate(
     )
     lists, scores = task.scored_lists(with_history(fitted.model, task.split.history))
     hits = task.hits(slice(None), lists)
-    chances = Chances.fit(scores, hits, split.description)
+    chances = Chances.fit(scores, hits, _described(split))
+    if chances.by == "score":
+        before, after = _common_scores(recommender, task, lists, scores)
+        chances = chances.rescaled(before, after)
     recommender.provenance = replace(recommender.provenance, chances=chances)
     return recommender
+
+
+def _described(split: Split) -> str:
+    """Return the description of the held-out ratings, with the days that they cover."""
+    times = split.test.seconds
+    if split.method != "time" or times is None:
+        return split.description
+    days = (float(times.max()) - float(times.min())) / 86_400
+    return f"{split.description} ({days:.3g} days)"
+
+
+def _common_scores(
+    recommender: Recommender,
+    task: RankingTask,
+    lists: Lists,
+    scores: Floats,
+) -> tuple[Floats, Floats]:
+    """Return the scores of pairs in lists, and of the same pairs in the recommender's lists.
+
+    Scores such as counts grow with the number of ratings.
+    """
+    users = task.split.test.users.take(task.users)
+    rows, ranks = np.nonzero(lists >= 0)
+    items = task.split.test.items.take(lists[rows, ranks])
+    listed = pl.DataFrame(
+        {"user": users.gather(rows), "item": items, "before": scores[rows, ranks]}
+    )
+    fitted_users = users.filter(recommender.ratings.users.find(users) >= 0)
+    served = recommender.recommend(fitted_users.to_list(), n=task.n)
+    common = listed.join(served, on=["user", "item"])
+    return common["before"].to_numpy(), common["score"].to_numpy()

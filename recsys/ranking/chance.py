@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
+from recsys.messages import counted
 from recsys.models.parts import Floats, Mask
 from recsys.ranking.topn import TopN
 
 _BIN = 50  # entries of lists with one frequency: fewer would make chances of 0 and 1 by luck
 _MOST_BINS = 500
+_FEW = (
+    100  # users: the share of items that fewer take differs much from window to window
+)
 Doubles = NDArray[np.float64]
 Key = Literal["score", "rank"]
 _KEYS: tuple[Key, ...] = ("score", "rank")
@@ -21,7 +25,8 @@ _KEYS: tuple[Key, ...] = ("score", "rank")
 class Chances(Struct, frozen=True, kw_only=True):
     """Calibration of a model: chances by score or by rank, linear between points.
 
-    They are for users who take anything in such a time as the held-out ratings cover.
+    They are for users who take anything in such a time as the held-out ratings cover. In a longer
+    time, users take more, and after a change of what they take, other items.
 
     Attributes
     ----------
@@ -75,6 +80,27 @@ class Chances(Struct, frozen=True, kw_only=True):
             users=len(scores),
             held_out=held_out,
         )
+
+    def __str__(self) -> str:
+        remark = ""
+        if self.users < _FEW:
+            remark = "; of so few users, they are rough"
+        return (
+            f"chances by {self.by}, for a user who comes back and takes as much as was held out: "
+            f"{self.held_out}, of {counted(self.users, 'user')}{remark}"
+        )
+
+    def rescaled(self, before: Floats, after: Floats) -> Chances:
+        """Return the chances for a model that gives pairs other scores, in the same order.
+
+        `before` and `after` are the scores of some pairs of user and item, shape (n_pairs,).
+        """
+        if self.by == "rank" or not len(before):
+            return self
+        levels, places = np.unique(np.sort(before), return_inverse=True)
+        means = np.bincount(places, np.sort(after)) / np.bincount(places)
+        points = np.interp(self.points, levels, means)
+        return structs.replace(self, points=tuple(points.tolist()))
 
     def of(self, top: TopN) -> Floats:
         """Return the chance of each entry; NaN for those that are not there by their score."""

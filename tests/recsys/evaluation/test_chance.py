@@ -82,6 +82,60 @@ def test_chances_equal_the_frequencies_of_held_out_items(calibrated, interaction
     assert chances.max() == pytest.approx(frequencies.max(), rel=0.2)
 
 
+def returning(seed, n_users=500, n_items=80, n_weeks=12):
+    """Return what users take who come back in two of five weeks, by one popularity."""
+    rng = np.random.default_rng(seed)
+    popularity = rng.normal(size=n_items)
+    taken = np.zeros((n_users, n_items), bool)
+    rows = []
+    for week in range(n_weeks):
+        for user in np.flatnonzero(rng.random(n_users) < 0.4):
+            scores = np.where(taken[user], -np.inf, popularity)
+            items = np.argsort(-scores - rng.gumbel(size=n_items))[:2]
+            taken[user, items] = True
+            time = 1_600_000_000 + 604_800 * week + int(rng.integers(604_800))
+            rows += [(user, item, time) for item in items]
+    return pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+
+
+def test_chances_hold_in_the_next_window():
+    ratios = []
+    for seed in range(4):
+        events = returning(seed)
+        weeks = (events["timestamp"] - 1_600_000_000) // 604_800
+        train = events.filter(weeks < 10)
+        later = events.filter(weeks == 10).select("user", "item")
+        model = calibrate(Recommender("popular").fit(train))
+        later = later.filter(pl.col("user").is_in(train["user"].unique().implode()))
+        users = later["user"].unique().to_list()
+        lists = model.recommend(users, n=10, chance=True)
+        n_taken = len(lists.join(later, on=["user", "item"]))
+        ratios.append(n_taken / lists["chance"].sum())
+    assert np.mean(ratios) == pytest.approx(1, abs=0.15)
+
+
+def test_chances_follow_the_scale_of_the_scores():
+    rng = np.random.default_rng(0)
+    scores = -np.sort(-rng.random((400, 10)).astype(np.float32), axis=1)
+    chances = Chances.fit(scores, rng.random(scores.shape) < scores / 2)
+    before = scores.ravel()
+    scaled = chances.rescaled(before, 3 * before)
+    expected = chances.of(top_of(scores))
+    assert scaled.of(top_of(3 * scores)) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_command_says_for_how_long_chances_are(tmp_path):
+    returning(0).write_csv(tmp_path / "log.csv")
+    fit = ["fit", str(tmp_path / "log.csv"), "--model", "popular", "--chance"]
+    model = str(tmp_path / "model")
+    result = CliRunner().invoke(cli, [*fit, "--out", model])
+    assert result.exit_code == 0, result.output
+    lists = CliRunner().invoke(cli, ["recommend", model, "--user", "1", "--chance"])
+    for said in (result.stderr, lists.stderr):
+        assert "for a user who comes back" in said
+        assert " days), of " in said
+
+
 def test_lists_have_chances_and_a_least_chance(calibrated):
     lists = calibrated.recommend([1, 2], n=8, chance=True)
     assert lists.columns == ["user", "item", "rank", "score", "chance"]
