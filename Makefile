@@ -60,7 +60,8 @@ test: $(VENV)/.installed-test  ## Run every check: ruff, mypy, pytest with docte
 		|| echo "== The tests of the Spark engine are skipped: no Java on the PATH, or no PySpark in $(VENV)"
 	@echo "== pytest in three processes, as some tests wait for Spark, a service or a lock; mypy in what they leave"
 	@nice $(BIN)/mypy > $(VENV)/mypy.log 2>&1 & types=$$!; \
-		OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3; tests=$$?; \
+		OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 \
+		$(BIN)/python -m pytest --numprocesses 3; tests=$$?; \
 		wait $$types || { echo "== mypy"; cat $(VENV)/mypy.log; exit 1; }; exit $$tests
 
 $(VENV)/.installed-docs: $(BIN)/python $(BUILD_INPUTS)

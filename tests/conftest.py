@@ -22,8 +22,8 @@ from hypothesis import settings
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # No test asserts a time. The same examples are tried every time, so that a failure is of a change;
-# HYPOTHESIS_PROFILE=long tries fifteen times as many, and others every time.
-settings.register_profile("short", deadline=None, max_examples=20, derandomize=True)
+# HYPOTHESIS_PROFILE=long tries 25 times as many, and others every time.
+settings.register_profile("short", deadline=None, max_examples=12, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 os.environ.pop("PYTHONUNBUFFERED", None)  # commands write as they do for users

@@ -190,7 +190,7 @@ def tune(
     --------
     >>> import recsys
     >>> ratings = recsys.read_ratings(recsys.sample_path())
-    >>> found = tune("als", ratings, sampler="grid", trials=9, fixed={"factors": 8})
+    >>> found = tune("als", ratings, sampler="grid", trials=3, fixed={"factors": 4})
     >>> found.best.value < found.trials[0].value
     True
     >>> list(found.parameters)

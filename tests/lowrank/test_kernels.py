@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import types
+from functools import cache
 
 import numpy as np
 import pytest
@@ -71,26 +72,34 @@ def als_problem(n, m, k, density, dtype, seed):
     return matrix, other, other_bias, rng.uniform(0.5, 3, size=n).astype(dtype)
 
 
+@cache
+def half_sweeps(name, dtype, k):
+    """Return half-sweeps with and without biases."""
+    problem = als_problem(37, 60, k, 0.3, dtype, seed=k)
+    return [
+        half_sweep(problem, k, name=name, fit_bias=fit_bias)
+        for fit_bias in (True, False)
+    ]
+
+
+def assert_near(got, expected, dtype):
+    for ours, theirs in zip(got, expected, strict=True):
+        scale = max(1.0, np.abs(theirs).max())
+        np.testing.assert_allclose(ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0)
+
+
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [1, 2, 7, 16, 17, 32, 33, 64, 130])
 def test_half_sweep_equals_reference(name, dtype, k):
-    problem = als_problem(37, 60, k, 0.3, dtype, seed=k)
-    for fit_bias in (True, False):
-        expected = half_sweep(problem, k, name="reference", fit_bias=fit_bias)
-        got = half_sweep(problem, k, name=name, fit_bias=fit_bias)
-        for ours, theirs in zip(got, expected, strict=True):
-            scale = max(1.0, np.abs(theirs).max())
-            np.testing.assert_allclose(
-                ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0
-            )
+    references = half_sweeps("reference", dtype, k)
+    for got, expected in zip(half_sweeps(name, dtype, k), references, strict=True):
+        assert_near(got, expected, dtype)
 
 
-@pytest.mark.parametrize("name", COMPILED)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("form", ["diagonal", "full", "pulled", "block"])
-@pytest.mark.parametrize("k", [1, 7, 16, 33, 64, 130])
-def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
+@cache
+def implicit_half_sweep(name, dtype, k, form, threads=1):
+    """Return factors, minima and, for a block of factors, errors of a half-sweep."""
     rng = np.random.default_rng(k)
     indptr, indices, weights = random_csr(37, 60, 0.3, dtype, rng)
     weights[::3] = 1  # the weight that the kernel does not multiply by
@@ -99,31 +108,60 @@ def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
     right = rng.normal(size=(37, k)).astype(dtype) if form == "pulled" else None
     if form == "diagonal":
         gram = np.diag(np.diag(gram))
-    before, left = rng.normal(size=(37, k)), rng.normal(size=len(weights))
-    results = []
-    for kernel, threads in (("reference", 1), (name, 1), (name, 3)):
-        kernels.use(kernel)
-        factors = (
-            np.full((37, k), np.nan, dtype) if form != "block" else before.astype(dtype)
-        )
-        residual = left.astype(dtype) if form == "block" else None
-        objective = kernels.implicit_half_sweep(
-            (indptr, indices, weights),
-            other,
-            gram=gram,
-            penalty=penalty,
-            factors=factors,
-            right=right,
-            residual=residual,
+    factors, residual = np.full((37, k), np.nan, dtype), None
+    if form == "block":
+        factors = rng.normal(size=(37, k)).astype(dtype)
+        residual = rng.normal(size=len(weights)).astype(dtype)
+    kernels.use(name)
+    objective = kernels.implicit_half_sweep(
+        (indptr, indices, weights),
+        other,
+        gram=gram,
+        penalty=penalty,
+        factors=factors,
+        right=right,
+        residual=residual,
+        threads=threads,
+    )
+    results = [factors, objective]
+    if residual is not None:
+        results.append(residual)
+    return results
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("form", ["diagonal", "full", "pulled", "block"])
+@pytest.mark.parametrize("k", [1, 7, 16, 33, 64, 130])
+def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
+    got = implicit_half_sweep(name, dtype, k, form)
+    assert_near(got, implicit_half_sweep("reference", dtype, k, form), dtype)
+    on_threads = implicit_half_sweep(name, dtype, k, form, threads=3)
+    for one, other in zip(got, on_threads, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@cache
+def weighted_half_sweeps(name, dtype, k, nonnegative, threads=1):
+    """Return half-sweeps with and without biases, and with and without weights."""
+    matrix, other, other_bias, penalty = als_problem(37, 60, k, 0.3, dtype, seed=k)
+    if nonnegative:
+        other = np.abs(other)
+    weights = np.random.default_rng(k).exponential(size=len(matrix[2])).astype(dtype)
+    weights[::5] = 0
+    return [
+        half_sweep(
+            (matrix, other, other_bias, penalty),
+            k,
+            name=name,
+            fit_bias=fit_bias,
             threads=threads,
+            weights=weights_of_entries,
+            nonnegative=nonnegative,
         )
-        results.append(
-            (factors, objective) if residual is None else (factors, objective, residual)
-        )
-    for expected, got, on_threads in zip(*results, strict=True):
-        scale = max(1.0, np.abs(expected).max())
-        np.testing.assert_allclose(got, expected, atol=TOLERANCE[dtype] * scale, rtol=0)
-        np.testing.assert_array_equal(got, on_threads)
+        for fit_bias in (True, False)
+        for weights_of_entries in (weights, None)
+    ]
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -131,33 +169,17 @@ def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
 @pytest.mark.parametrize("nonnegative", [False, True])
 @pytest.mark.parametrize("k", [1, 2, 7, 16, 17, 33, 64])
 def test_weighted_half_sweep_equals_reference(name, dtype, k, nonnegative):
-    matrix, other, other_bias, penalty = als_problem(37, 60, k, 0.3, dtype, seed=k)
-    if nonnegative:
-        other = np.abs(other)
-    weights = np.random.default_rng(k).exponential(size=len(matrix[2])).astype(dtype)
-    weights[::5] = 0
-    for fit_bias in (True, False):
-        for given_weights in (weights, None):
-            expected, got, on_threads = (
-                half_sweep(
-                    (matrix, other, other_bias, penalty),
-                    k,
-                    name=kernel,
-                    fit_bias=fit_bias,
-                    threads=threads,
-                    weights=given_weights,
-                    nonnegative=nonnegative,
-                )
-                for kernel, threads in (("reference", 1), (name, 1), (name, 3))
-            )
-            for ours, theirs, again in zip(got, expected, on_threads, strict=True):
-                scale = max(1.0, np.abs(theirs).max())
-                np.testing.assert_allclose(
-                    ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0
-                )
-                np.testing.assert_array_equal(ours, again)
-            if nonnegative:
-                assert got[0].min() >= 0
+    sweeps = [
+        weighted_half_sweeps("reference", dtype, k, nonnegative),
+        weighted_half_sweeps(name, dtype, k, nonnegative),
+        weighted_half_sweeps(name, dtype, k, nonnegative, threads=3),
+    ]
+    for expected, got, on_threads in zip(*sweeps, strict=True):
+        assert_near(got, expected, dtype)
+        for one, other in zip(got, on_threads, strict=True):
+            np.testing.assert_array_equal(one, other)
+        if nonnegative:
+            assert got[0].min() >= 0
 
 
 @pytest.mark.parametrize("name", kernels.supported())

@@ -14,8 +14,8 @@ DAY = 86400
 N_RATINGS = 500
 NAMES = ["auto", *MODELS]
 OPTIONS = {
-    "als": {"factors": 4},
-    "bayes": {"factors": 3},
+    "als": {"factors": 4, "iterations": 4},
+    "bayes": {"factors": 3, "iterations": 4},
     "blend": {"members": "spectral,ease"},
     "ials": {"factors": 4},
     "implicit-als": {"factors": 4},

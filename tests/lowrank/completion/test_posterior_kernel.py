@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -63,14 +65,19 @@ def solve(problem, name, *, covariance=True, threads=1):
     return [vectors, *result, *([packed] if covariance else [])]
 
 
+@cache
+def posteriors_of(name, dtype, k):
+    """Return posteriors with and without covariances."""
+    problem = make_problem(37, 60, k, dtype, seed=k)
+    return [solve(problem, name, covariance=covariance) for covariance in (True, False)]
+
+
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [1, 2, 7, 15, 16, 32, 33, 70])
 def test_posteriors_equal_reference(name, dtype, k):
-    problem = make_problem(37, 60, k, dtype, seed=k)
-    for options in ({}, {"covariance": False}):
-        expected = solve(problem, "reference", **options)
-        got = solve(problem, name, **options)
+    references = posteriors_of("reference", dtype, k)
+    for got, expected in zip(posteriors_of(name, dtype, k), references, strict=True):
         for ours, theirs in zip(got, expected, strict=True):
             scale = max(1.0, np.abs(theirs).max())
             np.testing.assert_allclose(

@@ -21,6 +21,7 @@ EVENTS = [
     "--half-life",
     "40d",
 ]
+SHORT = ["--factors", "4", "--iterations", "4"]
 # Other cases search for the penalties.
 PENALTIES = [
     "--factors",
@@ -132,11 +133,11 @@ MODELS = {
         "als.linked=true",
         "--no-features",
     ],
-    "als": ["--model", "als", "--factors", "4"],
-    "linked": ["--model", "als", "--factors", "4", "-p", "linked=true"],
-    "bayes": ["--model", "bayes", "--factors", "3"],
-    "without features": ["--model", "als", "--no-features"],
-    "some features": ["--features", "job,genre", "--model", "als"],
+    "als": ["--model", "als", *SHORT],
+    "linked": ["--model", "als", *SHORT, "-p", "linked=true"],
+    "bayes": ["--model", "bayes", *SHORT],
+    "without features": ["--model", "als", *SHORT, "--no-features"],
+    "some features": ["--features", "job,genre", "--model", "als", *SHORT],
     "interactions": ["--implicit"],
     "ials": ["--model", "ials", "--implicit", "--factors", "4"],
     "blend": [

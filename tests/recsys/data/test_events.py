@@ -24,9 +24,8 @@ events = st.tuples(
     st.integers(0, 3), st.integers(0, 3), st.sampled_from(sorted(KINDS)), times
 )
 logs = st.lists(events, min_size=1, max_size=25)
-# Each property is tried with each of the options.
-half = settings(max_examples=settings().max_examples // 2)
-few = settings(max_examples=settings().max_examples // 4)
+# Saving takes long, and is tried with each of the options.
+few = settings(max_examples=settings().max_examples // 2)
 OPTIONS = [
     {},
     {"event_weights": KINDS},
@@ -108,7 +107,6 @@ def used(rows, options):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@half
 @given(rows=logs)
 def test_ratings_are_what_the_rule_makes_of_distinct_events(options, rows):
     if not used(rows, options):
@@ -137,7 +135,6 @@ def test_ratings_are_what_the_rule_makes_of_distinct_events(options, rows):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@half
 @given(
     rows=logs, cuts=st.lists(st.integers(0, 25), max_size=3), overlap=st.integers(0, 5)
 )
@@ -155,7 +152,6 @@ def test_updates_are_one_reading_of_everything(options, rows, cuts, overlap):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@half
 @given(rows=logs, repeated=st.integers(1, 25))
 def test_an_update_without_news_writes_the_same_arrays(options, rows, repeated):
     if not used(rows[-repeated:], options):
@@ -167,7 +163,6 @@ def test_an_update_without_news_writes_the_same_arrays(options, rows, repeated):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@half
 @given(rows=logs, users=st.sets(st.integers(0, 3), min_size=1, max_size=2))
 def test_forgetting_is_a_reading_without_the_users(options, rows, users):
     known = {row[0] for row in used(rows, options)}
@@ -182,7 +177,6 @@ def test_forgetting_is_a_reading_without_the_users(options, rows, users):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@half
 @given(rows=logs, days=st.integers(1, 6))
 def test_a_window_is_a_reading_since_its_start(options, rows, days):
     remaining = used(rows, options)

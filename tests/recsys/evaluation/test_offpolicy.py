@@ -80,7 +80,7 @@ def test_inverse_propensities_equal_brute_force():
 def test_a_known_value_is_recovered():
     errors = []
     covered = []
-    for seed in range(20):
+    for seed in range(12):
         lists, clicks, others, truth = simulated(seed)
         found = off_policy_value(lists, clicks, others)
         values = values_of(found)
