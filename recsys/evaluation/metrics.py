@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import Parameter, signature
 from typing import Any, Literal, TypeVar
 
@@ -43,7 +44,7 @@ CORRECTED = "_ips"
 _TOL = 1e-3  # residual of its singular vectors; smaller ones change no printed digit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Metric:
     """A metric: its function, its definition in words, and its direction.
 
@@ -83,7 +84,7 @@ class Metric:
     influence: Callable[[Lists, Counts], Doubles] | None = None
     is_usual: bool = True
 
-    @property
+    @cached_property  # looked up hundreds of times in an evaluation
     def needs(self) -> tuple[str, ...]:
         """Names of the parameters of the function that have no default."""
         arguments = signature(self.function).parameters.values()

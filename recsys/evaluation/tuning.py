@@ -190,7 +190,7 @@ def tune(
     --------
     >>> import recsys
     >>> ratings = recsys.read_ratings(recsys.sample_path())
-    >>> found = tune("als", ratings, sampler="grid", trials=3, fixed={"factors": 4})
+    >>> found = tune("als", ratings, sampler="grid", trials=4, fixed={"factors": 8})
     >>> found.best.value < found.trials[0].value
     True
     >>> list(found.parameters)

@@ -63,7 +63,7 @@ cases = given(
 
 
 @settings(max_examples=6, deadline=None)
-@example(seed=5746, n=3, m=3, share=0.5)  # slow: nearly as many unknowns as entries
+@example(seed=5746, n=3, m=3, share=0.7)  # slow: nearly as many unknowns as entries
 @given(
     seed=st.integers(0, 10_000),
     n=st.integers(3, 12),
@@ -292,16 +292,16 @@ def test_rows_and_columns_without_entries_are_zero():
 
 
 def test_nothing_dense_is_made_of_a_large_matrix():
-    """60,000 x 50,000 would be 12 GB."""
+    """30,000 x 25,000 would be 3 GB."""
     rng = np.random.default_rng(0)
-    rows, columns = rng.integers(0, 60_000, 3000), rng.integers(0, 50_000, 3000)
+    rows, columns = rng.integers(0, 30_000, 1500), rng.integers(0, 25_000, 1500)
     X = sp.coo_array(
-        (np.ones(3000, np.float32), (rows, columns)), shape=(60_000, 50_000)
+        (np.ones(1500, np.float32), (rows, columns)), shape=(30_000, 25_000)
     )
     X.sum_duplicates()
     solution = soft_impute(X, 0.95 * largest_regularization(X), max_rank=3, tol=0.1)
     assert solution.rank >= 1
-    assert solution.U.nbytes + solution.Vt.nbytes < 20e6
+    assert solution.U.nbytes + solution.Vt.nbytes < 10e6
 
 
 def test_the_held_out_error_is_what_it_says():

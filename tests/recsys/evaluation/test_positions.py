@@ -81,7 +81,7 @@ def brute_force(
     return sums
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     model=st.sampled_from(["next", "ease", "ials", "spectral", "implicit-knn"]),

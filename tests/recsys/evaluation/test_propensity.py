@@ -76,7 +76,7 @@ def measured(split, propensity, **options):
     return dict(found.metrics.select("metric", "value").iter_rows()), found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.0, 0.8))
 def test_corrected_metrics_equal_brute_force(seed, power):
     ratings = made_ratings(seed)

@@ -431,7 +431,7 @@ def test_a_model_of_a_log_reads_the_weights_of_a_part(tmp_path, options):
 def log_of_dislikes():
     """Return events with kinds, quantities and ids, some of them at the same time."""
     rng = np.random.default_rng(3)
-    n = 3_000
+    n = 1_200
     ids = [f"e{number}" if number % 7 else None for number in range(n)]
     return pl.DataFrame(
         {
