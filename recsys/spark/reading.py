@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,9 +13,9 @@ import polars as pl
 from lowrank.spark.arrow import table_of
 from recsys.data import age
 from recsys.data.columns import SAMPLE, Request, choose_columns, with_outcome
-from recsys.data.feedback import judge_values
+from recsys.data.feedback import judge_values, sampled_levels, usual_range
 from recsys.data.ids import MISSING_IDS, ROUNDED_ID, WHOLE_NUMBER, id_problem
-from recsys.data.rows import check_as_of
+from recsys.data.rows import check_as_of, marks_unrated
 from recsys.data.split_parts import reading_of_parts
 from recsys.data.times import order_problem, seconds_or_null, time_problem, timed
 from recsys.errors import DataError
@@ -22,6 +24,8 @@ from recsys.spark.files import SparkPath, written
 from recsys.spark.workers import map_frames
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _TEXT = re.compile(
@@ -105,6 +109,8 @@ def read_ratings(
         sep=request.options.get("sep") or ("\t" if match[1].lower() == "tsv" else ","),
         encoding=request.options.get("encoding") or "UTF-8",
         mode="FAILFAST",
+        ignoreLeadingWhiteSpace=True,
+        ignoreTrailingWhiteSpace=True,
     )
     return checked_ratings(frame, request, path, untyped=True)
 
@@ -136,6 +142,8 @@ def checked_ratings(
     all_names = frame.columns
     # Rename columns, since a dot in a name would mean a field of a struct.
     frame = frame.toDF(*map(str, range(len(all_names))))
+    if untyped:
+        frame = frame.where(~_repeats_header(all_names))
 
     def first_values(position: int) -> list[Any]:
         return [row[0] for row in frame.select(str(position)).head(SAMPLE)]
@@ -175,7 +183,39 @@ def checked_ratings(
             table = table.where(sql.col("value") > 0).withColumn("value", one)
             reason = feedback.reason if feedback.kind == "counts" else "likes"
             remarks.append(f"{reason} ({names['rating']})")
+        elif rules.feedback is None:
+            table = _without_unrated(table, values, remarks)
     return RatingsTable(table, implicit, tuple(remarks), weighted=is_weighted)
+
+
+def _repeats_header(names: Sequence[str]) -> Column:
+    """Return which rows of texts are the header again, where files were joined."""
+    from pyspark.sql import functions as sql
+
+    fields = [sql.col(str(n)).eqNullSafe(name) for n, name in enumerate(names)]
+    return reduce(and_, fields)
+
+
+def _without_unrated(
+    table: DataFrame,
+    values: pl.Series,
+    remarks: list[str],
+) -> DataFrame:
+    """Leave out ratings of -1 if others are from 0; remark on a few far from all others."""
+    from pyspark.sql import functions as sql
+
+    levels, counts = sampled_levels(values.to_numpy())
+    if marks_unrated(levels):
+        remarks.append("rows left out whose rating is -1 (not rated)")
+        return table.where(sql.col("value") != -1)
+    usual = usual_range(levels, counts)
+    if usual is not None:
+        low, high = usual
+        far = levels[(levels < low) | (levels > high)][0]
+        remarks.append(
+            f"some ratings are far from the usual {low:g} to {high:g}: {far:g}"
+        )
+    return table
 
 
 def _sample(

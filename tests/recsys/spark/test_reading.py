@@ -268,6 +268,25 @@ def test_leaves_out_rows_without_an_outcome_on_spark(spark, name, kind):
     assert ratings.frame.count() == 10
 
 
+def test_ratings_that_mark_nothing_on_spark_too(spark):
+    rows = [(n, n % 7, [-1.0, 1.0, 3.0, 4.0, 5.0][n % 5]) for n in range(100)]
+    ratings = checked(spark.createDataFrame(rows, "user int, item int, rating double"))
+    assert ratings.frame.count() == 80
+    assert ratings.remarks == ("rows left out whose rating is -1 (not rated)",)
+    rows = [(n, n % 7, [99.0, 1.0, 2.0, 3.0, 4.0, 5.0][n % 6]) for n in range(100)]
+    ratings = checked(spark.createDataFrame(rows, "user int, item int, rating double"))
+    assert ratings.remarks == ("some ratings are far from the usual 1 to 5: 99",)
+
+
+def test_joined_files_with_spaces_on_spark_too(spark, tmp_path):
+    from recsys.spark.reading import read_ratings
+
+    path = tmp_path / "clicks.csv"
+    path.write_text("user,item\n a,x\na ,y\nuser,item\nb,x\n")
+    frame = read_ratings(spark, str(path), Request()).frame
+    assert {row.user for row in frame.collect()} == {"a", "b"}
+
+
 def checked(frame, **options):
     from recsys.spark.reading import checked_ratings
 
