@@ -41,8 +41,19 @@ Place: TypeAlias = Callable[[int], Spot]
 """Function that gives the place of a row (counted from 0), such as "ratings.csv, line 17"."""
 
 MISSING_IDS = (
-    *("", "NULL", "null", "nan", "NaN", "None", "<NA>", r"\N"),
-    *("N/A", "n/a", "#N/A", "NaT", "undefined"),
+    "",
+    "NULL",
+    "null",
+    "nan",
+    "NaN",
+    "NaT",
+    "None",
+    "<NA>",
+    r"\N",
+    "N/A",
+    "n/a",
+    "#N/A",
+    "undefined",
 )
 """Texts that programs write for a missing id, and that are never ids of users or items."""
 

@@ -25,7 +25,12 @@ COUNTS = "count"
 """Column of counts of interactions that no one named as weights."""
 
 OF_EVENTS = (
-    *("event", "event_id", "event_weights", "impressions", "half_life", "duplicates"),
+    "event",
+    "event_id",
+    "event_weights",
+    "impressions",
+    "half_life",
+    "duplicates",
 )
 """Options for reading a part that has events."""
 

@@ -75,11 +75,9 @@ class Neighborhood(NamedTuple):
         A square is the common sum times the weights of the rated items in it.
         """
         neighbors = self.common.indices
-        shared = (
-            (self.training_users.places[neighbors][:, rated] > 0)
-            .astype(np.float32)
-            .toarray()
-        )
+        places = self.training_users.places[neighbors]
+        is_shared = places[:, rated] > 0
+        shared = is_shared.astype(np.float32).toarray()
         shared *= self.common.data[:, None]
         recommended = self._near(slice(0, 1))[:, items].toarray()
         terms: Floats = shared.T @ recommended

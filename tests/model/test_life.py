@@ -43,7 +43,7 @@ from recsys.errors import DataError
 from recsys.saving.versions import promote
 from recsys.serve import create_app
 
-STEPS = int(os.environ.get("LIFE_STEPS", "1000"))
+STEPS = int(os.environ.get("LIFE_STEPS", "2000"))
 SEED = int(os.environ.get("LIFE_SEED", "0"))
 STEPS_OF_A_LIFE = 20
 PHASES = [Phase.generate, Phase.shrink]
