@@ -57,13 +57,25 @@ _METRICS = (
 _DETAILS = "As in the help of `recsys fit`, `recsys split` and `recsys recommend`"
 _OF_FITS = ("purpose", "regularization", "iterations", "seed", "threads")
 _OF_EVALUATE = (
-    *("fold", "n", "new", "candidates", "relevant_from", "positions", "propensity"),
-    *("per_user", "save"),
+    "fold",
+    "n",
+    "new",
+    "candidates",
+    "relevant_from",
+    "positions",
+    "propensity",
+    "per_user",
+    "save",
 )
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
 _NOT_ONLINE = (
-    *("--relevant-from", "--train", "--test", "--model"),
-    *("--per-user", "--report", "--fail-if"),
+    "--relevant-from",
+    "--train",
+    "--test",
+    "--model",
+    "--per-user",
+    "--report",
+    "--fail-if",
 )
 
 

@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 
 # Results may depend on their versions.
 LIBRARIES = (
-    *("numpy", "scipy", "polars", "pandas", "scikit-learn", "implicit"),
-    *("optuna", "click", "rich"),
+    "numpy",
+    "scipy",
+    "polars",
+    "pandas",
+    "scikit-learn",
+    "implicit",
+    "optuna",
+    "click",
+    "rich",
 )
 EXTRAS = ("matplotlib", "jinja2", "fastapi", "uvicorn", "pyspark", "pyarrow")
 """Optional libraries."""

@@ -585,7 +585,8 @@ class FitOptions:
         "NAME=VALUE",
         "Another parameter (see `recsys models NAME`), for all models that have it, or for one "
         "as in als.linked=true; repeatable.",
-        *("-p", "--parameter"),
+        "-p",
+        "--parameter",
         multiple=True,
         type=_ParameterType(),
     )
@@ -630,7 +631,8 @@ _named_only = declared_in(
 fitting_options = bundle(
     "fitting",
     lambda model, seed, threads: FitOptions(model, seed=seed, threads=threads),
-    *(_named_only[0], *_named_only[-2:]),
+    _named_only[0],
+    *_named_only[-2:],
 )
 """Decorator that adds the options of a model to fit but not save, as `fitting`."""
 

@@ -39,7 +39,8 @@ def together(
     item: tuple[str, ...] = cli.declared(
         "ID",
         "Item to list others for, or several separated by commas.",
-        *("--item", "-i"),
+        "--item",
+        "-i",
         multiple=True,
         show_default="all",
     ),

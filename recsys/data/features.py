@@ -43,16 +43,17 @@ _CODE = re.compile(
     r"(?:id|ids|code|zip|zipcode|postcode|postalcode|plz|ean|isbn|gtin|upc|phone)$"
 )
 _DATES = (
-    *(
-        "%Y-%m-%d",
-        "%Y/%m/%d",
-        "%Y.%m.%d",
-        "%d.%m.%Y",
-        "%d-%b-%Y",
-        "%d %b %Y",
-        "%d %B %Y",
-    ),
-    *("%b %d, %Y", "%B %d, %Y", "%d/%m/%Y", "%m/%d/%Y"),
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%Y.%m.%d",
+    "%d.%m.%Y",
+    "%d-%b-%Y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
 )
 _BASIC_DATE = r"^(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$"
 _MOMENT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"

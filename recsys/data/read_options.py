@@ -310,7 +310,8 @@ ROLES = ("user", "item", "rating", "timestamp", "event", "weight", "event_id")
 """Roles that columns may have."""
 SAVED = (
     *(name for name, entry in declarations().items() if entry.is_saved),
-    *("feedback", "common"),
+    "feedback",
+    "common",
 )
 """Options that are saved with a model for its updates, and decisions of the reading."""
 

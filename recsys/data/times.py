@@ -30,8 +30,14 @@ Moment: TypeAlias = "str | int | date | datetime"
 
 # With %#z, an offset may be written +02, +0200 or +02:00.
 _ISO_FORMATS = (
-    *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M"),
-    *("%Y-%m-%d %H:%M%#z", "%Y%m%d", "%Y%m%d %H%M%S%.f", "%Y%m%d %H%M%S%.f%#z"),
+    "%Y-%m-%d",
+    "%Y-%m-%d %H:%M:%S%.f",
+    "%Y-%m-%d %H:%M:%S%.f%#z",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%d %H:%M%#z",
+    "%Y%m%d",
+    "%Y%m%d %H%M%S%.f",
+    "%Y%m%d %H%M%S%.f%#z",
     "%a %b %d %H:%M:%S %z %Y",  # Twitter and Goodreads, with the month as a word
 )
 _LOGGED = "%Y-%m-%dT%H:%M:%S%.fZ"  # of events of `recsys serve`, whatever the format of others
@@ -55,9 +61,13 @@ _DAY_AND_MONTH = re.compile(r"\d\d?([/.-])\d\d?\1(\d{4}|\d\d)(?!\d)")
 _YEAR_LAST = r"^\d\d?[./-]\d\d?[./-]\d{4}"
 _CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
 _NAMED_MONTHS = (
-    *("%d-%b-%Y", "%d %b %Y", "%d %B %Y"),
-    *("%b %d, %Y", "%B %d, %Y"),
-    *("%d-%b-%y", "%d %b %y"),  # of Oracle
+    "%d-%b-%Y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%d-%b-%y",
+    "%d %b %y",  # of Oracle
 )
 _ENDLESS = r"(?i)^[+-]?inf(?:inity)?$"  # of PostgreSQL
 _NO_DATE = r"^0000-00-00"  # of MySQL

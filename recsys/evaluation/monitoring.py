@@ -75,8 +75,15 @@ CLICKS = {
 _RESAMPLES = 2000
 _COMPARED = {"metric": pl.String} | dict.fromkeys(
     (
-        *("a", "b", "difference", "low", "high", "p_value"),
-        *("always_low", "always_high", "always_p_value"),
+        "a",
+        "b",
+        "difference",
+        "low",
+        "high",
+        "p_value",
+        "always_low",
+        "always_high",
+        "always_p_value",
     ),
     pl.Float64,
 )
@@ -371,9 +378,12 @@ def read_lists(path: str | Path) -> pl.DataFrame:
             f"{path}: {shortened(unread[0])!r} is not a time, such as 2026-01-31T12:00:00Z."
         )
     lists = frame.select(
-        *("user", "variant", "model"),
+        "user",
+        "variant",
+        "model",
         pl.col("milliseconds").alias("time"),
-        *("item", "probability"),
+        "item",
+        "probability",
         rank=pl.int_ranges(1, pl.col("item").list.len() + 1),
     )
     return lists.with_row_index("list").explode("item", "rank", "probability")

@@ -96,7 +96,12 @@ _FRAMES: dict[str, dict[str, Any]] = {
 _OF_MODELS = ("per_user", "per_group", "residuals", "reliability")
 """Frames that each model has of its own."""
 _FACTS = (
-    *("settings", "splits", "counts", "fingerprint", "timed", "steps"),
+    "settings",
+    "splits",
+    "counts",
+    "fingerprint",
+    "timed",
+    "steps",
     "parameters",
 )
 """Parts of an `Evaluation` that are saved as they are in its document."""

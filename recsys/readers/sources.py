@@ -79,8 +79,14 @@ _OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 # In order of preference, for folders with several of them.
 _RATING_FILES = (
-    *("ratings.csv", "ratings.dat", "u.data", "ratings.parquet", "ratings.tsv"),
-    *("ratings.jsonl", "ratings.ndjson", "train.txt"),
+    "ratings.csv",
+    "ratings.dat",
+    "u.data",
+    "ratings.parquet",
+    "ratings.tsv",
+    "ratings.jsonl",
+    "ratings.ndjson",
+    "train.txt",
 )
 _TABLES = {
     "item": "movies films books items products articles songs tracks games recipes catalog "
