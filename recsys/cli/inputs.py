@@ -270,10 +270,9 @@ def plan_fit(
     from recsys.recommender import Recommender
 
     if (name := fitting.model) is not None:
-        alone = f"is for --model auto, not for {name}."
-        fits = fitting.purpose is None or not is_typed("purpose")
-        require(fits, f"--for {alone}")
-        require(budget is None or not is_typed("budget"), f"--budget {alone}")
+        check_purpose(fitting)
+        is_unused = budget is None or not is_typed("budget")
+        require(is_unused, f"--budget is for --model auto, not for {name}.")
         recommender = Recommender(name, **parameters_for([name], fitting)[name])
         note_weights([recommender.model], ratings)
         used = featured(ratings, reader, [recommender.model], unrated=True)
@@ -367,6 +366,13 @@ def _do_not(names: Sequence[str]) -> str:
     """Return the subject of a sentence on what models do not do."""
     verb = "does" if len(names) == 1 else "do"
     return f"{', '.join(names)} {verb} not"
+
+
+def check_purpose(fitting: FitOptions) -> None:
+    """Raise if --for is given for a single model."""
+    if fitting.model is not None and fitting.purpose is not None:
+        sentence = f"--for is for --model auto, not for {fitting.model}."
+        require(not is_typed("purpose"), sentence)
 
 
 def parameters_for(

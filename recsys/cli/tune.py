@@ -123,6 +123,7 @@ def tune(
     if search.metric is not None:
         tuning.check_metric_name(search.metric)
     if fitting.model is not None:
+        inputs.check_purpose(fitting)
         inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
     data, inner = _training_data(ratings, train, splitting, fitting.seed, reader)
     if validation_fraction is not None:

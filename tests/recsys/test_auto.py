@@ -308,9 +308,11 @@ def test_the_command_says_what_the_lists_are_for(tmp_path):
     evaluated = run("evaluate", str(clicks), *for_next)
     assert "auto: spectral, ials, ease, next: " in evaluated.stderr
     assert evaluated.exit_code == 0, evaluated.output
-    wrong = run("fit", str(clicks), "--for", "next", "--model", "ease", "--out", "x")
-    assert wrong.exit_code == 2
-    assert "--for is for --model auto, not for ease" in wrong.stderr
+    for verb, arguments in (("fit", ["--out", "x"]), ("tune", [])):
+        of_ease = ("--for", "next", "--model", "ease")
+        wrong = run(verb, str(clicks), *of_ease, *arguments)
+        assert wrong.exit_code == 2
+        assert "--for is for --model auto, not for ease" in wrong.stderr
     wrong = run("evaluate", str(clicks), "--model", "ease", "--for", "next")
     assert "--for needs --model auto" in wrong.stderr
     wrong = run("fit", str(clicks), "-p", "auto.purpose=next", "--out", "x")
