@@ -504,7 +504,11 @@ def _checked_id(value: Any, role: str) -> int | str | None:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | str | None):
         text = json.dumps(value)[:40]
-        raise DataError(f"{role} id {text} is neither integer nor string.")
+        cure = ""
+        if isinstance(value, dict) and value:
+            path = f"'COLUMN.{next(iter(value))}'"
+            cure = f"; name its field with --{role}-col {path} ({role}={path})"
+        raise DataError(f"{role} id {text} is neither integer nor string{cure}.")
     return value
 
 

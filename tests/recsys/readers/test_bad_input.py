@@ -223,6 +223,10 @@ def test_bad_text(read: Read, content: str | bytes, message: str) -> None:
             '{"user": true, "item": 1, "rating": 1}',
             "user id true is neither integer nor string.",
         ),
+        (
+            '{"user": {"$oid": "a"}, "item": 1, "rating": 1}',
+            "nor string; name its field with --user-col 'COLUMN.$oid'",
+        ),
     ],
 )
 @pytest.mark.parametrize("far_down", [False, True])
