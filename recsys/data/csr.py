@@ -878,7 +878,13 @@ def _totals(
     firsts: Longs,
     policy: Policy,
 ) -> Floats:
-    """Return the sum or mean of each pair, whose first events are given."""
+    """Return the sum or mean of each pair, whose first events are given.
+
+    Raises
+    ------
+    DataError
+        If a sum exceeds single precision.
+    """
     totals = np.empty(len(firsts), np.float32)
     for part in pieces(len(firsts), _CHUNK):
         end = len(events)
@@ -887,6 +893,12 @@ def _totals(
         sums = _sums(events, firsts[part], end)
         if policy == "mean":
             sums /= np.diff(firsts[part], append=end)
+        largest = float(np.abs(sums).max(initial=0))
+        if largest > np.finfo(np.float32).max:
+            raise DataError(
+                f"The weights of a pair of user and item add up to {largest:.3g}, and "
+                "single precision ends at 3.4e+38; scale the weights to about 1."
+            )
         totals[part] = sums
     return totals
 

@@ -314,3 +314,9 @@ def test_a_missing_weight_is_called_a_weight():
     texts = frame.with_columns(quantity=pl.Series(["3", "many", "1"]))
     with pytest.raises(DataError, match="weight 'many' is not a number"):
         Ratings.from_frame(texts, weight="quantity", missing=99)
+
+
+def test_weights_whose_sum_exceeds_single_precision():
+    frame = {"user": ["a", "a", "b"], "item": ["x", "x", "y"], "q": [3e38, 3e38, 1]}
+    with pytest.raises(DataError, match=r"of a pair .* add up to 6e\+38"):
+        Ratings.from_frame(pl.DataFrame(frame), weight="q")
