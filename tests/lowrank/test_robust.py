@@ -126,7 +126,7 @@ def test_missing_entries_have_no_gap():
 
 
 def test_the_penalty_decides_what_counts_as_an_error():
-    low_rank, errors = parts((40, 30), 2, 0.05)
+    low_rank, errors = parts((20, 16), 2, 0.05)
     few, many = (
         robust_pca(low_rank + errors, penalty=p, random_state=0) for p in (1.0, 0.05)
     )

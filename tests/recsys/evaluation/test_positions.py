@@ -203,9 +203,10 @@ def test_histories_are_folded_in_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     split = sessions_split(sessions(), 0.3)
-    whole = evaluate(["next", "ials"], split, N).metrics
+    models = unfitted("next") | unfitted("ials")
+    whole = evaluate(models, split, N).metrics
     monkeypatch.setattr("recsys.evaluation.positions._BLOCK", 5)
-    assert evaluate(["next", "ials"], split, N).metrics.equals(whole)
+    assert evaluate(models, split, N).metrics.equals(whole)
 
 
 def test_a_fitted_recommender_is_evaluated_as_it_is() -> None:

@@ -9,7 +9,6 @@ from recsys.data.ratings import Ratings
 from recsys.models.ease import EASE, SparseEASE
 from recsys.models.histories import Histories
 from recsys.ranking.topn import CsrPairs, top_n
-from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender
 
 
@@ -130,7 +129,7 @@ def test_explanations_add_up():
 
 
 def test_a_saved_model_is_the_same(tmp_path):
-    recommender = Recommender("sparse-ease").fit(read_ratings(sample_path()))
+    recommender = Recommender("sparse-ease").fit(interactions())
     recommender.save(tmp_path / "model")
     loaded = Recommender.load(tmp_path / "model")
     assert recommender.recommend(1).equals(loaded.recommend(1))
