@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from click.testing import CliRunner
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
+import forked_commands
 import postgres
 
 __all__ = ["Example", "end_services", "examples", "needs_postgres", "pages", "printed"]
@@ -74,7 +76,11 @@ def printed(example: Example) -> str:
         Path(arguments[0]).write_text(example.shown, encoding="utf-8")
         return example.shown
     if program in ("psql", "sh"):
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        first = [
+            str(Path(name).parent)
+            for name in (forked_commands.program(), sys.executable)
+        ]
+        path = os.pathsep.join([*first, os.environ["PATH"]])
         done = subprocess.run(
             [program, *arguments],
             capture_output=True,
@@ -100,7 +106,8 @@ def printed(example: Example) -> str:
     return CliRunner().invoke(cli, arguments, env=settings).output
 
 
-_services: dict[str, tuple[subprocess.Popen[str], str]] = {}  # by the port on the page
+# By the port on the page.
+_services: dict[str, tuple[forked_commands.Forked | subprocess.Popen[str], str]] = {}
 
 
 def _start_service(arguments: list[str]) -> str:
@@ -108,8 +115,7 @@ def _start_service(arguments: list[str]) -> str:
     shown = (
         arguments[arguments.index("--port") + 1] if "--port" in arguments else "8000"
     )
-    words = [sys.executable, "-m", "recsys", *arguments, "--port", "0"]
-    service = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    service = forked_commands.started([*arguments, "--port", "0"])
     assert service.stderr is not None
     said = service.stderr.readline()
     found = re.search(r"http://127\.0\.0\.1:(\d+)/", said)
@@ -150,8 +156,9 @@ def _fetch(
 def end_services() -> None:
     """Stop the services that the examples of a page have started."""
     for service, _ in _services.values():
-        service.terminate()
-        service.communicate()
+        with service:
+            service.send_signal(signal.SIGTERM)
+            service.stderr.read()
     _services.clear()
 
 
