@@ -308,8 +308,8 @@ def _sliced(
     """Return the metrics of each user in each group of users, or for each group of items.
 
     For a group of items, only its items are relevant. Its share of the lists is the exposure, and
-    its share of the relevant items the relevance, of each user. The `errors` of test ratings are
-    summed over the ratings of the users, or of the items.
+    its share of the relevant items the relevance, as means over all users. The `errors` of test
+    ratings are summed over the ratings of the users, or of the items.
     """
     test = task.split.test
     of_ratings = {"user": test.user_index_of_nonzeros(), "item": test.indices}
@@ -330,10 +330,12 @@ def _sliced(
             rows = np.flatnonzero(n_relevant)
             part = replace(task, relevant=relevant, users=task.users[rows])
             values, _ = measure_lists(lists[rows], part, ns, of_lists)
-            is_listed = lists[rows] >= 0
+            # Over all users: those with relevant items of the group have more of them.
+            is_listed = lists >= 0
             n_listed = np.maximum(is_listed.sum(axis=1), 1)
-            exposure = (is_listed & is_member[lists[rows]]).sum(axis=1) / n_listed
-            relevance = n_relevant[rows] / task.n_relevant[rows]
+            n_of_group = (is_listed & is_member[lists]).sum(axis=1)
+            exposure = np.full(len(rows), (n_of_group / n_listed).mean())
+            relevance = np.full(len(rows), (n_relevant / task.n_relevant).mean())
         is_rated = is_member[of_ratings[group.side]]
         sums = {"ratings": is_rated.astype(np.float64)}
         if errors is not None:

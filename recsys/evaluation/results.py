@@ -220,7 +220,8 @@ class Evaluation:
     per_group : polars DataFrame
         One row per model, group and user with a value in it: model, side, by, group, user, ratings,
         squared_error and absolute_error (sums over the ratings in the group, if the model
-        predicts), the metrics of lists, exposure and relevance.
+        predicts), the metrics of lists; exposure and relevance of a group of items (its shares of
+        the lists and of the relevant items, means over all users).
     residuals : polars DataFrame
         Histogram of predicted minus actual ratings: model, low, high, count.
     folds : polars DataFrame

@@ -76,19 +76,25 @@ def test_groups_of_items_equal_brute_force(ratings):
     for genre in ("a", "b"):
         recalls = []
         exposures = []
+        relevances = []
         for user, items in relevant.items():
             of_group = {item for item in items if genre in genres[item]}
             if of_group:
                 recalls.append(len(of_group & {*lists[user]}) / len(of_group))
-                in_group = [genre in genres[item] for item in lists[user]]
-                exposures.append(sum(in_group) / len(in_group))
+            in_group = [genre in genres[item] for item in lists[user]]
+            exposures.append(sum(in_group) / len(in_group))
+            relevances.append(len(of_group) / len(items))
         row = found.slices.filter(
             model="ease", by="genres", group=genre, metric="recall@5"
         ).row(0, named=True)
         assert row["users"] == len(recalls)
         assert row["value"] == pytest.approx(np.mean(recalls))
         assert row["exposure"] == pytest.approx(np.mean(exposures))
+        assert row["relevance"] == pytest.approx(np.mean(relevances))
         assert row["low"] <= row["value"] <= row["high"]
+    parts = found.slices.filter(metric="ndcg@5", by="popularity", model="ease")
+    assert parts["exposure"].sum() == pytest.approx(1)
+    assert parts["relevance"].sum() == pytest.approx(1)
 
 
 def test_groups_of_users_equal_the_values_of_users(ratings):
