@@ -894,7 +894,7 @@ def _totals(
         if policy == "mean":
             sums /= np.diff(firsts[part], append=end)
         largest = float(np.abs(sums).max(initial=0))
-        if largest > np.finfo(np.float32).max:
+        if largest > float(np.finfo(np.float32).max):
             raise DataError(
                 f"The weights of a pair of user and item add up to {largest:.3g}, and "
                 "single precision ends at 3.4e+38; scale the weights to about 1."
