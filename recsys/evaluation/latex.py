@@ -56,17 +56,20 @@ def _column(
     comparisons: pl.DataFrame,
     direction: int,
 ) -> dict[str, str]:
-    """Return the values of a metric by model: the best one bold, worse ones with stars."""
+    """Return the values of a metric by model: the best ones bold, worse ones with stars."""
     # Papers report means over folds; without folds, there is one value.
     several = "fold_mean" in values.columns
     shown = values["fold_mean" if several else "value"]
     cells = {}
     best = None
+    highest = None
     if direction and len(values):
-        best = values["model"][int((shown * direction).arg_max() or 0)]
+        position = int((shown * direction).arg_max() or 0)
+        best = values["model"][position]
+        highest = shown[position]
     for row, value in zip(values.to_dicts(), shown, strict=True):
         text = f"{value:.4f}"
-        if row["model"] == best:
+        if best is not None and value == highest:
             text = rf"\mathbf{{{text}}}"
         elif best is not None:
             text += _stars(comparisons, row["model"], best)

@@ -17,6 +17,7 @@ import recsys
 from recsys import DataError, Evaluation, Ratings, evaluate, html_report
 from recsys.cli.main import cli
 from recsys.evaluation import Metric, fold_pairs, k_fold, read_split
+from recsys.models.registry import make_model
 
 FRAMES = ("table", "metrics", "comparisons", "per_user", "residuals", "folds")
 
@@ -228,3 +229,10 @@ def test_the_command_evaluates_folds_of_files(tmp_path: Path) -> None:
     wrong = run("split", "x.csv", "--folds", str(folder), "--out", "z", code=2)
     assert "k-fold takes a number" in wrong
     assert "latex" in run("recommend", "x", "--format", "latex", code=2)
+
+
+def test_models_with_the_best_value_are_all_bold():
+    models = {label: make_model("popular") for label in ("one", "other")}
+    folds = k_fold(some_ratings(), 2)
+    found = evaluate(models, folds, n=3, metrics=["ndcg"], resamples=0)
+    assert found.to_latex(["ndcg@3"]).count("mathbf") == 2
