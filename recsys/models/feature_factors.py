@@ -13,6 +13,7 @@ search remain products of factors.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -22,7 +23,7 @@ from lowrank import kernels
 from lowrank.completion.feature_ridge import FeatureMap
 from lowrank.completion.links import Posterior, RowPrior, Terms, sampled_rows
 from lowrank.kernels import CsrArrays
-from recsys.models.base import FoldingModel
+from recsys.models.base import FoldingModel, Model
 from recsys.models.histories import Histories, csr_rows
 from recsys.models.parts import (
     OTHER,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from lowrank.completion.cold_start import ColdMap
     from lowrank.completion.feature_ridge import GroupedFeatures
 
+_STORED = 2**24  # numbers in the parts of items that are kept for explanations
 _LEAST_SHARE = 0.1  # of the covariance of rows without ratings, after its calibration
 
 
@@ -49,6 +51,7 @@ LEAST_VARIANCE = 1e-12
 """Least variance of vectors around their predictions, which divides."""
 
 F = TypeVar("F", bound=FoldingModel)
+T = TypeVar("T")
 
 
 def widened(
@@ -397,6 +400,33 @@ class FeaturePart(NamedTuple):
     terms: Doubles
     total: Doubles
     is_cold: bool
+
+
+def kept_parts(
+    owner: Model,
+    factors: Floats,
+    features: GroupedFeatures | None,
+    items: Indices,
+    solved: Callable[[Indices], Iterable[T]],
+) -> list[T]:
+    """Return what explanations of items have in common for all users, kept in a model.
+
+    It depends on the factors of items and on their features; `solved` computes what is missing.
+    """
+    key, parts = vars(owner).get("_kept_parts", ((None, None), {}))
+    if key[0] is not factors or key[1] is not features:
+        parts = {}
+    missing = [item for item in items.tolist() if item not in parts]
+    if missing:
+        n_rows = 1
+        if features is not None:
+            n_rows += features.matrix.nnz // features.matrix.shape[0]
+        if len(parts) * n_rows * factors.shape[1] > _STORED:
+            parts = {item: parts[item] for item in items.tolist() if item in parts}
+        # Other threads keep what they have read.
+        parts = parts | dict(zip(missing, solved(np.array(missing)), strict=True))
+        vars(owner)["_kept_parts"] = (factors, features), parts
+    return [parts[item] for item in items.tolist()]
 
 
 @record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
@@ -25,6 +26,7 @@ from recsys.models.base import FactorModel, FoldingModel, Progress
 from recsys.models.feature_factors import (
     AxisFeaturePrior,
     FeaturePriors,
+    kept_parts,
     widened,
 )
 from recsys.models.histories import (
@@ -45,7 +47,7 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import OTHER, Doubles, Floats, Indices, Mask, part
+from recsys.models.parts import OTHER, Doubles, Floats, Indices, Ints, Mask, part
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -125,6 +127,24 @@ class Basis(NamedTuple):
     user_eigenvalues: Doubles
     item_weights: Floats
     turn: Floats
+
+
+class ItemPart(NamedTuple):
+    """Part of the explanations of an item that all users share, along a basis.
+
+    Attributes
+    ----------
+    rest : float64 ndarray of shape (k,)
+        The factors without what the features predict.
+    indices : int32 ndarray of shape (n,)
+        Features of the item.
+    terms : float32 ndarray of shape (n, k)
+        What each feature adds to the factors.
+    """
+
+    rest: Doubles
+    indices: Ints
+    terms: Floats
 
 
 class UserEquations(NamedTuple):
@@ -370,31 +390,19 @@ class IALS(FoldingModel, FactorModel):
         """
         columns, _ = self._checked_history(history, items)
         basis = self._source._basis
-        # Items without interactions are not among those of the equations.
-        vectors = self.item_factors[columns] @ basis.axes
-        features = None
-        if fitted is not None and len(basis.item_weights):
-            features = csr_rows(fitted.item_features, columns)
-        predictions: list[Floats] = []
-        shares = np.ones(0, np.float32)
-        if fitted is not None and features is not None:
-            shares = self._feature_shares(columns, fitted)
-            for indices, values in rows_of(features):
-                predictions.append(basis.item_weights[indices] * values[:, None])
-            sums = np.array([of_item.sum(axis=0) for of_item in predictions])
-            vectors -= (sums * shares) @ basis.turn
+        parts = self._item_parts(columns, fitted)
+        vectors = np.array([part.rest for part in parts])
         user = self._user_equations(history)
         # One system gives the products of the user's terms with all items.
         solutions = self._products(history, user, np.vstack([vectors, user.right]))
         products = solutions[:-1]
         item_features = user_features = None
-        if features is not None:
+        if any(len(part.indices) for part in parts):
             n_features = len(basis.item_weights)
             item_features = np.zeros((len(columns), n_features), np.float32)
-            of_features = (basis.turn @ solutions[-1].astype(np.float32)) * shares
-            for number, (indices, _) in enumerate(rows_of(features)):
-                scores = predictions[number] @ of_features[number]
-                np.add.at(item_features[number], indices, scores)
+            factors = solutions[-1].astype(np.float32)
+            for sums, part in zip(item_features, parts, strict=True):
+                np.add.at(sums, part.indices, part.terms @ factors)
         if history.features is not None and len(basis.user_weights):
             n_features = len(basis.user_weights)
             user_features = np.zeros((len(columns), n_features), np.float32)
@@ -405,6 +413,33 @@ class IALS(FoldingModel, FactorModel):
             item_features,
             user_features,
         )
+
+    def _item_parts(self, items: Indices, fitted: Ratings | None) -> list[ItemPart]:
+        """Return the parts of the factors of items that are due to features, and the rest."""
+        features = None if fitted is None else fitted.item_features
+        solved = partial(self._solved_parts, fitted=fitted)
+        return kept_parts(self._source, self.item_factors, features, items, solved)
+
+    def _solved_parts(
+        self, items: Indices, fitted: Ratings | None
+    ) -> Iterator[ItemPart]:
+        basis = self._source._basis
+        # Items without interactions are not among those of the equations.
+        vectors = self.item_factors[items] @ basis.axes
+        features = None
+        if fitted is not None and len(basis.item_weights):
+            features = csr_rows(fitted.item_features, items)
+        if fitted is None or features is None:
+            none = np.zeros(0, np.int32)
+            for vector in vectors:
+                yield ItemPart(vector, none, basis.item_weights[none])
+            return
+        shares = self._feature_shares(items, fitted)
+        rows = zip(vectors, shares, rows_of(features), strict=True)
+        for vector, share, (indices, values) in rows:
+            predictions = basis.item_weights[indices] * values[:, None]
+            terms = (predictions * share) @ basis.turn
+            yield ItemPart(vector - terms.sum(axis=0), indices, terms)
 
     def _user_equations(self, history: Histories) -> UserEquations:
         """Return the normal equations of the factors of a user."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,6 +25,7 @@ from recsys.models.feature_factors import (
     AxisFeatures,
     FeatureFactors,
     FeaturePart,
+    kept_parts,
     widened,
 )
 from recsys.models.histories import Explanation, Histories, csr_rows, rows_of
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _ALL = slice(None)
-_STORED = 2**24  # numbers in the parts of items that are kept for explanations
 
 
 @record
@@ -346,22 +347,8 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         if features is None or not features.matrix.shape[1]:
             return []
         source = self._source
-        key = source.item_factors, features
-        stored: dict[int, FeaturePart] = {}
-        cached_key, cached = vars(source).get("_parts", ((None, None), stored))
-        if cached_key[0] is key[0] and cached_key[1] is key[1]:
-            stored = cached
-        missing = [item for item in items.tolist() if item not in stored]
-        if missing:
-            solved = [*self._solved_parts(np.array(missing), fitted)]
-            if len(stored) * solved[0].terms.size > _STORED:
-                stored = {
-                    item: stored[item] for item in items.tolist() if item in stored
-                }
-            # Other threads keep what they have read.
-            stored = stored | dict(zip(missing, solved, strict=True))
-            vars(source)["_parts"] = key, stored
-        return [stored[item] for item in items.tolist()]
+        solved = partial(self._solved_parts, fitted=fitted)
+        return kept_parts(source, source.item_factors, features, items, solved)
 
     def _solved_parts(self, items: Indices, fitted: Ratings) -> Iterator[FeaturePart]:
         """Yield the parts of the vectors of items, S^-1 P p of a prediction p with precision P."""
