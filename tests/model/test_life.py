@@ -234,9 +234,11 @@ class Life(RuleBasedStateMachine):
         version.parent.mkdir(exist_ok=True)
         self.recommender.save(version)
         shutil.copytree(version, other)
+        link = version.parent / "latest"
         promote(version)
-        self.recommender = Recommender.load(version.parent / "latest")
+        self.recommender = Recommender.load(link)
         promote(other)
+        assert link.resolve().name == other.name
         if (
             os.name == "posix"
         ):  # its arrays are mapped, which Windows keeps from removal
