@@ -236,9 +236,11 @@ def _interactions_effort(model: Model, counts: list[Longs], sampled: float) -> E
         sweep += float(np.minimum(in_blocks, exactly).sum())
     search = 0.0
     if not (params["regularization"] and params["unobserved_weight"]):
-        share = min(sampled, ials.INTERACTIONS / n_interactions)
-        rows = share * n_users + n_items
-        trial = _TRIAL * share * n_interactions + _TRIAL_ROW * rows
-        search = (N_TRIALS + _WIDE_TRIALS) * trial
+        limits = ials.FIRST_INTERACTIONS, ials.INTERACTIONS
+        for most, n_trials in zip(limits, (N_TRIALS, _WIDE_TRIALS), strict=True):
+            share = min(sampled, most / n_interactions)
+            rows = share * n_users + n_items
+            trial = _TRIAL * share * n_interactions + _TRIAL_ROW * rows
+            search += n_trials * trial
         search *= min(ials.FOLDS, 1 + ials.REPEATED // n_interactions)
     return Effort(search, FIRST + min(_SWEEPS, params["iterations"]) * sweep)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _PENALTY = 90.0
 _POWER = 0.2
+_TRIAL_FACTORS = 512  # enough for a comparison (Gowalla)
 _BLOCK = 2**22  # entries of an item-item matrix processed at a time
 
 
@@ -322,6 +323,10 @@ class SparseEASE(LinearFilter):
     penalty: float = fitted()
     response: Floats = fitted("k")
     linear = True
+
+    def _trial_params(self, ratings: Ratings) -> dict[str, Any]:
+        k = min(self._n_factors(ratings), _TRIAL_FACTORS)
+        return {**self.get_params(), "factors": k}
 
     def _begin(self, ratings: Ratings) -> None:
         self.unit = weight_unit(ratings)

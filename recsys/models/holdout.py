@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TOP = 20
 """Length of the ranked lists in the NDCG."""
 
-LISTED = 60_000
+LISTED = 50_000
 """Maximum number of held-out interactions whose lists are compared, those of some users."""
 
 FEW_ITEMS = 8_192

@@ -57,8 +57,11 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 # Search for the penalties.
-INTERACTIONS = 250_000
+INTERACTIONS = 500_000
 """Maximum number of interactions of the search; larger data are sampled by user."""
+
+FIRST_INTERACTIONS = 250_000
+"""The same for trials with few factors, which come first."""
 
 FOLDS, REPEATED = 5, 30_000
 """Number of folds, of which one is held out, or several in turn below some interactions."""
@@ -692,24 +695,28 @@ class IALS(FoldingModel, FactorModel):
             with kernels.one_blas_thread():
                 return self._trial_ndcg(folds, penalties_at(point), n_factors)
 
-        folds = self._trial_folds(weights)
+        folds = self._trial_folds(weights, FIRST_INTERACTIONS)
         best = (0, 0)
         heights: dict[GridPoint, float] = {}
         for size in (2, 1):
             wide_steps = [(size * i, size * j) for i, j in steps]
             best = _climbed(best, wide_steps, height, heights, deadline)
         if n_factors < most_factors and not given.regularization:
-            # More factors may need a larger penalty.
+            # More factors may need a larger penalty, and more interactions a smaller one.
             n_factors = most_factors
-            best = _climbed(best, steps[:1], height, {}, deadline)
+            n_steps = 1
+            if weights.nnz > FIRST_INTERACTIONS:
+                n_steps = 2
+                folds = self._trial_folds(weights, INTERACTIONS)
+            best = _climbed(best, steps[:n_steps], height, {}, deadline)
         return penalties_at(best)
 
-    def _trial_folds(self, weights: csr_array[np.float32]) -> list[Fold]:
-        """Hold out a fifth of the interactions; for small data, several fifths in turn."""
+    def _trial_folds(self, weights: csr_array[np.float32], most: int) -> list[Fold]:
+        """Hold out a fifth of `most` interactions; for small data, several fifths in turn."""
         from scipy.sparse import csr_array
 
         generator = np.random.default_rng(self.random_state)
-        users = sampled_rows(np.diff(weights.indptr), INTERACTIONS, generator)
+        users = sampled_rows(np.diff(weights.indptr), most, generator)
         sample = weights[users].tocoo()
         fold_of = generator.integers(FOLDS, size=sample.nnz)
         n_folds = min(FOLDS, 1 + REPEATED // max(sample.nnz, 1))

@@ -40,7 +40,6 @@ from recsys.saving.arrays import check_rows
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-_TRIAL_FACTORS = 512  # enough for a comparison (Gowalla)
 _STEPS = 3  # of subspace iteration from random columns
 _EXTRA = 64  # oversampling: columns of the random subspace beyond the factors
 _BLOCK = 2**22  # weights computed at a time: 32 MB, which are used again
@@ -135,10 +134,6 @@ class LinearFilter(ProfileModel, HistoryModel):
     def n_items(self) -> int:
         """Number of items."""
         return len(self.item_weight)
-
-    def _trial_params(self, ratings: Ratings) -> dict[str, Any]:
-        k = min(self._n_factors(ratings), _TRIAL_FACTORS)
-        return {**self.get_params(), "factors": k}
 
     def _n_factors(self, ratings: Ratings) -> int:
         """Return the number of directions, by default from the size of the data."""
