@@ -98,13 +98,14 @@ def program() -> str:
 def started(
     words: Sequence[str], env: Mapping[str, str] | None = None
 ) -> Forked | subprocess.Popen[str]:
-    """Start a command, whose messages are in `stderr`."""
+    """Start a command, or `-c SCRIPT ...` of Python; its messages are in `stderr`."""
     return Forked(words, env) if CAN_FORK else ordinary(words, env=env)
 
 
 def ordinary(words: Sequence[str], **settings: Any) -> subprocess.Popen[str]:
-    """Start a command in a process that is not forked."""
-    command = [sys.executable, "-m", "recsys", *words]
+    """Start a command, or `-c SCRIPT ...`, in a process that is not forked."""
+    program = [] if words[0] == "-c" else ["-m", "recsys"]
+    command = [sys.executable, *program, *words]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **settings)
 
 
@@ -208,7 +209,7 @@ def answer(connection: socket.socket) -> NoReturn:
 
 
 def run(words: list[str], folder: str, environment: dict[str, str]) -> NoReturn:
-    """Be the command."""
+    """Be the command, or the script of `-c SCRIPT ...`."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -218,7 +219,12 @@ def run(words: list[str], folder: str, environment: dict[str, str]) -> NoReturn:
     sys.stderr = os.fdopen(2, "w", 1, "utf-8", "backslashreplace", closefd=False)
     code = 70
     try:
-        importlib.import_module("recsys.cli.main").main()
+        if words[0] == "-c":
+            sys.argv = ["-c", *words[2:]]
+            exec(words[1], {})
+            code = 0
+        else:
+            importlib.import_module("recsys.cli.main").main()
     except SystemExit as end:
         code = int(end.code or 0)
     except KeyboardInterrupt:  # before the command takes signals, as in Python itself

@@ -666,7 +666,7 @@ class Life(RuleBasedStateMachine):
 
 @pytest.mark.filterwarnings("ignore")
 def test_life() -> None:
-    """The product agrees with the reference after each of a thousand operations."""
+    """The product agrees with the reference after each of some thousand operations."""
     # Many steps take longer than a test may, and so may the search for the shortest failure.
     faulthandler.cancel_dump_traceback_later()
     lives = settings(

@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from forked_commands import started
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import running
@@ -232,35 +233,30 @@ def test_readers_see_the_old_rows_or_the_new_ones(place):
 
 STOPPED = """
 import sys
+import time
 import polars as pl
 from recsys import write_table
 
 def frames():
     for place in range(4):
         yield pl.DataFrame({"user": range(20_000), "item": place})
-        print(place, flush=True)
-    if sys.argv[2] == "stay":
-        input()
+        print(place, file=sys.stderr)
+    time.sleep(600)  # until it is stopped
 
 write_table(sys.argv[1], frames(), if_exists="replace")
 """
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_writer_leaves_the_old_table(place, stop, tmp_path):
+def test_a_stopped_writer_leaves_the_old_table(place, stop, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     place.write(FIRST)
-    command = [sys.executable, "-c", STOPPED, place.address, "stay"]
-    pipes = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-    }
-    with running(*command, cwd=tmp_path, **pipes) as writer:
-        for _ in range(4):
-            writer.stdout.readline()
+    with started(["-c", STOPPED, place.address]) as writer:
+        steps = [writer.stderr.readline() for _ in range(4)]
+        assert steps == ["0\n", "1\n", "2\n", "3\n"]
         writer.send_signal(stop)
-        writer.communicate(timeout=60)
-    assert writer.returncode != 0
+        writer.stderr.read()
+        assert writer.wait(60) != 0
     assert place.rows() == FIRST.rows()
     place.write(SECOND, "replace")
     assert place.rows() == SECOND.rows()
@@ -268,18 +264,19 @@ def test_a_stopped_writer_leaves_the_old_table(place, stop, tmp_path):
 
 
 def test_a_writer_that_is_killed_in_the_last_step_leaves_the_old_rows_or_the_new_ones(
-    place, tmp_path
+    place, tmp_path, monkeypatch
 ):
+    monkeypatch.chdir(tmp_path)
     place.write(FIRST)
     place.run(
         'CREATE INDEX by_user ON recs ("user")'
     )  # so that rows are deleted and inserted
     new = FIRST.sample(100_000, with_replacement=True)
-    command = [sys.executable, "-c", LAST_STEP, place.address]
-    new.write_parquet(tmp_path / "new.parquet")
-    with running(*command, stdout=subprocess.PIPE, cwd=tmp_path) as writer:
-        writer.stdout.readline()
+    new.write_parquet("new.parquet")
+    with started(["-c", LAST_STEP, place.address]) as writer:
+        assert writer.stderr.readline() == "written\n"
         time.sleep(random.uniform(0, 0.2))
+        writer.kill()
     assert len(place.rows()) in (2, 100_000)
 
 
@@ -290,7 +287,7 @@ from recsys import write_table
 
 def frames():
     yield pl.read_parquet("new.parquet")
-    print("written", flush=True)
+    print("written", file=sys.stderr)
 
 write_table(sys.argv[1], frames(), if_exists="replace")
 """
