@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.data.arrays import Doubles
 from recsys.evaluation.settings import Settings, SplitInfo
 from recsys.evaluation.statistics import Ratio, bca, bootstrap
 
@@ -63,13 +64,18 @@ def _loss(
     loss["loss"] = value
     if settings.resamples and len(values) > 1:
         samples = bootstrap([stale, refit], settings.resamples, settings.random_state)
-        of_stale, of_refit = samples.T
-        losses = np.full(len(samples), np.nan)
-        np.divide(of_stale, of_refit, out=losses, where=of_refit > 0)
-        shares = stale.leave_one_out() / refit.leave_one_out()
-        low, high = bca(1 - losses, value, 1 - shares, settings.confidence)
+        losses = _losses(*samples.T)
+        left_out = _losses(stale.leave_one_out(), refit.leave_one_out())
+        low, high = bca(losses, value, left_out, settings.confidence)
         loss |= {"low": low, "high": high}
     return loss
+
+
+def _losses(stale: Doubles, refit: Doubles) -> Doubles:
+    """Return relative losses; NaN where the refit model has none of the metric to lose."""
+    shares = np.full(len(stale), np.nan)
+    np.divide(stale, refit, out=shares, where=refit > 0)
+    return 1 - shares
 
 
 def refit_periods(staleness: pl.DataFrame) -> pl.DataFrame:

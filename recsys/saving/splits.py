@@ -23,7 +23,13 @@ from msgspec import Meta, Struct
 
 import recsys
 from recsys.data.identity import fingerprint
-from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
+from recsys.data.split_parts import (
+    COUNTS,
+    SPLIT_FORMAT,
+    SPLIT_MANIFEST,
+    WEIGHTS,
+    PartReading,
+)
 from recsys.errors import DataError, is_number
 from recsys.saving import model_file
 from recsys.saving.arrays import FORMAT_VERSION, DamageError
@@ -122,6 +128,9 @@ def _write_split(
             # Named as weights, counts would be read as weights.
             column = COUNTS if reading.weight is None else reading.weight
             frame = frame.rename({"rating": column}, strict=False)
+        if readings.get(role, reading).weight not in {None, *frame.columns}:
+            # A part without repeats has weights of 1.
+            frame = frame.with_columns(pl.lit(1.0).alias(WEIGHTS))
         write = frame.write_csv if form == "csv" else frame.write_parquet
         write(folder / name)
     check_columns(split.train, keep_columns)

@@ -24,6 +24,8 @@ from recsys import (
 )
 from recsys.cli.main import cli
 from recsys.evaluation import Split, read_split, save_split
+from recsys.evaluation.settings import Settings, SplitInfo
+from recsys.evaluation.staleness import stale_values
 from recsys.models.registry import make_model
 
 DAY = 86_400
@@ -186,6 +188,15 @@ def test_loss_of_a_stale_model_equals_brute_force(model: str, repeats: str) -> N
     assert period["loss_per_window"] == pytest.approx(
         (shown[0]["loss"] + shown[1]["loss"]) / 3
     )
+
+
+def test_a_refit_model_that_is_right_for_one_user_has_a_loss() -> None:
+    values = pl.DataFrame(
+        {"ndcg@4": [0.0, 0.0, 0.5, 0.0], "ndcg@4 refit": [0.0, 0.0, 1.0, 0.0]}
+    )
+    window = SplitInfo("time", {"cut": 1}, "", {})
+    [row] = stale_values({"ease": [values]}, [window], Settings((4,))).to_dicts()
+    assert row["loss"] == 0.5
 
 
 @pytest.mark.parametrize("seed", range(3))

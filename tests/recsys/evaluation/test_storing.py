@@ -308,10 +308,9 @@ def test_a_cut_before_the_year_1_is_read_again(tmp_path):
     assert again.description == f"the interactions since {cut} s after 1970"
 
 
-def log_of_events(unit="s"):
+def log_of_events(unit="s", n=2_000):
     """Return events with quantities, kinds, grades and plays, in the order of time."""
     rng = np.random.default_rng(0)
-    n = 2_000
     users = rng.integers(0, 40, n)
     items = np.where(
         rng.random(n) < 0.6, users % 4 * 8 + users % 3, rng.integers(0, 32, n)
@@ -403,6 +402,17 @@ def test_a_column_of_weights_is_only_read_as_weights_in_a_split(tmp_path):
     (tmp_path / "split.json").write_text('{"format": "recsys-split", "files": 3}')
     with pytest.raises(DataError, match=r"split\.json is damaged"):
         read_ratings(copied)
+
+
+def test_a_part_without_repeats_is_read_next_to_one_with_ages(tmp_path):
+    frame = log_of_events(n=800).select("user", "item", "time")
+    split = time_split(Ratings.from_frame(frame, half_life="30d"))
+    assert split.test.events is None
+    save_split(split, tmp_path / "parts")
+    test = read_ratings(tmp_path / "parts" / "test.csv")
+    pairs = split.test.to_frame()
+    assert test.to_frame().select(pairs.columns).equals(pairs)
+    assert np.array_equal(test.values, split.test.values)
 
 
 @pytest.mark.parametrize("duplicates", ["last", "sum"])
