@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import click
 import polars as pl
 import pytest
+from forked_commands import program, started
 from processes import running
 
 from recsys.cli import errors
@@ -188,13 +188,15 @@ def test_exit_codes(spawn):
     assert failed.stderr.count("\n") == 1
 
 
-def test_data_and_messages_are_apart(spawn, ratings):
-    done = spawn("recommend", ratings, "--user", "1", "-n", "3")
+def test_data_and_messages_are_apart(ratings):
+    words = [program(), "recommend", ratings, "--user", "1"]
+    done = subprocess.run([*words, "-n", "3"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.startswith("user,item,rank,score,title\n1,")
     assert done.stdout.count("\n") == 4
     assert "fitted als" in done.stderr
-    assert spawn("recommend", ratings, "--user", "1", "--quiet").stderr == ""
+    quiet = subprocess.run([*words, "--quiet"], capture_output=True)
+    assert quiet.stderr == b""
 
 
 @pytest.mark.parametrize(
@@ -243,10 +245,10 @@ def test_full_disk_is_one_sentence(spawn, tmp_path, unbuffered):
 
 @pytest.mark.parametrize(
     ("number", "code", "said"),
-    [(signal.SIGINT, 130, b"Interrupted.\n"), (signal.SIGTERM, 143, b"")],
+    [(signal.SIGINT, 130, "Interrupted.\n"), (signal.SIGTERM, 143, "")],
     ids=["SIGINT", "SIGTERM"],
 )
-def test_signal_while_working_leaves_nothing(source_tree, number, code, said):
+def test_signal_while_working_leaves_nothing(number, code, said):
     """The process stops in the middle of writing a file, and is then signalled.
 
     It sleeps in short steps: a signal that comes just before a sleep is seen only after it.
@@ -258,7 +260,7 @@ def test_signal_while_working_leaves_nothing(source_tree, number, code, said):
         "import polars as pl\n"
         "def frames():\n"
         "    yield pl.DataFrame({'x': [1]})\n"
-        "    print('working', flush=True)\n"
+        "    print('working', file=sys.stderr)\n"
         "    for _ in range(6000):\n"
         "        time.sleep(0.01)\n"
         "def work(*args):\n"
@@ -267,48 +269,33 @@ def test_signal_while_working_leaves_nothing(source_tree, number, code, said):
         "inputs.open_recommender = work\n"
         "main.main()\n"
     )
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
-    words = [sys.executable, "-c", script, "recommend", "m", "--user", "1"]
-    with running(*words, env=environment, **pipes) as process:
-        assert process.stdout.readline() == b"working\n"
+    with started(["-c", script, "recommend", "m", "--user", "1"]) as process:
+        assert process.stderr.readline() == "working\n"
         assert len(list(Path().iterdir())) == 1
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (code, said)
+        assert process.stderr.read() == said
+        assert process.wait(60) == code
     assert not list(Path().iterdir())
 
 
-def test_interrupted_fit_leaves_nothing(source_tree, ratings):
+def test_interrupted_fit_leaves_nothing(ratings):
     """The process stops after the first sweep, and is then interrupted."""
     script = (
-        "import time\n"
+        "import sys, time\n"
         "from recsys.cli import fit, main\n"
         "def wait(step):\n"
-        "    print('sweep', flush=True)\n"
+        "    print('sweep', file=sys.stderr)\n"
         "    for _ in range(6000):\n"
         "        time.sleep(0.01)\n"
         "fit.describe = wait\n"
         "main.main()\n"
     )
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
-    words = [
-        sys.executable,
-        "-c",
-        script,
-        "fit",
-        ratings,
-        "--out",
-        "m",
-        "--test-fraction",
-        "0.2",
-    ]
-    with running(*words, "-q", env=environment, **pipes) as process:
-        assert process.stdout.readline() == "sweep\n"
+    words = ["fit", str(ratings), "--out", "m", "--test-fraction", "0.2", "-q"]
+    with started(["-c", script, *words]) as process:
+        assert process.stderr.readline() == "sweep\n"
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (130, "Interrupted.\n")
+        assert process.stderr.read() == "Interrupted.\n"
+        assert process.wait(60) == 130
     assert not list(Path().iterdir())
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import time
 
 import polars as pl
 import pytest
-from processes import running
+from forked_commands import started
 
 from recsys import Recommender, random_split, read_ratings, save_split, split_from_pair
 
@@ -333,18 +331,15 @@ def test_a_folder_with_folds(run, ratings):
     )
 
 
-def test_killed_and_started_again(command, source_tree, run, ratings):
+def test_killed_and_started_again(run, ratings):
     """A study that was killed at some moment ends as one that was not."""
     args = [ratings, "--sampler", "random", "--trials", "12", "--threads", "1"]
     whole = document(run("tune", *args, "--json"))
-    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
-    pipe = {"stderr": subprocess.PIPE, "text": True}
-    with running(
-        *command("tune", *args, "--study", "s"), env=environment, **pipe
-    ) as process:
+    with started(["tune", *map(str, args), "--study", "s"]) as process:
         while "trial 3/" not in process.stderr.readline():
             assert process.poll() is None
         time.sleep(0.01)
+        process.kill()
     result = run("tune", *args, "--study", "s", "--json")
     assert "trials of s\n" in result.stderr
     assert "trial 2/12" not in result.stderr
@@ -356,10 +351,11 @@ def test_killed_and_started_again(command, source_tree, run, ratings):
     assert "choose another file" in said
 
 
-def test_optuna_says_nothing(spawn, ratings):
-    result = spawn("tune", ratings, "--model", "bias", "--trials", 14, "-q")
-    assert result.returncode == 0
-    assert result.stderr == ""
+def test_optuna_says_nothing(ratings):
+    words = ["tune", str(ratings), "--model", "bias", "--trials", "14", "-q"]
+    with started(words) as process:
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 0
 
 
 def test_sweeps_that_are_fewer_than_the_default_are_reported(run, ratings):
