@@ -55,6 +55,30 @@ def test_the_search_and_the_fit_are_the_same_on_any_threads(monkeypatch):
     np.testing.assert_array_equal(one.item_factors, three.item_factors)
 
 
+def test_fits_with_more_factors_search_more_interactions_and_smaller_penalties(
+    monkeypatch,
+):
+    ratings = two_tastes(400, 60)
+    monkeypatch.setattr("recsys.models.ials.REPEATED", 0)  # one fold
+    monkeypatch.setattr("recsys.models.ials.FIRST_INTERACTIONS", 1000)
+    monkeypatch.setattr("recsys.models.ials.INTERACTIONS", 3000)
+    trials = []
+
+    def trial_ndcg(_model, folds, penalties, factors):
+        train, test = folds[0]
+        trials.append((factors, train.nnz + test.nnz, penalties.regularization))
+        # Held-out lists are best with the smallest penalty of many factors.
+        return -penalties.regularization if factors > 32 else 1.0
+
+    monkeypatch.setattr(IALS, "_trial_ndcg", trial_ndcg)
+    model = IALS(factors=40, iterations=1).fit(ratings)
+    few = [trial for trial in trials if trial[0] == 32]
+    more = [trial for trial in trials if trial[0] == 40]
+    assert {size for _, size, _ in few} == {few[0][1]}
+    assert few[0][1] <= 1000 < more[0][1] <= 3000
+    assert model.penalty == min(penalty for *_, penalty in more) < few[0][2]
+
+
 def test_found_penalties_rank_held_out_items_better_than_extreme_ones():
     if "RECSYS_DATASETS" not in os.environ:
         pytest.skip("needs RECSYS_DATASETS")
