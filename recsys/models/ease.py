@@ -328,6 +328,10 @@ class SparseEASE(LinearFilter):
         k = min(self._n_factors(ratings), _TRIAL_FACTORS)
         return {**self.get_params(), "factors": k}
 
+    def _found_params(self) -> dict[str, Any]:
+        """Return the number of directions: with more, the compared model may be better."""
+        return {"factors": len(self.singular_values)}
+
     def _begin(self, ratings: Ratings) -> None:
         self.unit = weight_unit(ratings)
         self.weighted = ratings.weighted or not ratings.implicit
