@@ -174,9 +174,11 @@ def choose_model(ratings: Ratings, purpose: Purpose = "later") -> Choice:
     >>> str(choice), choice.ratings.implicit
     ('spectral, 1 factor: all ratings are 1, which makes them implicit feedback', True)
     """
-    # Candidates of interactions depend on the shape, which no conversion changes.
-    list_models = _list_models(ratings)
-    factors = default_factors(*ratings.shape, ratings.n_ratings)
+    # Those who have no ratings, but a row in a table, do not count: a refit adds them later.
+    n_users = int(np.count_nonzero(ratings.counts("user")))
+    n_items = int(np.count_nonzero(ratings.counts("item")))
+    list_models = _list_models(n_items)
+    factors = default_factors(max(1, n_users), max(1, n_items), ratings.n_ratings)
     spectral = Candidate("spectral", {"factors": factors})
     if purpose == "next":
         return _choose_for_next(ratings, list_models)
@@ -185,7 +187,7 @@ def choose_model(ratings: Ratings, purpose: Purpose = "later") -> Choice:
     if feedback.kind == "grades" and not ratings.implicit:
         low, high = ratings.value_range()
         reason = f"the ratings are between {low:g} and {high:g}"
-        factors = min(model_class("als")().get_params()["factors"], *ratings.shape)
+        factors = min(model_class("als")().get_params()["factors"], n_users, n_items)
         candidates = [Candidate("als", {"factors": factors} if is_small else {})]
         if _ENOUGH <= ratings.n_ratings <= _MOST_FOR_LINKED:
             candidates.append(Candidate("als", {"linked": True}))
@@ -205,9 +207,9 @@ def choose_model(ratings: Ratings, purpose: Purpose = "later") -> Choice:
     return Choice(list_models, ratings, reason)
 
 
-def _list_models(ratings: Ratings) -> tuple[Candidate, ...]:
+def _list_models(n_items: int) -> tuple[Candidate, ...]:
     """Return the candidates for lists of items from interactions."""
-    ease = "ease" if ratings.n_items <= _FEW_ITEMS else "sparse-ease"
+    ease = "ease" if n_items <= _FEW_ITEMS else "sparse-ease"
     return tuple(map(Candidate, ("spectral", "ials", ease)))
 
 

@@ -1,7 +1,6 @@
 """The choice of a model by the data, and counts in place of ratings."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -12,10 +11,10 @@ from recsys import effort
 from recsys.auto import Auto, Candidate, Choice, choose_model
 from recsys.cli.main import cli
 from recsys.data.feedback import judge_values
-from recsys.data.ids import Ids
 from recsys.data.implicit import as_implicit
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.errors import DataError, NotFittedError
+from recsys.features.selection import with_features
 from recsys.models import ials
 from recsys.models.holdout import HeldOut
 from recsys.models.item_item import weight_unit
@@ -45,6 +44,18 @@ def test_few_ratings_get_als_with_its_defaults():
 def test_has_at_most_as_many_factors_as_users_or_items():
     assert choose_model(explicit((50, 7))).candidates[0].params == {"factors": 7}
     assert choose_model(explicit((3, 50))).candidates[0].params == {"factors": 3}
+
+
+def test_items_without_ratings_do_not_count():
+    rated = explicit((50, 20)).to_frame()
+    films = pl.DataFrame({"item": range(2500), "genre": ["drama", "war"] * 1250})
+    widened = with_features(Ratings.from_frame(rated, item_table=films), unrated=True)
+    assert widened.n_items == 2500
+    for ratings in (widened, as_implicit(widened)):
+        fewer = restricted(ratings, has_ratings(ratings), has_items(ratings))
+        of_all, of_rated = choose_model(ratings), choose_model(fewer)
+        assert names_of(of_all) == names_of(of_rated)
+        assert of_all.candidates[0].params == of_rated.candidates[0].params
 
 
 def test_few_interactions_get_spectral_with_its_defaults():
@@ -91,7 +102,7 @@ def test_the_candidates_follow_from_kind_and_size():
     assert names_of(choose_model(ratings)) == ["als", "als linked", "bayes"]
     likes = as_implicit(ratings)
     assert names_of(choose_model(likes)) == ["spectral", "ials", "ease"]
-    wide = replace(likes, items=Ids(list(range(3000)), "item"))
+    wide = as_implicit(explicit((10, 2500)))
     assert names_of(choose_model(wide)) == ["spectral", "ials", "sparse-ease"]
 
 
