@@ -543,14 +543,7 @@ def opened_model(directory: SavedDirectory, *, verify: bool = False) -> OpenedMo
     DamageError, ModelFileError
     """
     manifest = checked_manifest(directory, MODEL)
-    named_class = class_to_load(manifest.model)
-    if named_class is None:
-        raise ModelFileError(
-            f"The saved model {directory.path} is of the kind {manifest.model!r}, which this "
-            f"version of recsys does not know; it knows {', '.join(sorted(MODELS))}. The class "
-            "of a model of your own must be named to load it: "
-            "Recommender.load(path, models=[MyModel]), or --model-class own.py::MyModel."
-        )
+    classes = [_class_of(name, directory.path) for name in _named_models(manifest)]
     training = manifest.training
     grades = training["rating_min"], training["rating_max"]
     if not training["implicit"] and None in grades:
@@ -563,8 +556,29 @@ def opened_model(directory: SavedDirectory, *, verify: bool = False) -> OpenedMo
         for name, array in arrays.items()
         if name.startswith(folder)
     }
-    model = named_class._from_arrays(manifest.parameters, fitted)
+    model = classes[0]._from_arrays(manifest.parameters, fitted)
     return OpenedModel(manifest, arrays, model)
+
+
+def _named_models(manifest: Manifest) -> list[str]:
+    """Return the name of a saved model, and the names of the members of a blend."""
+    if manifest.model != "blend":
+        return [manifest.model]
+    members = str(manifest.parameters.get("members", "")).split(",")
+    return [manifest.model, *(name.strip() for name in members if name.strip())]
+
+
+def _class_of(name: str, path: str | Path) -> type[Model]:
+    """Return the class of a saved model that may be loaded."""
+    loaded = class_to_load(name)
+    if loaded is None:
+        raise ModelFileError(
+            f"The saved model {path} is of the kind {name!r}, which this version of recsys does "
+            f"not know; it knows {', '.join(sorted(MODELS))}. The class of a model of your own "
+            "must be named to load it: Recommender.load(path, models=[MyModel]), or "
+            "--model-class own.py::MyModel."
+        )
+    return loaded
 
 
 def mapped_arrays(

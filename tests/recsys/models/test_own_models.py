@@ -98,6 +98,20 @@ def test_loads_only_a_class_that_is_named(ratings, tmp_path):
     assert loaded.recommend(1).equals(saved.recommend(1))
 
 
+def test_loads_a_blend_only_with_the_classes_of_its_members(ratings, tmp_path):
+    @model
+    class Halved(Damped):
+        name = "halved"
+
+    path = tmp_path / "model"
+    saved = Recommender("blend", members="bias, halved").fit(ratings)
+    saved.save(path)
+    with pytest.raises(ModelFileError, match=r"kind 'halved'.*models=\[MyModel\]"):
+        Recommender.load(path)
+    loaded = Recommender.load(path, models=[Halved])
+    assert loaded.recommend(1).equals(saved.recommend(1))
+
+
 def test_rejects_saving_what_would_be_lost(ratings, tmp_path):
     class Undecorated(Damped):
         pass
