@@ -188,6 +188,8 @@ def rows_of(trial: Trial) -> Iterator[list[object]]:
         part = copy.copy(fitted)
         part.shares = np.zeros_like(model.shares)
         part.neighbor_share = 1.0
+        # A fit whose share is zero has stored weights without those of neighbours.
+        vars(part).pop("_stacked_weights", None)
         yield ["  neighbours", *figures(trial, folded(part)), ""]
     sequences = sequences_of_events(trial.train)
     followed = np.flatnonzero(sequences.lags > 1)
