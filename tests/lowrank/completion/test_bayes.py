@@ -177,7 +177,7 @@ def test_a_row_is_a_sum_over_its_entries():
         axes = np.eye(len(terms.base))
         solutions, total = terms.solved(axes)
         np.testing.assert_allclose(total, rows.mean[row], rtol=1e-9)
-        parts = solutions @ terms.base + (solutions @ terms.entries.T).sum(axis=1)
+        parts = solutions @ terms.base + terms.of_entries(solutions).sum(axis=1)
         np.testing.assert_allclose(parts, total, rtol=1e-9)
 
 
