@@ -97,9 +97,12 @@ def pytest_make_collect_report(
     """Import another part of each folder first in each worker.
 
     In a new clone, a module is compiled by the worker that is the first to import it,
-    and read by all others.
+    and read by all others. A single process imports only what it runs: the sanitizer
+    of threads bears no polars.
     """
     report = yield
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return report
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     n_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     modules = [node for node in report.result or () if type(node) is pytest.Module]
