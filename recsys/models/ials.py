@@ -702,13 +702,11 @@ class IALS(FoldingModel, FactorModel):
             wide_steps = [(size * i, size * j) for i, j in steps]
             best = _climbed(best, wide_steps, height, heights, deadline)
         if n_factors < most_factors and not given.regularization:
-            # More factors may need a larger penalty, and more interactions a smaller one.
+            # More factors may need a larger penalty or, with short histories, a smaller one.
             n_factors = most_factors
-            n_steps = 1
             if weights.nnz > FIRST_INTERACTIONS:
-                n_steps = 2
                 folds = self._trial_folds(weights, INTERACTIONS)
-            best = _climbed(best, steps[:n_steps], height, {}, deadline)
+            best = _climbed(best, steps[:2], height, {}, deadline)
         return penalties_at(best)
 
     def _trial_folds(self, weights: csr_array[np.float32], most: int) -> list[Fold]:

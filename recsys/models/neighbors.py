@@ -95,11 +95,15 @@ class Neighborhood(NamedTuple):
         neighbors = self.common[rows].indices
         shared_places = self._shared_places(rows)
         starts = histories.indptr[neighbors]
+        ends = histories.indptr[neighbors + 1]
         shared = starts + shared_places - 1
-        first = np.maximum(shared - _REACH, starts)
-        ends = np.minimum(shared + _REACH + 1, histories.indptr[neighbors + 1])
-        bounds = np.stack([first, ends], axis=1).astype(np.int64).ravel()
-        entries, indptr = kernels.row_places(bounds, np.arange(0, len(bounds), 2))
+        near_starts = np.maximum(shared - _REACH, starts)
+        near_ends = np.minimum(shared + _REACH + 1, ends)
+        # With the bounds as row pointers, every second row is a part of a history.
+        bounds = np.stack([near_starts, near_ends], axis=1)
+        bounds = bounds.astype(np.int64).ravel()
+        pairs = np.arange(0, len(bounds), 2)
+        entries, indptr = kernels.row_places(bounds, pairs)
         distances = np.abs(entries - np.repeat(shared, np.diff(indptr)))
         nearness = np.exp(-distances / np.float32(_DISTANCE)).astype(np.float32)
         shape = (len(neighbors), histories.shape[1])
@@ -112,7 +116,8 @@ class Neighborhood(NamedTuple):
             return np.zeros(0, np.int64)
         latest = self.latest[rows]
         users = np.repeat(np.arange(common.shape[0]), np.diff(common.indptr))
-        entries, indptr = kernels.row_places(latest.indptr.astype(np.int64), users)
+        starts = latest.indptr.astype(np.int64)
+        entries, indptr = kernels.row_places(starts, users)
         neighbors = np.repeat(common.indices, np.diff(indptr))
         places = self.training_users.places[neighbors, latest.indices[entries]]
         weights = np.where(places > 0, latest.data[entries], 0)
@@ -204,16 +209,17 @@ class TrainingUsers(NamedTuple):
         nearness = common.data.astype(np.float64)
         nearness += _NEWNESS * self.newness[common.indices]
         nearness[~is_other] = 0
-        n_candidates = np.diff(common.indptr)
-        most = int(n_candidates.max(initial=0))
-        width = max(n, most)
         n_users = len(lengths)
-        padded = np.zeros((n_users, width))
+        n_candidates = np.diff(common.indptr)
+        width = max(n, int(n_candidates.max(initial=0)))
         starts = np.repeat(common.indptr[:-1], n_candidates)
         places = np.arange(len(rows)) - starts
+        padded = np.zeros((n_users, width))
         padded[rows, places] = nearness
-        padded.partition(width - n, axis=1)
-        cuts = padded[:, width - n]
+        # The n-th largest value of each user.
+        cut = width - n
+        padded.partition(cut, axis=1)
+        cuts = padded[:, cut]
         is_near = is_other & (nearness >= cuts[rows])
         counts = np.bincount(rows[is_near], minlength=n_users)
         ends = np.cumsum(counts)

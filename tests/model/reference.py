@@ -102,7 +102,9 @@ class Shop:
             if n_stay <= 0.05 * len(times):
                 raise FewLeftError
             rows = tuple(event for event in rows if (event.time or 0) >= first)
-        # A new row outside of the window does not come out of order: it does not come.
+        # Where all new rows are outside of the window, none comes out of order: none comes.
+        if not {*part} & {*rows}:
+            part = ()
         shop = replace(self._with_rows(rows, part), window=window)
         if not shop.ratings:
             raise NothingLeftError
