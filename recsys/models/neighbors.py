@@ -104,8 +104,10 @@ class Neighborhood(NamedTuple):
         bounds = bounds.astype(np.int64).ravel()
         pairs = np.arange(0, len(bounds), 2)
         entries, indptr = kernels.row_places(bounds, pairs)
-        distances = np.abs(entries - np.repeat(shared, np.diff(indptr)))
-        nearness = np.exp(-distances / np.float32(_DISTANCE)).astype(np.float32)
+        lengths = np.diff(indptr)
+        distances = np.abs(entries - np.repeat(shared, lengths))
+        nearness = np.exp(-distances / np.float32(_DISTANCE))
+        nearness = nearness.astype(np.float32)
         shape = (len(neighbors), histories.shape[1])
         return csr_array((nearness, histories.indices[entries], indptr), shape=shape)
 
@@ -115,7 +117,8 @@ class Neighborhood(NamedTuple):
         if not common.nnz:
             return np.zeros(0, np.int64)
         latest = self.latest[rows]
-        users = np.repeat(np.arange(common.shape[0]), np.diff(common.indptr))
+        n_neighbors = np.diff(common.indptr)
+        users = np.repeat(np.arange(len(n_neighbors)), n_neighbors)
         starts = latest.indptr.astype(np.int64)
         entries, indptr = kernels.row_places(starts, users)
         neighbors = np.repeat(common.indices, np.diff(indptr))
@@ -163,9 +166,11 @@ class TrainingUsers(NamedTuple):
 
         The items of each user are in the order of time, too.
         """
-        starts = np.repeat(histories.indptr[:-1], np.diff(histories.indptr))
+        lengths = np.diff(histories.indptr)
+        starts = np.repeat(histories.indptr[:-1], lengths)
+        place = np.arange(1, histories.nnz + 1) - starts
         places = histories.copy()
-        places.data = (np.arange(places.nnz) - starts + 1).astype(np.float32)
+        places.data = place.astype(np.float32)
         places.sort_indices()
         newest = _newest_users(places, ranks)
         n_users = max(1, len(ranks))
