@@ -283,7 +283,8 @@ def change_of(
         entries = entries.take(stays)
     n_staying = len(entries.rows)
     # The order of rows tells the order of events of the same time, if all were in order.
-    order = _common_order(parts)
+    came = entries.rows[n_old - n_removed :]
+    order = _common_order(parts, came)
     collected = collect(
         entries, before.shape, rule, implicit=old.implicit, known_order=order
     )
@@ -514,12 +515,18 @@ def _joined_events(parts: Sequence[Ratings], rule: EventRule) -> Entries:
     return joined_entries(entries)
 
 
-def _common_order(parts: Sequence[Ratings]) -> Mask | None:
-    """Return the users whose rows were in the order of time in all ratings."""
+def _common_order(parts: Sequence[Ratings], came: npt.NDArray[np.int32]) -> Mask | None:
+    """Return the users whose rows were in the order of time in all ratings.
+
+    Of later ratings, rows count for the users who `came`, with a row that stays.
+    """
     orders = [part.in_time_order for part in parts if part.in_time_order is not None]
     if len(orders) < len(parts):
         return None
-    return np.asarray(np.all(orders, axis=0), np.bool_)
+    common = orders[0].copy()
+    for order in orders[1:]:
+        common[came] &= order[came]
+    return common
 
 
 def described(ratings: Ratings, side: str) -> Mask:

@@ -102,9 +102,9 @@ class Shop:
             if n_stay <= 0.05 * len(times):
                 raise FewLeftError
             rows = tuple(event for event in rows if (event.time or 0) >= first)
-        # Where all new rows are outside of the window, none comes out of order: none comes.
-        if not {*part} & {*rows}:
-            part = ()
+        # Users whose new rows are all outside of the window do not come, in no order.
+        came = {event.user for event in {*part} & {*rows}}
+        part = tuple(event for event in part if event.user in came)
         shop = replace(self._with_rows(rows, part), window=window)
         if not shop.ratings:
             raise NothingLeftError

@@ -51,6 +51,21 @@ def test_one_event_of_the_future_does_not_move_a_window(
         before.update(new(datetime(9999, 12, 31, tzinfo=UTC)), window="60d")
 
 
+@pytest.mark.parametrize(("window", "is_in_order"), [("190d", True), (None, False)])
+def test_rows_outside_a_window_tell_no_order(
+    window: str | None, is_in_order: bool
+) -> None:
+    first = START - timedelta(days=9)
+    second = first + timedelta(days=1)
+    newest = ("u2", "i1", START + timedelta(days=190))
+    rows = [("u1", "i1", second), ("u1", "i2", first), newest]
+    more = pl.DataFrame(rows, ["user", "item", "timestamp"], orient="row")
+    after = fitted(events()).update(more, window=window).ratings
+    [user] = after.users.find(pl.Series(["u1"]))
+    assert after.in_time_order is not None
+    assert after.in_time_order[user] == is_in_order
+
+
 def test_a_few_events_far_from_the_others_do_not_decide_a_window() -> None:
     before = fitted(events())
     far = START + timedelta(days=600)
