@@ -123,7 +123,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error is due to memory, also if a library does not say so."""
     text = str(error)
     if isinstance(error, SystemError):
-        # CPython and NumPy then return an error without an exception.
+        # CPython and NumPy then return an error without an exception, or a result with one.
+        if isinstance(error.__cause__, MemoryError):
+            return True
         return "without exception set" in text or "without setting an exc" in text
     # polars panics with the representation of the exception.
     return isinstance(error, MemoryError) or "<class 'MemoryError'>" in text

@@ -24,6 +24,7 @@ from recsys.cli.output import (
     note,
     parsed_gates,
     report_verdicts,
+    warn,
 )
 from recsys.cli.split import (
     SplitOptions,
@@ -982,7 +983,8 @@ def evaluate(
             if problem is None:
                 note(f"the metrics are kept in {Path(source) / 'metrics.json'}")
             else:
-                note(f"the metrics are not kept next to {source}: {problem}")
+                # A nightly job, which is quiet, would lack them in silence.
+                warn(f"the metrics are not kept next to {source}: {problem}")
     from recsys.evaluation.gates import verdicts
 
     report_verdicts(verdicts(gates, result, labels[: len(saved)] or labels))

@@ -575,8 +575,12 @@ def note(message: str, *, verbatim: bool = False) -> None:
 
     `verbatim` prevents wrapping, for commands to copy.
     """
-    if _state().quiet:
-        return
+    if not _state().quiet:
+        warn(message, verbatim=verbatim)
+
+
+def warn(message: str, *, verbatim: bool = False) -> None:
+    """Print a line on standard error, also with `--quiet`: a result is lost otherwise."""
     if not verbatim and sys.stderr is not None and sys.stderr.isatty():
         message = wrapped(message, shutil.get_terminal_size((80, 24)).columns)
     click.echo(message, err=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -229,10 +228,15 @@ def measured(model: str | Path) -> list[Measured]:
 
 
 def version_of(model: str | Path) -> str | None:
-    """Return the version of the model at a path; None if it has none, as of Spark."""
-    with suppress(RecsysError):
-        return read_manifest(model).version
-    return None
+    """Return the version of the model at a path; None if it has none, as of Spark.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    if model_file.format_of(model) == model_file.SPARK_FORMAT:
+        return None
+    return read_manifest(model).version
 
 
 def record(

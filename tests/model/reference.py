@@ -89,10 +89,18 @@ class Shop:
         new: Iterable[Event] = (),
         window: float | None = None,
         forget: str | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> Shop:
-        """Return the shop after an update: forgotten users first, the window last."""
+        """Return the shop after an update: forgotten users first, the window last.
+
+        The weights of kinds are read with the new rows, and hold for all rows of these kinds.
+        """
         window = self.window if window is None else window
         part = self._distinct(tuple(new))
+        if weights:
+            read = {event.kind: weights[event.kind] for event in part}
+            setting = replace(self.setting, kinds={**self.setting.kinds, **read})
+            return replace(self, setting=setting).updated(new, window, forget)
         told = self._distinct(self.rows + part)
         rows = tuple(event for event in told if event.user != forget)
         if window is not None and rows:

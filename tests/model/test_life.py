@@ -15,7 +15,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -53,7 +53,7 @@ if os.environ.get("LIFE_SHRINK") == "0":
 MOMENT = 0.02 if CAN_FORK else 0.25
 START = 1_700_000_000 // DAY * DAY
 
-KINDS = {"view": 1.0, "buy": 3.0}
+KINDS = {"view": 1.0, "buy": 3.0, "like": 2.0}
 SETTINGS = {
     setting.name: setting
     for setting in (
@@ -61,6 +61,9 @@ SETTINGS = {
         Setting("clicks", grades=False, timed=True, policy="last"),
         Setting("orders", grades=False, timed=True, policy="sum"),
         Setting("events", grades=False, timed=True, policy="sum", kinds=KINDS),
+        Setting(
+            "events and orders", grades=False, timed=True, policy="sum", kinds=KINDS
+        ),
         Setting("untimed stars", grades=True, timed=False, policy="last", scale=(1, 5)),
         Setting("untimed orders", grades=False, timed=False, policy="sum"),
     )
@@ -70,6 +73,11 @@ READING: dict[str, dict[str, Any]] = {
     "clicks": {"implicit": True},
     "orders": {"weight": "quantity"},
     "events": {"event": "event", "event_weights": KINDS},
+    "events and orders": {
+        "event": "event",
+        "event_weights": KINDS,
+        "weight": "quantity",
+    },
     "untimed stars": {"scale": (1, 5)},
     "untimed orders": {"weight": "quantity"},
 }
@@ -105,6 +113,11 @@ events = st.builds(
 some_events = st.lists(events, min_size=1, max_size=12)
 # Files have rows that come twice.
 some_events |= some_events.map(lambda rows: [*rows, rows[0]])
+# A purchase may follow a view within its second.
+some_events |= some_events.map(lambda rows: [*rows, _of_another_kind(rows[0])])
+some_weights = st.fixed_dictionaries(
+    dict.fromkeys(sorted(KINDS), st.sampled_from([0.5, 1.0, 2.0, 4.0]))
+)
 # No pair comes twice, and some times do, of items that are not in the order of their ids.
 PLAIN = [
     Event(
@@ -127,6 +140,10 @@ VISITS = [
 ]
 
 
+def _of_another_kind(event: Event) -> Event:
+    return event._replace(kind="like" if event.kind == "buy" else "buy")
+
+
 def pairs_of(ratings: Ratings) -> dict[tuple[str, str], Rating]:
     """Return ratings by their pairs of ids."""
     users, items = ratings.users.values, ratings.items.values
@@ -145,7 +162,7 @@ def pairs_of(ratings: Ratings) -> dict[tuple[str, str], Rating]:
 def _own_time(event: Event) -> int:
     """Return a time that no other event of the user has."""
     number = 10 * int(event.item[1:]) + int(event.value)
-    return (event.time or 0) + 10 * number + len(event.kind)
+    return (event.time or 0) + 10 * number + ["", *KINDS].index(event.kind)
 
 
 def near(expected: Any) -> Any:
@@ -175,6 +192,7 @@ class Life(RuleBasedStateMachine):
     )
     def fit(self, setting: str, model: str, is_plain: bool, more: list[Event]) -> None:
         self.setting = SETTINGS[setting]
+        self.weights = self.setting.kinds
         if model in ("bias", "als") and not self.setting.grades:
             model = "ials"
         if model == "next" and not self.setting.timed:
@@ -190,8 +208,7 @@ class Life(RuleBasedStateMachine):
         self.shop = Shop(self.setting).told(first + more)
         self.latest = more or first
         recommender = Recommender(model, **PARAMETERS[model])
-        ratings = read_ratings(data, **READING[setting])
-        self.recommender = recommender.fit(ratings)
+        self.recommender = recommender.fit(read_ratings(data, **READING[setting]))
         self._fitted()
         self._agree()
 
@@ -199,6 +216,15 @@ class Life(RuleBasedStateMachine):
     def update(self, rows: list[Event], refit: bool | None) -> None:
         self.latest = self._rows(rows)
         self._update(self.latest, refit=refit)
+
+    @precondition(lambda self: self.setting.kinds)
+    @rule(rows=some_events, refit=st.sampled_from([None, True]), weights=some_weights)
+    def weigh_kinds_again(
+        self, rows: list[Event], refit: bool | None, weights: dict[str, float]
+    ) -> None:
+        """Give kinds of events other weights, which older events of these kinds get, too."""
+        self.latest = self._rows(rows)
+        self._update(self.latest, refit=refit, weights=weights)
 
     @rule()
     def repeat_the_update(self) -> None:
@@ -252,7 +278,7 @@ class Life(RuleBasedStateMachine):
             return
         rows = self._rows(rows)
         try:
-            shop = self.shop.updated(rows)
+            shop = self.shop.updated(rows, weights=self.weights)
         except (reference.NothingLeftError, reference.FewLeftError):
             return
         place = self._saved()
@@ -342,7 +368,7 @@ class Life(RuleBasedStateMachine):
         if not self.shop.ratings:
             return
         path = self._write(list(self.shop.rows), self.folder / "remaining.csv")
-        ratings = read_ratings(path, **READING[self.setting.name])
+        ratings = self._read(path, self.shop.setting.kinds)
         fresh = Recommender(self.name, **PARAMETERS[self.name]).fit(ratings)
         self._update(refit=True)
         again = self.recommender
@@ -459,11 +485,17 @@ class Life(RuleBasedStateMachine):
             self.saved = self.recommender
         return path
 
-    def _update(self, rows: list[Event] | None = None, **options: Any) -> None:
+    def _update(
+        self,
+        rows: list[Event] | None = None,
+        weights: Mapping[str, float] | None = None,
+        **options: Any,
+    ) -> None:
         """Update both, which change or raise together, and compare them."""
         refit = options.pop("refit", None)
+        new_weights = self.weights if weights is None else weights
         try:
-            shop = self.shop.updated(rows or (), **options)
+            shop = self.shop.updated(rows or (), weights=new_weights, **options)
         except reference.NothingLeftError:
             expected: str | None = "No rating would be left"
         except reference.FewLeftError:
@@ -472,16 +504,18 @@ class Life(RuleBasedStateMachine):
             expected = None
         if (days := options.get("window")) is not None:
             options["window"] = f"{days}d"
-        path = None
+        new: Path | Ratings | None = None
         if rows is not None:
             self.n_files += 1
-            path = self._write(rows, self.folder / f"new-{self.n_files}.csv")
+            new = self._write(rows, self.folder / f"new-{self.n_files}.csv")
+            if weights is not None:
+                new = self._read(new, weights)
         if expected is not None:
             with pytest.raises(DataError, match=expected):
-                self.recommender.update(path, refit=refit, **options)
+                self.recommender.update(new, refit=refit, **options)
             return
-        self.shop = shop
-        self._take(self.recommender.update(path, refit=refit, **options))
+        self.shop, self.weights = shop, new_weights
+        self._take(self.recommender.update(new, refit=refit, **options))
 
     def _take(self, updated: Recommender) -> None:
         """Go on with an updated model, for which the reference is fitted where it was."""
@@ -499,6 +533,13 @@ class Life(RuleBasedStateMachine):
         if self.name not in ("popular", "ease", "next"):
             self.model = self._of_items()
         self._agree()
+
+    def _read(self, path: Path, weights: Mapping[str, float]) -> Ratings:
+        """Read a file, with weights of the kinds of events if it has kinds."""
+        reading = READING[self.setting.name]
+        if weights:
+            reading = reading | {"event_weights": weights}
+        return read_ratings(path, **reading)
 
     def _rows(self, rows: list[Event]) -> list[Event]:
         """Return rows with the columns that the setting has."""

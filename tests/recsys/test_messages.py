@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys import messages
-from recsys.messages import close_matches
+from recsys.messages import close_matches, is_out_of_memory
 
 WORDS = st.text("abc", max_size=8)
 
@@ -61,3 +61,10 @@ def test_file_names_are_compared_without_suffix(tmp_path, name, there, meant):
     hint = f" Did you mean {tmp_path / meant}?" if meant else ""
     sentence = f"There is no file or directory {tmp_path / name}.{hint}"
     assert messages.nothing_at(tmp_path / name) == sentence
+
+
+def test_tells_memory_errors_that_libraries_replace():
+    replaced = SystemError("partition returned a result with an exception set")
+    assert not is_out_of_memory(replaced)
+    replaced.__cause__ = MemoryError()
+    assert is_out_of_memory(replaced)
