@@ -30,7 +30,7 @@ from lowrank.operators import (
     ProductOperator,
     SparseOperator,
     canonical,
-    check_indices,
+    checked_sparse,
     safe_exponent,
 )
 from lowrank.solvers import SOLVERS, choose_method
@@ -152,13 +152,9 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         return ProductOperator(source, _working_dtype(source.dtype, source.shape))
     entries: Any
     matrix: SparseOperator | DenseOperator
-    is_sparse = sparse.issparse(source)
-    if is_sparse:
+    if sparse.issparse(source):
         dtype = _working_dtype(source.dtype, source.shape)
-        check_indices(source, "A")
-        # Sums of repeated integers may exceed their type; others are as in A.toarray().
-        if np.dtype(source.dtype).kind in "iu":
-            source = source.astype(dtype)
+        source = checked_sparse(source, "A")
         entries = canonical(sparse.csr_array(source)).astype(dtype, copy=False)
         matrix = SparseOperator(entries)
     else:

@@ -19,6 +19,7 @@ from lowrank import kernels
 from lowrank.errors import (
     ArgumentError,
     ArgumentTypeError,
+    check_range,
     checked_integer,
     real_matrix,
 )
@@ -26,7 +27,7 @@ from lowrank.operators import (
     DenseOperator,
     MatrixOperator,
     SparseOperator,
-    check_indices,
+    checked_sparse,
     largest_entry,
     safe_exponent,
 )
@@ -117,6 +118,7 @@ class RowBlocks(MatrixOperator):
         A memory map is read as it is in memory, with changes that are not in the file.
         """
         source: Any = array
+        check_not_masked(source, "array")
         step = _rows_per_block(rows, source[:1].nbytes)
         return cls(partial(_blocks_of_array, source, step))
 
@@ -207,6 +209,8 @@ class RowBlocks(MatrixOperator):
         scale = 2.0**exponent
         unit = matrix.scaled(1 / scale) if exponent else matrix
         squares = unit.column_squares(means / scale)
+        largest_norm = float(np.sqrt(squares.max(initial=0.0))) * scale
+        check_range(largest_norm, np.dtype(np.float64), "Norms of columns")
         between = shift * (rows * count / total) ** 0.5
         within = np.hypot(self._deviations, scale * np.sqrt(squares))
         self._deviations = np.hypot(within, between)
@@ -321,6 +325,11 @@ class RowBlocks(MatrixOperator):
             while (raw := coming.result()) is not None:
                 coming = reader.submit(next, blocks, None)
                 block = self._prepared(raw)
+                if block.shape[1] != self.shape[1]:
+                    raise ArgumentError(
+                        "blocks must be the same each time; "
+                        f"got {self.shape[1]} columns at first, now {block.shape[1]}."
+                    )
                 end = start + block.shape[0]
                 yield slice(start, end), block
                 start = end
@@ -337,7 +346,8 @@ class RowBlocks(MatrixOperator):
     def _scaled_block(self, raw: Any) -> SparseOperator | DenseOperator:
         block: SparseOperator | DenseOperator
         if self.is_sparse:
-            csr: Any = sparse.csr_array(raw).astype(self.dtype, copy=False)
+            csr: Any = sparse.csr_array(checked_sparse(raw, "blocks"))
+            csr = csr.astype(self.dtype, copy=False)
             if not csr.has_sorted_indices:
                 csr = csr.sorted_indices()
             block = _SparseBlock(csr)
@@ -460,10 +470,10 @@ def _copied(array: Any, part: slice) -> Any:
 def _checked(raw: Any, row: int) -> tuple[Any, float]:
     """Check a block, and return it as float32 or float64, dense or CSR, with its largest entry."""
     check_not_masked(raw, "blocks")
-    if _is_sparse(raw):
-        check_indices(raw, "blocks")
-    block: Any = sparse.csr_array(raw) if _is_sparse(raw) else as_array(raw)
+    block: Any = as_array(raw) if not _is_sparse(raw) else raw
     dtype = real_matrix(block.dtype, block.shape, "blocks")
+    if _is_sparse(raw):
+        block = sparse.csr_array(checked_sparse(raw, "blocks"))
     block = block.astype(dtype, copy=False)
     if _is_sparse(block) and not block.has_canonical_format:
         block = block.copy()

@@ -1,10 +1,12 @@
 """Exceptions of lowrank: one tree, in which each class is also a built-in exception."""
 
-import math
 import numbers
 import operator
+import sys
 from collections.abc import Collection
 from typing import Any
+
+from numpy import finfo
 
 
 class LowRankError(Exception):
@@ -48,7 +50,8 @@ def check_positive(
     TypeError, ValueError
     """
     check_number(value, name)
-    if not 0 <= value < math.inf or not (value or or_zero):
+    # Integers may be larger than any float.
+    if not 0 <= value <= sys.float_info.max or not (value or or_zero):
         expected = "finite and not negative" if or_zero else "positive and finite"
         raise ArgumentError(f"{name} must be {expected}; got {value}.")
 
@@ -62,6 +65,25 @@ def check_number(value: object, name: str) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ArgumentTypeError(f"{name} must be a number; got {value!r}.")
+
+
+def check_range(
+    largest: float,
+    dtype: Any,
+    noun: str = "Singular values",
+) -> None:
+    """Check that the largest number of a result can be stored in a dtype.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    limit = float(finfo(dtype).max)
+    if largest > limit:
+        raise ArgumentError(
+            f"{noun} must be within the range of {dtype}, up to {limit:.4g}; got a larger one: "
+            "multiply the matrix by a number."
+        )
 
 
 def check_share(value: float, name: str) -> None:

@@ -18,7 +18,12 @@ from lowrank.errors import (
     real_matrix,
 )
 from lowrank.kernels import pieces
-from lowrank.operators import MatrixOperator, largest_entry, safe_exponent
+from lowrank.operators import (
+    MatrixOperator,
+    checked_sparse,
+    largest_entry,
+    safe_exponent,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -352,6 +357,7 @@ def _taken(
 
 def _dense_operand(other: Any) -> NDArray[Any] | None:
     """Return an operand of a sum as an array, or None if it is something else."""
+    check_not_masked(other, "the other operand")
     array = np.asarray(other.toarray() if hasattr(other, "toarray") else other)
     return array if array.ndim and array.dtype.kind in "fiub" else None
 
@@ -423,7 +429,10 @@ def _operand(
 ) -> Any:
     """Return an operand of a product, after checking that it has `size` along the summed axis."""
     operand = other
-    if not (hasattr(other, "tocsr") or isinstance(other, LowRank)):
+    if hasattr(other, "tocsr"):
+        operand = checked_sparse(other, "the other operand")
+    elif not isinstance(other, LowRank):
+        check_not_masked(other, "the other operand")
         operand = np.asarray(other)
     if len(operand.shape) not in (1, 2) or operand.shape[axis] != size:
         side = "first" if axis == 0 else "last"

@@ -492,13 +492,15 @@ def centred_columns(csr: Any, row: Float64Array) -> tuple[Any, Float64Array]:
     return canonical(centred), np.where(full, 0.0, row)
 
 
-def check_indices(matrix: Any, name: str) -> None:
-    """Check that the indices of a sparse matrix are in its shape.
+def checked_sparse(matrix: Any, name: str) -> Any:
+    """Return a sparse matrix whose indices are in its shape, integers as float64.
+
+    Sums of repeated integers may exceed their type.
 
     Raises
     ------
     ArgumentError
-        If one is not: compiled products would read other memory.
+        If an index is not in the shape: compiled products would read other memory.
     """
     problem = ""
     if hasattr(matrix, "check_format"):
@@ -514,6 +516,9 @@ def check_indices(matrix: Any, name: str) -> None:
                 problem = f"indices from {first} to {last} in shape {matrix.shape}"
     if problem:
         raise ArgumentError(f"{name} must be a valid sparse matrix: {problem}.")
+    if np.dtype(matrix.dtype).kind in "iu":
+        return matrix.astype(np.float64)
+    return matrix
 
 
 def canonical(csr: Any) -> Any:
@@ -551,6 +556,14 @@ def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
     # 2.0**-x itself must be a normal number of the dtype.
     limit = _LARGEST_EXPONENT[str(dtype)]
     return max(-limit, min(limit, exponent))
+
+
+def rescaled(matrix: MatrixOperator) -> tuple[MatrixOperator, int]:
+    """Return A * 2**-x and x, which is not 0 if powers of the entries may overflow or vanish."""
+    exponent = safe_exponent(matrix.peak, matrix.dtype)
+    if exponent:
+        matrix = matrix.scaled(2.0**-exponent)
+    return matrix, exponent
 
 
 def _unit_of_sums(peak: float) -> float:

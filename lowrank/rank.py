@@ -14,17 +14,19 @@ from lowrank.arguments import (
     checked_generator,
     entries_of,
 )
-from lowrank.blocks import RowBlocks
+from lowrank.blocks import RowBlocks, check_not_masked
 from lowrank.errors import (
     ArgumentError,
+    ArgumentTypeError,
     check_choice,
     check_number,
     check_positive,
+    check_range,
     check_share,
     checked_integer,
 )
 from lowrank.kernels import pieces
-from lowrank.operators import centred_columns, safe_exponent
+from lowrank.operators import centred_columns, rescaled
 from lowrank.samples import samples_of
 from lowrank.sums import column_dots
 from lowrank.svd import truncated_svd
@@ -161,7 +163,11 @@ def elbow(s: ArrayLike) -> int:
 
 
 def _checked_spectrum(s: ArrayLike) -> Float64Array:
-    spectrum = np.asarray(s, dtype=np.float64)
+    check_not_masked(s, "s")
+    values = np.asarray(s)
+    if values.dtype.kind not in "fiub":
+        raise ArgumentTypeError(f"s must hold real numbers; got dtype {values.dtype}.")
+    spectrum = values.astype(np.float64)
     if spectrum.ndim != 1:
         raise ArgumentError(f"s must be one-dimensional; got shape {spectrum.shape}.")
     for i in np.flatnonzero(~(np.isfinite(spectrum) & (spectrum >= 0))):
@@ -212,7 +218,8 @@ def choose_rank(
     (2, 2)
     """
     check_choice(rule, RULES, "rule")
-    matrix = as_operator(A)
+    # No rule depends on the scale.
+    matrix, _ = rescaled(as_operator(A))
     if rule == "elbow":
         k = min(_MOST_RANKS, *matrix.shape)
         return elbow(
@@ -222,7 +229,7 @@ def choose_rank(
         return parallel_analysis(matrix, center=center, random_state=random_state)
     if rule == "cv":
         return _best_predicting_rank(matrix, center=center, random_state=random_state)
-    spectrum = whole_spectrum(matrix, bool(center))
+    spectrum = _whole_spectrum(matrix, bool(center), _ELBOW)
     if rule == "energy":
         return rank_for_energy(spectrum, fraction)
     return gavish_donoho(spectrum, matrix.shape)
@@ -338,7 +345,7 @@ def parallel_analysis(
     Eyuboglu (1992), "Remarks on parallel analysis", for the permutations.
     """
     rng = checked_generator(random_state)
-    matrix = as_operator(A)
+    matrix, _ = rescaled(as_operator(A))
     entries = entries_of(matrix, _ELBOW)
     k = min(_MOST_RANKS, *matrix.shape)
     real = truncated_svd(matrix, k, center=center, random_state=0).s
@@ -380,19 +387,25 @@ def whole_spectrum(
         If A is a LinearOperator, sparse with a smaller side above 5,000, or RowBlocks that are
         sparse or have more columns than rows or than 5,000.
     """
-    matrix, exponent = _rescaled(as_operator(A))
+    matrix, exponent = rescaled(as_operator(A))
+    spectrum = _whole_spectrum(matrix, center, hint)
+    check_range(float(spectrum.max(initial=0.0)) * 2.0**exponent, spectrum.dtype)
+    return np.ldexp(spectrum, exponent)
+
+
+def _whole_spectrum(matrix: MatrixOperator, center: bool, hint: str) -> Float64Array:
     rows, columns = matrix.shape
     is_dense = isinstance(matrix, RowBlocks) and not matrix.is_sparse
     if is_dense and columns <= min(rows, _LARGEST_GRAM):
         blocks = matrix.wide()
         if center:
             blocks = blocks.centred(matrix.column_means())
-        return np.ldexp(_values_of_blocks(blocks.dense_blocks(0)), exponent)
+        return _values_of_blocks(blocks.dense_blocks(0))
     entries = entries_of(matrix, hint)
     mean = matrix.column_means() * center
     if isinstance(entries, np.ndarray):
-        s = np.linalg.svd(entries.astype(np.float64) - mean, compute_uv=False)
-        return np.ldexp(np.asarray(s), exponent)
+        centred = entries.astype(np.float64) - mean
+        return np.asarray(np.linalg.svd(centred, compute_uv=False))
     if min(matrix.shape) == 0:
         return np.zeros(0)
     if min(matrix.shape) > _LARGEST_GRAM:
@@ -403,7 +416,8 @@ def whole_spectrum(
     # Y'Y or Y Y', whichever is smaller, for Y = S - 1 mean'
     S = entries.astype(np.float64)
     centred, mean = centred_columns(S, mean)
-    S = S if centred is None else centred
+    if centred is not None:
+        S = centred
     if columns <= rows:
         gram = (S.T @ S).toarray() - rows * np.outer(mean, mean)
     else:
@@ -413,7 +427,7 @@ def whole_spectrum(
     is_lost = s[len(s) // 2] < _SQUARABLE * s[0]
     if is_lost and rows * columns * len(s) <= _LARGEST_WORK:
         s = _values_of_blocks(_blocks_of_rows(S, mean))
-    return np.ldexp(s, exponent)
+    return s
 
 
 def _blocks_of_rows(S: Any, mean: Float64Array) -> Iterator[Float64Array]:
@@ -443,14 +457,6 @@ def _roots(gram: Float64Array, larger: int) -> Float64Array:
     eigenvalues = np.linalg.eigvalsh(gram)[::-1]
     rounding = eigenvalues.max(initial=0.0) * larger * np.finfo(np.float64).eps
     return np.sqrt(np.where(eigenvalues > rounding, eigenvalues, 0.0))
-
-
-def _rescaled(matrix: MatrixOperator) -> tuple[MatrixOperator, int]:
-    """Return A * 2**-x and x, which is nonzero if powers of the entries may overflow or vanish."""
-    exponent = safe_exponent(matrix.peak, matrix.dtype)
-    if exponent:
-        matrix = matrix.scaled(2.0**-exponent)
-    return matrix, exponent
 
 
 def bi_cross_validation(
@@ -487,7 +493,7 @@ def bi_cross_validation(
     Owen & Perry (2009), "Bi-cross-validation of the SVD and the nonnegative matrix factorization",
     section 3.
     """
-    matrix, exponent = _rescaled(as_operator(A))
+    matrix, exponent = rescaled(as_operator(A))
     entries = entries_of(matrix, _ELBOW)
     shape = matrix.shape
     if min(shape) < _FOLDS:
@@ -552,8 +558,7 @@ def _block_errors(
 
 
 def _best_predicting_rank(matrix: MatrixOperator, **options: Any) -> int:
-    scaled, _ = _rescaled(matrix)
-    errors = bi_cross_validation(scaled, _MOST_RANKS, **options)
+    errors = bi_cross_validation(matrix, _MOST_RANKS, **options)
     # The smallest rank up to rounding, as exact data have equal errors from their rank on.
     rounding = 1e3 * float(np.finfo(matrix.dtype).eps) * errors[0]
     return int(np.argmax(errors <= errors.min() + rounding))

@@ -14,7 +14,13 @@ from lowrank.acceleration import Acceleration
 from lowrank.approximation import svd_down_to
 from lowrank.arguments import checked_count, checked_generator
 from lowrank.blocks import as_array, not_finite
-from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
+from lowrank.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    check_positive,
+    check_range,
+    real_matrix,
+)
 from lowrank.kernels.arrays import Masks
 from lowrank.low_rank import LowRank
 from lowrank.sums import inner
@@ -181,6 +187,9 @@ def robust_pca(
             ConvergenceWarning,
             stacklevel=2,
         )
+    check_range(
+        float(np.abs(pursuit.factors.left).max(initial=0.0)) * scale, values.dtype
+    )
     return RobustPCA(
         low_rank=LowRank(
             (pursuit.factors.left * scale).astype(values.dtype),

@@ -19,7 +19,7 @@ from lowrank.operators import (
     MatrixOperator,
     SparseOperator,
     canonical,
-    check_indices,
+    checked_sparse,
     largest_entry,
     row_of_entry,
     safe_exponent,
@@ -256,7 +256,11 @@ def validated_array(
     )  # slow, not needed to choose ranks
 
     if sparse.issparse(X):
-        check_indices(X, "X")
+        X = checked_sparse(X, "X")
+    elif np.asarray(X).dtype.kind in "mMSU":
+        raise ArgumentTypeError(
+            f"X must hold real numbers; got dtype {np.asarray(X).dtype}."
+        )
     if not allow_nan:
         check_not_masked(X, "X")
     elif np.ma.isMaskedArray(X):  # scikit-learn ignores the mask
@@ -334,7 +338,7 @@ def standardized(
     It is done in float64 if a mean is so large that float32 would round away the variation. The
     scale of constant columns is 1.
     """
-    if ((np.abs(means) > _LARGE_MEAN * scale) & (scale != 1)).any():
+    if ((np.abs(means) / _LARGE_MEAN > scale) & (scale != 1)).any():
         samples = samples.wide()
     return samples.scaled(1 / scale)
 

@@ -12,11 +12,11 @@ import scipy.linalg
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.arguments import as_operator, checked_generator, checked_rank, entries_of
-from lowrank.errors import check_choice
+from lowrank.errors import check_choice, check_range
 from lowrank.kernels import one_blas_thread, pieces
 from lowrank.kernels.arrays import Int64s
 from lowrank.low_rank import LowRank
-from lowrank.operators import safe_exponent
+from lowrank.operators import rescaled, safe_exponent
 from lowrank.samples import rounding_limits, samples_of
 from lowrank.svd import truncated_svd
 
@@ -152,7 +152,8 @@ def leverage_scores(
     >>> leverage_scores(np.diag([3.0, 1.0, 2.0]), 2)
     array([1., 0., 1.])
     """
-    matrix = as_operator(A)
+    # Scores do not depend on the scale, but squares of extreme entries overflow.
+    matrix, _ = rescaled(as_operator(A))
     svd = truncated_svd(matrix, k, random_state=random_state)
     return _leverage(svd, matrix, matrix.dtype, svd.Vt.T)
 
@@ -265,6 +266,8 @@ def cur(
     U, error = _best_middle(
         selection, selection.matrix[:, columns], _dense(selection.matrix[rows])
     )
+    largest = float(np.abs(U).max(initial=0.0)) * 2.0**-selection.exponent
+    check_range(largest, selection.dtype, "Entries of U")
     return CUR(
         columns=columns,
         rows=rows,

@@ -13,7 +13,7 @@ import numpy as np
 
 from lowrank import kernels
 from lowrank.arguments import as_operator, checked_rank, counted, validated
-from lowrank.errors import ArgumentError, LowRankError, check_positive
+from lowrank.errors import ArgumentError, LowRankError, check_positive, check_range
 from lowrank.low_rank import LowRank
 from lowrank.operators import (
     CentredDenseOperator,
@@ -287,6 +287,7 @@ class SVD:
 
     def _rounded(self, dtype: np.dtype[Any]) -> SVD:
         """Return the decomposition with its arrays in a dtype, and the bound of their product."""
+        check_range(float(self.s.max(initial=0.0)), dtype)
         bound = self.spectral_error_bound
         if dtype != self.s.dtype:
             # Half a machine epsilon of each entry of U, S and V', in Frobenius norms.
@@ -302,6 +303,7 @@ class SVD:
     def _scaled(self, exponent: int) -> SVD:
         """Return the decomposition of A * 2**exponent."""
         factor = 2.0**exponent
+        check_range(float(self.s.max(initial=0.0)) * factor, self.s.dtype)
         norm = self.frobenius_norm
         return replace(
             self,
@@ -431,7 +433,7 @@ def singular_values(
     matrix = as_operator(A)
     rank = min(matrix.shape) if k is None else k
     problem = validated(matrix, rank, method, tol, center, random_state)
-    return solved(problem, stacklevel=3).s.astype(problem.matrix.dtype, copy=False)
+    return solved(problem, stacklevel=3)._rounded(problem.matrix.dtype).s
 
 
 def solved(problem: Problem, stacklevel: int) -> SVD:

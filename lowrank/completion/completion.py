@@ -356,9 +356,14 @@ def _by_als(
             f"with it the least squares problem is singular in {X.dtype}."
         )
     if decrease > stop.tol:
+        reached = (
+            f"The last sweeps lowered the objective by {decrease:.1e} of it, more than"
+        )
+        if math.isinf(decrease):  # too few accelerated sweeps to compare
+            reached = "The decrease of the objective is not known to be below"
         warnings.warn(
-            f"The last sweeps lowered the objective by {decrease:.1e} of it, more than "
-            f"tol={stop.tol:.1e}, after max_iter={stop.max_iter} sweeps; increase max_iter or tol.",
+            f"{reached} tol={stop.tol:.1e}, after max_iter={stop.max_iter} sweeps; "
+            "increase max_iter or tol.",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -19,7 +19,7 @@ from lowrank.completion.observed import (
     hold_out,
     observed_entries,
 )
-from lowrank.errors import ArgumentError, check_positive
+from lowrank.errors import ArgumentError, check_positive, check_range
 from lowrank.kernels.arrays import Float64s
 from lowrank.low_rank import LowRank
 from lowrank.operators import SparseOperator, safe_exponent
@@ -545,6 +545,7 @@ def _solve(
             stacklevel=3,
         )
     unit = 2.0**problem.exponent
+    check_range(float(point.s.max(initial=0.0)) * unit, point.s.dtype)
     with np.errstate(over="ignore"):  # objectives are squares
         scaled = np.array(objectives) * unit * unit
     return SoftImputation(

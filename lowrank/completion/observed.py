@@ -11,7 +11,7 @@ from lowrank.arguments import checked_generator
 from lowrank.blocks import as_array, not_finite
 from lowrank.errors import ArgumentError, check_share, real_matrix
 from lowrank.kernels.arrays import Float64s, Masks
-from lowrank.operators import check_indices
+from lowrank.operators import checked_sparse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,8 +67,7 @@ def observed_entries(X: MatrixLike) -> csr_array:
     shape = array.shape
     dtype = real_matrix(array.dtype, shape, "X")
     if sparse.issparse(X):
-        check_indices(array, "X")
-        coo = array.tocoo()
+        coo = checked_sparse(array, "X").tocoo()
         # Sorted entries make duplicates neighbours, and rows contiguous.
         order = np.lexsort((coo.col, coo.row))
         rows, columns, data = coo.row[order], coo.col[order], coo.data[order]
@@ -113,7 +112,9 @@ def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
     array: Any = weights
     if isinstance(weights, np.ma.MaskedArray):
         array = np.ma.getdata(weights)
-    elif not sparse.issparse(weights):
+    elif sparse.issparse(weights):
+        array = checked_sparse(weights, "weights")
+    else:
         array = as_array(weights)
     real_matrix(array.dtype, array.shape, "weights")
     if array.shape != X.shape:

@@ -229,9 +229,9 @@ def pieces(length: int, size: int) -> Iterator[slice]:
 def csr_arrays(matrix: Any) -> CsrArrays:
     """Return the arrays of a scipy CSR matrix or array, converted only if necessary."""
     return CsrArrays(
-        matrix.indptr.astype(np.int64, copy=False),
-        matrix.indices.astype(np.int32, copy=False),
-        matrix.data,
+        np.ascontiguousarray(matrix.indptr, np.int64),
+        np.ascontiguousarray(matrix.indices, np.int32),
+        np.ascontiguousarray(matrix.data),
     )
 
 

@@ -426,3 +426,10 @@ def test_the_matrix_of_a_choice_is_the_projection_on_its_columns(convert, scale)
     if scale == 1.0:
         single = select_columns(convert(A.astype(np.float32)), 4)
         assert single.matrix.dtype == np.float32
+
+
+@pytest.mark.parametrize("power", [-300, 200, 300])
+def test_leverage_does_not_depend_on_the_scale(power):
+    A = np.random.default_rng(0).standard_normal((9, 5))
+    scores = leverage_scores(A * 10.0**power, 2)
+    np.testing.assert_allclose(scores, leverage_scores(A, 2), rtol=1e-9)

@@ -619,3 +619,10 @@ def test_bad_weights_and_negative_entries_are_named_with_their_place(
 def test_arguments_that_do_not_fit_raise(arguments, message):
     with pytest.raises(ValueError, match=message):
         complete(with_entry(2.0), 1, **arguments)
+
+
+def test_a_decrease_that_is_not_known_has_no_figure():
+    with pytest.warns(
+        ConvergenceWarning, match="not known to be below tol=1.0e-04, after"
+    ):
+        complete(np.arange(12.0).reshape(4, 3), 1, regularization=0.1, max_iter=1)
