@@ -58,6 +58,8 @@ class Change:
         Number of events that were removed because they are later than the present time.
     n_repeated : int
         Number of new rows left out because their events are known already.
+    n_conflicts : int
+        Number of these that have the id of an event, but are not like it.
     """
 
     before: Ratings
@@ -70,6 +72,7 @@ class Change:
     n_removed: int = 0
     n_late: int = 0
     n_repeated: int = 0
+    n_conflicts: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -309,6 +312,7 @@ def change_of(
         n_removed=n_removed,
         n_late=n_late,
         n_repeated=collected.n_same,
+        n_conflicts=collected.n_conflicts,
     )
 
 

@@ -26,7 +26,15 @@ from recsys.models.histories import (
     zeros_arrays,
 )
 from recsys.models.parts import Floats, Indices, Mask
-from recsys.ranking.topn import SOURCES, Cosine, CsrPairs, Scorer, TopN, check_n
+from recsys.ranking.topn import (
+    SOURCES,
+    Cosine,
+    CsrPairs,
+    Scorer,
+    TopN,
+    check_n,
+    unmasked,
+)
 from recsys.saving.storage import Saved
 
 if TYPE_CHECKING:
@@ -79,7 +87,9 @@ def predicted_pairs(
     predicted = np.empty(len(frame), np.float32)
     if not is_known.all():
         predicted = _cold_predictions(model, popular, users, items)
-    predicted[is_known] = model.predict(known_users, known_items, **context)
+    # A masked prediction is missing.
+    predictions = model.predict(known_users, known_items, **context)
+    predicted[is_known] = unmasked(predictions, np.nan)
     if model.predicts_ratings:
         predicted = clip_to_range(predicted, fitted.training)
     columns = [

@@ -17,7 +17,7 @@ from recsys.changes import Change, change_of, like_old, wider_range
 from recsys.data.age import FADED, faded_remark, iso_time, present
 from recsys.data.ids import IdsLike
 from recsys.data.new_ids import doubtful_ids
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, conflicts
 from recsys.data.rows import large_share
 from recsys.data.times import Moment
 from recsys.drift import popularity_stability, rating_stability
@@ -94,7 +94,10 @@ class Plan:
         change = self.change
         parts = [counted(change.n_added, "new event")]
         if change.n_repeated:
-            parts.append(f"{change.n_repeated:,} known already")
+            repeats = f"{change.n_repeated:,} known already"
+            if change.n_conflicts:
+                repeats += f" ({conflicts(change.n_conflicts)})"
+            parts.append(repeats)
         if self.forgets:
             parts.append("users forgotten")
         elif change.n_removed:

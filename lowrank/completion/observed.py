@@ -101,7 +101,7 @@ def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
     """Check the weights of a matrix with missing entries; return its entries' weights, in order.
 
     Entries that sparse weights do not store have weight 0. The weights of unknown entries are not
-    used, and may be NaN.
+    used, and may be NaN or masked.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
     """
     array: Any = weights
     if isinstance(weights, np.ma.MaskedArray):
-        array = np.ma.getdata(weights)
+        array = np.ma.filled(weights.astype(np.float64), np.nan)
     elif sparse.issparse(weights):
         array = checked_sparse(weights, "weights")
     else:

@@ -35,6 +35,8 @@ MEANT_NEVER = 'left out whose time means "never"'
 EARLY = "before 1990"
 _YEARS = 1900, 2100
 _FEW_EVENTS = 10
+_RARE = 12  # of so many times of day, at most one is midnight
+_MOST_SAMPLED = 1 << 20
 _BULK = (0.05, 0.95)  # quantiles between which events are counted as usual
 _SPARSE = 0.1  # of the usual number of events in a time of the same length
 # largest offset of a time zone: midnight may be written in any of them
@@ -222,6 +224,29 @@ def dated(
                 )
             )
     return Dated(~left_out if n_left_out else None, remarks)
+
+
+def midnight_remark(seconds: Seconds) -> str:
+    """Return a remark on times some of which are dates without a time of day; "" for others.
+
+    Midnight is rare among times of day: of whole hours, it is one in 24.
+
+    Examples
+    --------
+    >>> midnight_remark(np.array([0, 14 * 3600]))[:29]
+    '50% of the times are midnight'
+    >>> midnight_remark(np.array([0, 86400]))
+    ''
+    """
+    sample = seconds[:: max(1, len(seconds) // _MOST_SAMPLED)]
+    n = len(sample)
+    n_midnight = int(np.count_nonzero(sample % DAY == 0))
+    if n_midnight == n or n_midnight * _RARE <= n:
+        return ""
+    return (
+        f"{100 * n_midnight / n:.2g}% of the times are midnight, as a date without a time of day "
+        "is read: these events come first in their day"
+    )
 
 
 def check_left_out(

@@ -42,7 +42,8 @@ class Collected(NamedTuple):
     `events` is None if the ratings tell everything: each pair has one event, and its
     value and time are in the rating. `in_time_order` tells for each user whether the
     rows were in the order of time; None without times. `n_same` events were left out as
-    repetitions of others, and `n_returned` pairs because their weight is not positive.
+    repetitions of others, `n_conflicts` of them with the id of an event that differs, and
+    `n_returned` pairs because their weight is not positive.
     """
 
     csr: CSR
@@ -51,6 +52,7 @@ class Collected(NamedTuple):
     in_time_order: Mask | None = None
     n_same: int = 0
     n_returned: int = 0
+    n_conflicts: int = 0
 
     @property
     def log(self) -> Events:
@@ -74,7 +76,7 @@ def collect(
     the order of time; by default, all.
     """
     # Ids tell repetitions of any user and item, before events are grouped by user.
-    entries, n_same = _without_known_keys(entries)
+    entries, n_same, n_conflicts = _without_known_keys(entries)
     events = group_rows(entries, shape[0])
     order = _order_of_time(events, known_order)
     has_details = events.kinds is not None or events.keys is not None
@@ -83,7 +85,9 @@ def collect(
     if not has_details and not order.has_ties:
         csr, events = _if_plain(events, shape, rule, implicit=implicit)
         if csr is not None:
-            return Collected(csr, None, rule, order.in_time_order, n_same)
+            return Collected(
+                csr, None, rule, order.in_time_order, n_same, n_conflicts=n_conflicts
+            )
     if events.seconds is not None:
         is_repeated = repeated(events)
         n_same += int(is_repeated.sum())
@@ -94,7 +98,9 @@ def collect(
     csr, n_returned = aggregate(events, shape, rule, implicit=implicit)
     is_told = ratings_tell(csr, events, rule, order.in_time_order)
     stored = None if is_told else events
-    return Collected(csr, stored, rule, order.in_time_order, n_same, n_returned)
+    return Collected(
+        csr, stored, rule, order.in_time_order, n_same, n_returned, n_conflicts
+    )
 
 
 def with_used_kinds(collected: Collected) -> Collected:
@@ -330,17 +336,27 @@ def _joined(
     return np.concatenate(arrays)
 
 
-def _without_known_keys(entries: Entries) -> tuple[Entries, int]:
-    """Leave out entries whose id occurred before, and return their number."""
+def _without_known_keys(entries: Entries) -> tuple[Entries, int, int]:
+    """Leave out entries whose id occurred before.
+
+    Return also their number, and how many of them differ from the first one with the id.
+    """
     if entries.keys is None:
-        return entries, 0
+        return entries, 0, 0
     keys = entries.keys
     # Of several events with an id, the first one counts; 0 stands for none.
+    distinct, first_rows = np.unique(keys, return_index=True)
     first = np.zeros(len(keys), np.bool_)
-    first[np.unique(keys, return_index=True)[1]] = True
+    first[first_rows] = True
     first |= keys == 0
-    n_same = int(np.count_nonzero(~first))
-    return (entries.take(first) if n_same else entries), n_same
+    repeats = np.flatnonzero(~first)
+    if not len(repeats):
+        return entries, 0, 0
+    originals = first_rows[np.searchsorted(distinct, keys[repeats])]
+    differs = entries.rows[repeats] != entries.rows[originals]
+    for array in arrays_of(entries).values():
+        differs |= array[repeats] != array[originals]
+    return entries.take(first), len(repeats), int(np.count_nonzero(differs))
 
 
 class _Order(NamedTuple):

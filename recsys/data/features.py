@@ -17,6 +17,7 @@ from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.kinds import FeatureKind, ReadAs
 from recsys.data.markup import plain_text
+from recsys.data.rows import marks_unrated
 from recsys.data.times import seconds_or_null
 from recsys.errors import DataError
 from recsys.messages import counted, enumerated
@@ -24,6 +25,7 @@ from recsys.messages import counted, enumerated
 _NAMED = 8  # maximum number of columns named in a summary
 _AMOUNTS = 0.5  # minimum share of numbers in a column of which other texts are named
 _SAMPLE = 500
+_FEWEST_OTHERS = 3  # minimum number of values next to one that may stand for none
 _INTEGER = r"^[-+]?\d{1,18}$"
 _NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?$"
 # Commas of thousands. 1,299 alone may mean 1.299, and 101,202,303 a list of numbers.
@@ -35,7 +37,11 @@ _FIRST_DAY = datetime(1, 1, 1)
 _LAST_DAY = datetime(9999, 12, 31)
 # A number with a currency, a unit or a decimal comma: no category, but no number either.
 _AMOUNT = r"^(?:\p{Sc}|[A-Z]{3} )?\s?[-+]?(?:[1-9]\d*|0)(?:[.,]\d+)*\s?(?:\p{Sc}|%|[A-Za-z]{1,3})?$"
-_NEVER = r"^(?:0000-00-00|[3-9]\d{3}-\d\d-\d\d|2999-12-31)"  # dates that mean none
+# Dates that mean none, also with the year at the end.
+_NEVER = (
+    r"^(?:0000-00-00|2999-12-31|[3-9]\d{3}-\d\d-\d\d"
+    r"|31[./]12[./]2999|\d\d?[./]\d\d?[./][3-9]\d{3})"
+)
 _MISSING = ("null", "nan", "na", "n/a", "#n/a", "none", "\\n", "nat")
 _BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
 # Integers under these names are codes, not amounts.
@@ -381,6 +387,8 @@ class Features:
                 )
             elif name == self.title:
                 descriptions[name] = "title"
+            elif kind in ("number", "date"):
+                descriptions[name] += _mark_remark(self.frame[name])
         return descriptions
 
     def __str__(self) -> str:
@@ -542,6 +550,27 @@ def _plain_values(texts: pl.Series) -> pl.Series | None:
             # A single letter alone is ambiguous: F may also mean female.
             return lower == true if len(true) > 1 or distinct == pair else None
     return None
+
+
+def _mark_remark(values: pl.Series) -> str:
+    """Return a remark on a repeated number or date that may stand for none; "" for none.
+
+    It is the least or the largest, and further from the others than they are from each other, or it
+    is -1 among whole numbers from 0.
+    """
+    table = values.drop_nulls().value_counts(name="n").sort(values.name)
+    if len(table) < _FEWEST_OTHERS + 1:
+        return ""
+    numbers = table[values.name].to_physical().cast(pl.Float64).to_numpy()
+    lower_gap, upper_gap = np.diff(numbers)[[0, -1]]
+    is_low = lower_gap > numbers[-1] - numbers[1] or marks_unrated(numbers)
+    is_high = upper_gap > numbers[-2] - numbers[0]
+    end = 0 if is_low else -1
+    mark, n = table.row(end)
+    if not (is_low or is_high) or n == 1:
+        return ""
+    shown = f"{mark:g}" if values.dtype.is_numeric() else str(mark)
+    return f", {shown} {n:,} times: if this means none, leave it empty"
 
 
 def _odd_text(values: pl.Series) -> str | None:

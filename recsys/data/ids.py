@@ -72,7 +72,9 @@ _INEXACT = r"^-?[1-9][0-9]{15,}\.0+$"
 _JOIN_PAYS_FROM = (
     10  # a join is faster than a search for more than one query per this many ids
 )
-_UNSEEN = r"[\s\p{Cf}\"']+"  # blanks, marks without width, and quotes that do not match
+# blanks, marks without width, quotes that do not match, and the = of spreadsheets before them
+_UNSEEN = r"[\s\p{Cf}\"'=]+"
+_UUID = r"^\{?([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\}?$"
 _QUOTED = 200  # maximum number of characters of an id in a message
 _LEAST_PART = 2  # minimum length of an unknown id that is searched for within other ids
 _NAMED = 3  # maximum number of ids named in an error message
@@ -375,7 +377,7 @@ def alike_remark(ids: Ids) -> str:
         return ""
     forms = ids.values.str.normalize("NFKC").str.to_lowercase()
     forms = forms.str.replace_all(_UNSEEN, "").str.strip_suffix(".0")
-    forms = forms.str.strip_chars_start("+0")
+    forms = forms.str.replace(_UUID, "$1$2$3$4$5").str.strip_chars_start("+0")
     n_alike = len(forms) - forms.n_unique()
     if not n_alike:
         return ""
@@ -447,6 +449,8 @@ def as_id_series(values: object, kind: str) -> pl.Series:
     DataError
         If a value is null, a boolean, a fraction, or neither an integer nor a string.
     """
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.tolist()  # None where a value is masked
     if isinstance(values, pl.Series):
         series = values.alias(kind)
     elif isinstance(values, np.ndarray) and values.dtype.kind in "iuf":

@@ -929,11 +929,18 @@ def _repeated_rows(collected: Collected) -> str:
     """Describe the rows that were left out because they repeat an event."""
     count = counted(collected.n_same, "repeated row")
     if collected.events is not None and collected.events.keys is not None:
+        if collected.n_conflicts:
+            return f"{count} left out (the same event id; {conflicts(collected.n_conflicts)})"
         return f"{count} left out (the same event id)"
     alike = "user, item, time and value"
     if collected.rule.kinds:
         alike = "user, item, time and kind"
     return f"{count} left out (the same {alike}; --event-id-col tells them apart)"
+
+
+def conflicts(n: int) -> str:
+    """Describe events with the id of an earlier one that differs."""
+    return f"{n:,} with another user, item, value, time or kind: the first counts"
 
 
 def _check_unrepeated(

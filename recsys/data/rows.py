@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
@@ -19,6 +19,7 @@ from recsys.data.age import (
     check_reach,
     dated,
     faded_remark,
+    midnight_remark,
     present,
 )
 from recsys.data.arrays import Array, Floats, Longs
@@ -75,7 +76,7 @@ SKIPPED = 0.01
 _LARGEST = float(np.finfo(np.float32).max)
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
-_TRUTHS = {
+TRUTHS = {
     "true": True,
     "false": False,
     "t": True,
@@ -85,7 +86,9 @@ _TRUTHS = {
     "y": True,
     "n": False,
 }
-_JUDGED = 100  # values that tell words such as true from numbers
+"""Words for true and false, in the forms that files use."""
+JUDGED = 100
+"""Number of values of a column that tell words such as true from numbers."""
 _MOST_CODES = 256
 # What differs between bad rows of one cause.
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")
@@ -571,6 +574,8 @@ def _convert(rows: Rows, rules: RowRules) -> None:
         rows.remarks += judged.remarks
         if judged.kept is not None:
             rows.keep(pl.Series(judged.kept))
+        if midnight := midnight_remark(columns["timestamp"].to_numpy()):
+            rows.remarks.append(midnight)
 
 
 def _are_good(levels: Floats, rules: RowRules) -> bool:
@@ -846,7 +851,8 @@ def _problem(
     if role == "timestamp":
         return time_problem(value, rules.time_format, column)
     if role == "rating":
-        if value is not None and _truths(column) is not None:
+        is_missing = value is None or value in MISSING_IDS
+        if not is_missing and _truths(column) is not None:
             return f"rating {value!r} is neither true nor false."
         problem = rating_problem(value, rules.noun)
         if problem is None and rules.scale is not None:
@@ -1074,7 +1080,13 @@ def _numbers(series: pl.Series) -> pl.Series:
 
 def is_truth(text: str) -> bool:
     """Return whether a text is a Boolean in one of the forms that files use."""
-    return text.strip().lower() in _TRUTHS
+    return text.strip().lower() in TRUTHS
+
+
+def are_truths(texts: Sequence[str]) -> bool:
+    """Return whether most of the first values of a column are Booleans."""
+    # One word among numbers, or one number among words, is the bad row.
+    return 2 * sum(map(is_truth, texts)) > len(texts)
 
 
 def _truths(series: pl.Series) -> pl.Series | None:
@@ -1083,12 +1095,10 @@ def _truths(series: pl.Series) -> pl.Series | None:
         return series
     if series.dtype != pl.String:
         return None
-    first = series.drop_nulls().head(_JUDGED)
-    # One word among numbers, or one number among words, is the bad row.
-    if 2 * sum(map(is_truth, first)) <= len(first):
+    if not are_truths(series.drop_nulls().head(JUDGED).to_list()):
         return None
     words = series.str.strip_chars().str.to_lowercase()
-    return words.replace_strict(_TRUTHS, default=None, return_dtype=pl.Boolean)
+    return words.replace_strict(TRUTHS, default=None, return_dtype=pl.Boolean)
 
 
 def check_policy(duplicates: str | None) -> Policy | None:

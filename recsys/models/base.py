@@ -51,7 +51,7 @@ from recsys.models.parts import (
     values_of,
 )
 from recsys.provenance import FitRequest
-from recsys.ranking.topn import checked_scores
+from recsys.ranking.topn import checked_scores, unmasked
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
@@ -156,7 +156,7 @@ def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     options = {}
     if model.uses_times and held_out.seconds is not None:
         options["times"] = held_out.timestamps
-    return model.predict(users, held_out.indices, **options)
+    return unmasked(model.predict(users, held_out.indices, **options), np.nan)
 
 
 def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:

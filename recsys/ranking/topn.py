@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from lowrank.kernels.arrays import Hashes
@@ -505,20 +505,30 @@ def _by_scores(
         return select(scores, n, ties=ties)
 
     def exact(rows: Indices, items: Indices) -> Floats:
-        return scorer.pair_scores(users[rows], items)
+        return unmasked(scorer.pair_scores(users[rows], items), -np.inf)
 
     return select(scores, n, error=error, exact=exact, ties=ties)
 
 
+def unmasked(values: ArrayLike, fill: float) -> NDArray[Any]:
+    """Return an array with `fill` where a NumPy mask hides a value."""
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
+        dtype = np.promote_types(values.dtype, np.float32)
+        values = np.ma.filled(values.astype(dtype), fill)
+    return np.asarray(values)
+
+
 def checked_scores(scorer: Scorer, users: Indices) -> NDArray[np.floating[Any]]:
     """Return the scores of a scorer as single or double precision.
+
+    A masked score is minus infinity, of an item to leave out.
 
     Raises
     ------
     DataError
         If they are not numbers, have another shape, or a model's are NaN or too large.
     """
-    scores = np.asarray(scorer.scores(users))
+    scores = unmasked(scorer.scores(users), -np.inf)
     name = getattr(scorer, "name", type(scorer).__name__)
     shape = len(users), scorer.n_items
     if scores.shape != shape:

@@ -14,8 +14,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.data.columns import NUMBER
 from recsys.data.ids import CANONICAL_INTEGER
 from recsys.errors import DataError
+from recsys.messages import counted
 from recsys.readers.formats import json_objects, parquet_frame
 from recsys.readers.sources import DataFile, head_of, open_data
 
@@ -56,6 +58,7 @@ _LEAST_MATCHED = (
     0.5  # minimum share of ids that must match if they are not read unchanged
 )
 _WITHOUT_ZEROS = "without leading zeros"
+_ROWS_WITH_HEADER = 2
 
 
 class Marked(NamedTuple):
@@ -262,11 +265,10 @@ def read_judgements(
         return _of_blocks(lines, name)
     form = ""
     rows = table or [(number, _SPLIT.split(line)) for number, line in lines]
-    # A header has no number; most rows have one, such as a grade.
-    has_ids = rows and any(field.lstrip("-").isdigit() for field in rows[0][1])
-    if table is not None or (len(rows) > 1 and not has_ids):
+    if table is not None:
         form = _WITH_HEADER
-    if form and table is None:
+    elif _has_header([fields for _, fields in rows]):
+        form = _WITH_HEADER
         del rows[0]
     if not rows:
         raise DataError(f"{name} has no judgements.")
@@ -293,8 +295,34 @@ def read_judgements(
     is_graded = form in (_TREC, _WITH_HEADER)
     if is_graded and not (grades > 0).any():
         raise DataError(f"{name} has no relevant document: no relevance is above 0.")
-    return Judgements(
-        pl.DataFrame([columns[0], document, grades], _JUDGED), f"{name}: {form}"
+    frame = pl.DataFrame([columns[0], document, grades], _JUDGED)
+    return Judgements(frame, f"{name}: {form}{_disagreement(frame)}")
+
+
+def _has_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row has words where the other rows have numbers."""
+    if len(rows) < _ROWS_WITH_HEADER:
+        return False
+    head, *others = rows
+    return any(
+        not NUMBER.fullmatch(word)
+        and all(len(row) > n and NUMBER.fullmatch(row[n]) for row in others)
+        for n, word in enumerate(head)
+    )
+
+
+def _disagreement(judged: pl.DataFrame) -> str:
+    """Return a remark on documents that are judged both relevant and not relevant."""
+    verdicts = judged.group_by("query", "document", maintain_order=True).agg(
+        is_disputed=(pl.col("relevance") > 0).n_unique() > 1
+    )
+    disputed = verdicts.filter("is_disputed")
+    if not len(disputed):
+        return ""
+    query, document, _ = disputed.row(0)
+    return (
+        f"; {counted(len(disputed), 'document')} judged both relevant and not, taken as relevant "
+        f"(the first: document {document!r} of query {query!r})"
     )
 
 

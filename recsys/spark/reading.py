@@ -15,7 +15,7 @@ from recsys.data import age
 from recsys.data.columns import SAMPLE, Request, choose_columns, with_outcome
 from recsys.data.feedback import judge_values, sampled_levels, usual_range
 from recsys.data.ids import MISSING_IDS, ROUNDED_ID, WHOLE_NUMBER, id_problem
-from recsys.data.rows import check_as_of, marks_unrated
+from recsys.data.rows import TRUTHS, are_truths, check_as_of, marks_unrated
 from recsys.data.split_parts import reading_of_parts
 from recsys.data.times import order_problem, seconds_or_null, time_problem, timed
 from recsys.errors import DataError
@@ -151,19 +151,29 @@ def checked_ratings(
     positions = with_outcome(all_names, positions, request, first_values)
     names = {role: all_names[position] for role, position in positions.items()}
     columns = {role: sql.col(str(position)) for role, position in positions.items()}
+    types = [kind for _, kind in frame.dtypes]
+    is_weighted = "weight" in request.columns
     one = sql.lit(1.0).cast("float")
     value = one
+    is_truth = False
     if "rating" in columns:
         value = columns["rating"].try_cast("float")
+        is_truth = types[positions["rating"]] == "boolean"
+        if types[positions["rating"]] == "string" and not is_weighted:
+            first = [text for text in first_values(positions["rating"]) if text]
+            is_truth = are_truths(first)
+        if is_truth:
+            value = _truths(columns["rating"])
     selected = [value.alias("value")]
     if "timestamp" in columns:
         selected.append(columns["timestamp"].alias("time"))
-    types = [kind for _, kind in frame.dtypes]
+    if "event_id" in columns:
+        selected.append(_event_ids(columns["event_id"]).alias("event_id"))
     for role in ("item", "user"):
         ids = _ids(columns[role], types[positions[role]], role, names[role])
         selected.insert(0, ids.alias(role))
     table = frame.select(*selected)
-    summary = _checked_summary(table, names, rules.scale)
+    summary = _checked_summary(table, names, rules.scale, is_truth=is_truth)
     if untyped:
         for role in ("user", "item"):
             if not summary[f"{role}_words"]:
@@ -172,12 +182,12 @@ def checked_ratings(
     remarks: list[str] = []
     if "timestamp" in columns:
         table = _with_seconds(table, n_rows, names["timestamp"], request, remarks)
-    is_weighted = "weight" in request.columns
+    if "event_id" in columns:
+        table = _once(table, names["event_id"])
     implicit = is_weighted or "rating" not in columns
     if not implicit and rules.scale is None:
         values = _sample(table, "value", n_rows)
         feedback = judge_values(values.to_numpy(), names["rating"])
-        is_truth = types[positions["rating"]] == "boolean"
         if is_truth or feedback.kind in ("counts", "likes"):
             implicit = True
             table = table.where(sql.col("value") > 0).withColumn("value", one)
@@ -186,6 +196,47 @@ def checked_ratings(
         elif rules.feedback is None:
             table = _without_unrated(table, values, remarks)
     return RatingsTable(table, implicit, tuple(remarks), weighted=is_weighted)
+
+
+def _truths(column: Column) -> Column:
+    """Return likes, Booleans or words for them, as 1 and 0, null for other words."""
+    from pyspark.sql import functions as sql
+
+    words = sql.lower(sql.trim(column.cast("string")))
+    likes = [word for word, is_like in TRUTHS.items() if is_like]
+    others = TRUTHS.keys() - likes
+    value = sql.when(words.isin(*likes), 1.0).when(words.isin(*others), 0.0)
+    return value.cast("float")
+
+
+def _event_ids(column: Column) -> Column:
+    """Return ids of events as texts, null where one is missing."""
+    from pyspark.sql import functions as sql
+
+    texts = sql.regexp_replace(column.cast("string"), r"^(-?[0-9]+)\.0+$", "$1")
+    return sql.when(~texts.isin(*MISSING_IDS), texts)
+
+
+def _once(table: DataFrame, name: str) -> DataFrame:
+    """Return each event once; `name` is the column of their ids in the data.
+
+    Raises
+    ------
+    DataError
+        If rows with one id differ.
+    """
+    # Rows without an id may repeat an event only by all that is known of it.
+    has_id = "event_id IS NOT NULL"
+    events = table.where(has_id).distinct()
+    n_disputed = events.groupBy("event_id").count().where("count > 1").count()
+    if n_disputed:
+        raise DataError(
+            f"{counted(n_disputed, 'id')} of events in the column {name!r} "
+            f"{'has' if n_disputed == 1 else 'have'} rows with another user, item, value or time, "
+            "and rows on a cluster have no order that decides which one counts; write each event "
+            "once."
+        )
+    return events.union(table.where(f"NOT ({has_id})"))
 
 
 def _repeats_header(names: Sequence[str]) -> Column:
@@ -268,6 +319,8 @@ def _checked_summary(
     table: DataFrame,
     names: dict[str, str],
     scale: tuple[float, float] | None,
+    *,
+    is_truth: bool,
 ) -> dict[str, Any]:
     """Check in one pass that all rows have ids and finite ratings; return counts.
 
@@ -280,7 +333,7 @@ def _checked_summary(
     value = sql.col("value")
     is_infinite = sql.abs(value) == float("inf")
     is_off = value.isNull() | sql.isnan(value) | is_infinite
-    rating = "a finite number"
+    rating = "true or false" if is_truth else "a finite number"
     if scale is not None and "rating" in names:
         is_off |= ~value.between(*scale)
         rating = f"a grade of the scale {scale}"
@@ -356,6 +409,9 @@ def _with_seconds(
         remarks.append(f"times in {unit.noun}")
     # The first rows of a sorted file may all be of the first days of a month.
     examples = readable.sample(min(len(readable), _EXAMPLES), seed=0)
+    sampled_seconds = seconds_or_null(readable, form).to_numpy()
+    if midnight := age.midnight_remark(sampled_seconds):
+        remarks.append(midnight)
 
     def seconds_of(times: pl.Series) -> pl.Series:
         if unit is None:
@@ -536,7 +592,7 @@ def merged(coded: DataFrame, duplicates: str) -> DataFrame:
     undecided = sql.count(value) > 1 if duplicates == "error" else sql.lit(False)
     if "time" in coded.columns:
         # An event that is repeated, as in overlapping files, counts once.
-        coded = coded.dropDuplicates(["user", "item", "time", "value"])
+        coded = coded.distinct()
         dated = sql.struct("time", value)
         choices["last"] = sql.max(dated)["value"]
         choices["first"] = sql.min(dated)["value"]

@@ -626,3 +626,13 @@ def test_a_decrease_that_is_not_known_has_no_figure():
         ConvergenceWarning, match="not known to be below tol=1.0e-04, after"
     ):
         complete(np.arange(12.0).reshape(4, 3), 1, regularization=0.1, max_iter=1)
+
+
+def test_a_masked_weight_is_not_known():
+    X = np.eye(4) + 1
+    ones = np.ma.masked_array(np.ones((4, 4)), mask=np.eye(4))
+    with pytest.raises(ValueError, match="weights must be finite"):
+        complete(X, 1, weights=ones)
+    unknown = np.where(np.eye(4) == 1, np.nan, X)
+    expected = complete(unknown, 1, weights=np.ones((4, 4))).row_bias
+    np.testing.assert_array_equal(complete(unknown, 1, weights=ones).row_bias, expected)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import numpy as np
+import polars as pl
 import pytest
 
 from recsys.data.age import (
@@ -13,6 +14,7 @@ from recsys.data.age import (
     reference_time,
 )
 from recsys.data.ids import Spot
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
 NOW = datetime(2025, 11, 1, tzinfo=UTC).timestamp()
@@ -229,3 +231,19 @@ def test_few_events_since_a_time_are_an_error():
             np.array([*BULK, NOW]), NOW, "--since 2025-11-01", place, is_fixed=True
         )
     check_reach(np.array(BULK), BULK[100], "--since 2025-10-05", place, is_fixed=True)
+
+
+@pytest.mark.parametrize(
+    ("times", "is_mixed"),
+    [
+        (["2024-03-01", "2024-03-01 14:00"], True),
+        (["2024-03-01", "2024-03-02"], False),
+        ([f"2024-03-01 {hour:02d}:00" for hour in range(24)], False),
+        (["2024-03-01", *(f"2024-03-01 {hour:02d}:30" for hour in range(20))], False),
+        ([45810.0, 45810.375, 45811.5], True),
+    ],
+)
+def test_says_that_some_times_have_no_time_of_day(times, is_mixed):
+    rows = {"user": range(len(times)), "item": [1] * len(times), "time": times}
+    ratings = Ratings.from_frame(pl.DataFrame(rows), as_of="2026-01-01")
+    assert ("of the times are midnight" in str(ratings.source)) == is_mixed

@@ -328,3 +328,46 @@ def test_comment_and_script_without_an_end_hide_the_rest() -> None:
     assert plain_text("<b>Tea</b> <!-- in stock").strip() == "Tea"
     assert plain_text("Tea <script>alert(1)").strip() == "Tea"
     assert plain_text("<!--" * 20_000).strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("others", "mark", "remark"),
+    [
+        (
+            [18, 35, 62, 90],
+            -1,
+            "number, -1 3 times: if this means none, leave it empty",
+        ),
+        ([18, 35, 62, 90], -999, "number, -999 3 times"),
+        ([0.5, 2.5, 7.25, 9.0], 9999.0, "number, 9999 3 times"),
+        ([1987, 1994, 2003, 2021], 0, "number, 0 3 times"),
+        (
+            [dt.date(2024, 1, day) for day in (3, 9, 17, 30)],
+            dt.date(1900, 1, 1),
+            "date, 1900-01-01 3 times",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_text", [False, True])
+def test_names_numbers_that_may_stand_for_none(others, mark, remark, is_text) -> None:
+    values = pl.Series("x", [*others, mark, mark, mark])
+    if is_text:
+        values = values.cast(pl.String)
+    table = pl.DataFrame([pl.Series("item", range(len(values))), values])
+    features = Features.of(table, "item", untyped=is_text)
+    assert features.described()["x"].startswith(remark)
+
+
+@pytest.mark.parametrize(
+    "values", [[-1, 0, 1, 1], [-3, -2, -1, 5], [1, 2, 3, 5000], [1, 10, 100, 150, 150]]
+)
+def test_takes_usual_numbers_for_numbers(values) -> None:
+    table = pl.DataFrame({"item": range(len(values)), "x": values})
+    assert Features.of(table, "item").described() == {"x": "number"}
+
+
+def test_dates_with_the_year_at_the_end_may_mean_none_too() -> None:
+    days = ["31.12.9999", "01.02.2024", "31.12.9999", "30.03.2024"]
+    features = Features.of(pl.DataFrame({"item": range(4), "until": days}), "item")
+    assert features.kinds == {"until": "date"}
+    assert features.frame["until"].null_count() == 2

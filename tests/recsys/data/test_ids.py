@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data.ids import Ids, as_id_series
+from recsys.data.ids import Ids, alike_remark, as_id_series
 from recsys.errors import DataError, UnknownIdError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -294,3 +294,21 @@ def test_a_missing_id_of_pandas_is_missing():
     series = pd.Series([1, None], dtype="Int64")
     with pytest.raises(DataError, match="Row 2: the user id is missing"):
         as_id_series(series, "user")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{0F8FAD5B-D9CB-469F-A165-70867728950E}",
+        "0f8fad5bd9cb469fa16570867728950e",
+        '="0f8fad5b-d9cb-469f-a165-70867728950e"',
+    ],
+)
+def test_tells_ids_that_are_written_in_other_forms(text):
+    ids = Ids(["0f8fad5b-d9cb-469f-a165-70867728950e", text], "user")
+    assert alike_remark(ids).startswith("1 user id differs from another one only in")
+
+
+def test_a_masked_id_is_missing():
+    with pytest.raises(DataError, match="Row 2: the user id is missing"):
+        Ids([1, 2], "user").find(np.ma.masked_array([1, 2], mask=[False, True]))

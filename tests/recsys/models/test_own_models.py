@@ -222,3 +222,24 @@ def test_own_modules_do_not_hide_others(tmp_path):
     (tmp_path / "json.py").write_text(CODE)
     class_in_file(f"{tmp_path / 'json.py'}::Mine")
     assert "Mine" not in vars(sys.modules.get("json", object))
+
+
+def test_masked_scores_leave_items_out(ratings):
+    @model
+    class Masked(Damped):
+        name = "masked"
+
+        def scores(self, users):
+            scores = super().scores(users)
+            return np.ma.masked_array(scores, self.means == self.means.max())
+
+        def predict(self, users, items):
+            return np.ma.masked_array(
+                super().predict(users, items), np.asarray(items) == 0
+            )
+
+    recommender = Recommender(Masked()).fit(ratings)
+    best = ratings.items.values[int(recommender.model.means.argmax())]
+    assert best not in recommender.recommend(1, exclude_seen=False)["item"].to_list()
+    user, item = ratings.users.values[0], ratings.items.values[0]
+    assert np.isnan(recommender.predict([(user, item)])["prediction"][0])

@@ -205,3 +205,29 @@ def test_judgements_that_cannot_be_read_are_named(tmp_path):
         path.write_text(text)
         with pytest.raises(DataError, match=message):
             read_judgements(path)
+
+
+@pytest.mark.parametrize("head", ["", "topics passages grades\n"])
+@pytest.mark.parametrize("grade", ["1", "1.0", "1e0"])
+def test_reads_grades_in_any_form_of_numbers(tmp_path, head, grade):
+    path = tmp_path / "qrels.txt"
+    path.write_text(f"{head}q1 d1 {grade}\nq1 d2 0.0\nq2 d1 {grade}\n")
+    judged = read_judgements(path)
+    assert judged.frame.rows() == [("q1", "d1", 1), ("q1", "d2", 0), ("q2", "d1", 1)]
+    assert ("header" in judged.decision) == bool(head)
+
+
+def test_keeps_the_first_row_of_texts_without_grades(tmp_path):
+    path = tmp_path / "qrels.txt"
+    path.write_text("tea green\ntea black\nmilk oat\n")
+    assert len(read_judgements(path).frame) == 3
+
+
+def test_says_which_documents_are_judged_in_two_ways(tmp_path):
+    path = tmp_path / "qrels.txt"
+    path.write_text("q1 0 d1 0\nq1 0 d1 1\nq1 0 d2 1\nq1 0 d2 2\n")
+    judged = read_judgements(path)
+    assert judged.relevant()["document"].to_list() == ["d1", "d2"]
+    assert "; 1 document judged both relevant and not, taken as relevant" in (
+        judged.decision
+    )

@@ -258,14 +258,35 @@ def test_counts_are_interactions_on_spark_too(spark, name):
         checked(frame, weight=name, scale=(1, 5))
 
 
-@pytest.mark.parametrize("kind", ["int", "boolean"])
+@pytest.mark.parametrize("kind", ["int", "boolean", "string"])
 @pytest.mark.parametrize("name", ["clicked", "liked"])
 def test_leaves_out_rows_without_an_outcome_on_spark(spark, name, kind):
-    convert = int if kind == "int" else bool
+    convert = {"int": int, "boolean": bool, "string": lambda like: f" {like}"}[kind]
     rows = [(n, n % 7, convert(n % 4 == 0)) for n in range(40)]
     ratings = checked(spark.createDataFrame(rows, f"user int, item int, {name} {kind}"))
     assert ratings.implicit
     assert ratings.frame.count() == 10
+
+
+def test_words_that_are_no_likes_are_errors_on_spark(spark):
+    rows = [(1, 1, "yes"), (1, 2, "No"), (2, 1, "perhaps")]
+    frame = spark.createDataFrame(rows, "user int, item int, liked string")
+    with pytest.raises(DataError, match="must have true or false in each row; 1 of 3"):
+        checked(frame)
+
+
+def test_an_event_counts_once_by_its_id_on_spark(spark):
+    from recsys.spark.reading import merged
+
+    schema = "user int, item int, quantity double, event_id string, time int"
+    rows = [(1, 1, 2.0, "a", AT), (1, 1, 2.0, "a", AT), (1, 1, 2.0, "b", AT)]
+    table = checked(spark.createDataFrame(rows, schema), weight="quantity")
+    assert merged(table.frame, "sum").collect() == [(1, 1, 4.0, False)]
+    other = [*rows, (1, 2, 2.0, "b", AT)]
+    with pytest.raises(
+        DataError, match=r"1 id of events .* has rows with another user"
+    ):
+        checked(spark.createDataFrame(other, schema), weight="quantity")
 
 
 def test_ratings_that_mark_nothing_on_spark_too(spark):
