@@ -7,14 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from recsys.accuracy import rmse
 from recsys.data.implicit import as_implicit, feedback_of
 from recsys.data.ratings import Ratings
 from recsys.data.times import duration
 from recsys.effort import Schedule
-from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Model, Progress, predicted_ratings
@@ -34,7 +32,6 @@ from recsys.models.parameters import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.parts import Floats
 from recsys.models.registry import model_class, seeded_model
 from recsys.provenance import FitRequest
 
@@ -174,37 +171,40 @@ def choose_model(ratings: Ratings, purpose: Purpose = "later") -> Choice:
     >>> str(choice), choice.ratings.implicit
     ('spectral, 1 factor: all ratings are 1, which makes them implicit feedback', True)
     """
+    if purpose == "next":
+        return _choose_for_next(ratings)
     # Those who have no ratings, but a row in a table, do not count: a refit adds them later.
     n_users = int(np.count_nonzero(ratings.counts("user")))
     n_items = int(np.count_nonzero(ratings.counts("item")))
-    list_models = _list_models(n_items)
-    factors = default_factors(max(1, n_users), max(1, n_items), ratings.n_ratings)
-    spectral = Candidate("spectral", {"factors": factors})
-    if purpose == "next":
-        return _choose_for_next(ratings, list_models)
-    feedback = feedback_of(ratings)
     is_small = ratings.n_ratings < _ENOUGH
-    if feedback.kind == "grades" and not ratings.implicit:
+    if feedback_of(ratings).kind == "grades" and not ratings.implicit:
         low, high = ratings.value_range()
         reason = f"the ratings are between {low:g} and {high:g}"
         factors = min(model_class("als")().get_params()["factors"], n_users, n_items)
         candidates = [Candidate("als", {"factors": factors} if is_small else {})]
-        if _ENOUGH <= ratings.n_ratings <= _MOST_FOR_LINKED:
+        if not is_small and ratings.n_ratings <= _MOST_FOR_LINKED:
             candidates.append(Candidate("als", {"linked": True}))
-        if _ENOUGH <= ratings.n_ratings <= _MOST_FOR_BAYES:
+        if not is_small and ratings.n_ratings <= _MOST_FOR_BAYES:
             candidates.append(Candidate("bayes"))
         return Choice(tuple(candidates), ratings, reason)
-    reason = feedback.reason
-    if ratings.implicit and feedback.kind != "counts":
-        reason = "there are no ratings, only interactions"
-        # A matrix may have counts, which are weights even if all are 1.
-        if ratings.value_range() != (1, 1):
-            reason = "there are no ratings, only weighted interactions"
-    else:
-        ratings = as_implicit(ratings)
-    if ratings.n_ratings < _ENOUGH:
-        return Choice((spectral,), ratings, reason)
-    return Choice(list_models, ratings, reason)
+    interactions, reason = _interactions(ratings)
+    if is_small:
+        factors = default_factors(max(1, n_users), max(1, n_items), ratings.n_ratings)
+        return Choice(
+            (Candidate("spectral", {"factors": factors}),), interactions, reason
+        )
+    return Choice(_list_models(n_items), interactions, reason)
+
+
+def _interactions(ratings: Ratings) -> tuple[Ratings, str]:
+    """Return ratings as interactions, and the reason for it."""
+    feedback = feedback_of(ratings)
+    if not ratings.implicit or feedback.kind == "counts":
+        return as_implicit(ratings), feedback.reason
+    # A matrix may have counts, which are weights even if all are 1.
+    if ratings.value_range() != (1, 1):
+        return ratings, "there are no ratings, only weighted interactions"
+    return ratings, "there are no ratings, only interactions"
 
 
 def _list_models(n_items: int) -> tuple[Candidate, ...]:
@@ -213,7 +213,7 @@ def _list_models(n_items: int) -> tuple[Candidate, ...]:
     return tuple(map(Candidate, ("spectral", "ials", ease)))
 
 
-def _choose_for_next(ratings: Ratings, list_models: tuple[Candidate, ...]) -> Choice:
+def _choose_for_next(ratings: Ratings) -> Choice:
     """Choose candidates for what comes next, or as for later if there is no order."""
     seconds = ratings.seconds
     if seconds is None or not len(seconds) or seconds.min() == seconds.max():
@@ -223,13 +223,8 @@ def _choose_for_next(ratings: Ratings, list_models: tuple[Candidate, ...]) -> Ch
             f"{choice.reason}, and {times}, so next is not tried: judged as for later"
         )
         return replace(choice, reason=reason)
-    feedback = feedback_of(ratings)
-    reason = feedback.reason
-    interactions = as_implicit(ratings)
-    if ratings.implicit and feedback.kind != "counts":
-        reason = "there are no ratings, only interactions"
-        interactions = ratings
-    elif feedback.kind == "grades":
+    interactions, reason = _interactions(ratings)
+    if feedback_of(ratings).kind == "grades" and not ratings.implicit:
         low, high = ratings.value_range()
         reason = f"ratings between {low:g} and {high:g} count as interactions"
     n_judges = int(np.count_nonzero(interactions.counts("user") > 1))
@@ -240,7 +235,8 @@ def _choose_for_next(ratings: Ratings, list_models: tuple[Candidate, ...]) -> Ch
         )
         return Choice((Candidate("next"),), interactions, reason, "next")
     reason += "; for what comes next, judged by the last item of each user"
-    candidates = (*list_models, Candidate("next"))
+    n_items = int(np.count_nonzero(ratings.counts("item")))
+    candidates = (*_list_models(n_items), Candidate("next"))
     return Choice(candidates, interactions, reason, "next")
 
 
@@ -485,7 +481,7 @@ class Auto(Model):
         fitted = winner.unfitted(self.random_state, self.threads)
         progress.trials = {trial.name: trial for trial in self._compared}
         progress.deadline = self._clock.deadline
-        vars(self)["_winner"] = fitted._fit_checked(self.ratings, progress)
+        self.chosen = fitted._fit_checked(self.ratings, progress)
 
     def _trials(
         self, choice: Choice, folds: Sequence[HeldOut]
@@ -582,48 +578,10 @@ class Auto(Model):
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
         return self.chosen, self.ratings, "; ".join(self.findings) or None
 
-    @property
-    def chosen(self) -> Model:
-        """The fitted winner.
-
-        Raises
-        ------
-        NotFittedError
-        """
-        if "_winner" not in vars(self):
-            raise NotFittedError("The auto model is not fitted yet; call fit first.")
-        winner: Model = vars(self)["_winner"]
-        return winner
-
-    @property
-    def n_users(self) -> int:
-        """Number of users."""
-        return self.chosen.n_users
-
-    @property
-    def n_items(self) -> int:
-        """Number of items."""
-        return self.chosen.n_items
-
     def with_users(self, histories: Histories) -> Model:
-        """Return the winner with these users."""
+        """Return the winner with these users, before a fit a promise for any winner."""
         folded: Model = cast(FoldsInUsers, self.chosen).with_users(histories)
         return folded
-
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Predictions of the winner."""
-        return self.chosen.predict(users, items)
-
-    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Ranking scores of pairs by the winner."""
-        return self.chosen.pair_scores(users, items)
-
-    def scores(self, users: ArrayLike) -> Floats:
-        """Scores of the winner."""
-        return self.chosen.scores(users)
-
-    def _score_error(self, users: ArrayLike) -> Floats | None:
-        return self.chosen._score_error(users)
 
 
 def _results(choice: Choice, figures: Sequence[float]) -> list[str]:

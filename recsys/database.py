@@ -361,18 +361,6 @@ class TableRows:
     _source: str
     _columns: tuple[str, ...]
 
-    def estimate(self) -> int | None:
-        """Return an estimate of the number of rows without reading them, or None."""
-        if self.address.kind == "sqlite":
-            is_query = self.address.query is not None
-            largest = f"SELECT max(rowid) FROM {self._source}"
-            return None if is_query else self._database.rows(largest)[0][0]
-        plan = str(
-            self._database.rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {self._source}")
-        )
-        match = re.search(r'"(?:Plan Rows|Estimated Cardinality)": "?(\d+)', plan)
-        return int(match[1]) if match else None
-
     @contextmanager
     def batches(
         self, on_rows: OnRows | None = None
@@ -384,7 +372,6 @@ class TableRows:
         DataError
             If there are no rows.
         """
-        expected = None if on_rows is None else self.estimate()
 
         def counted() -> Iterator[pa.RecordBatch]:
             n_rows = 0
@@ -393,7 +380,7 @@ class TableRows:
                     n_rows += batch.num_rows
                     yield batch
                     if on_rows is not None:
-                        on_rows(n_rows, expected)
+                        on_rows(n_rows, None)
             if not n_rows:
                 raise DataError(f"{self.address} has no rows.")
 

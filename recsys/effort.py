@@ -16,7 +16,7 @@ import numpy as np
 
 from lowrank import kernels
 from recsys.models import ials, linear_filter
-from recsys.models.holdout import FEW_ITEMS, LISTED, Size
+from recsys.models.holdout import LISTED, Size
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -39,7 +39,6 @@ FIRST = 5e9
 _SWEEPS, _BAYES_SWEEPS = 12, 8  # of als and ials, and of bayes, when they stop
 _BLOCK = 64  # factors that ials solves for at once
 _FEATURES = 2.0  # a fit with features, next to one without
-_SCORE = 1500  # a score of a list, next to its multiplications
 _LIST = 2_500_000  # a list in the search of weights of blends
 
 
@@ -199,9 +198,7 @@ def lists_effort(ratings: Ratings, size: Size) -> float:
     n_held_out = share * ratings.n_ratings / size.n_parts
     n_users = share * ratings.n_users / max(1, math.ceil(n_held_out / LISTED))
     factors = linear_filter.default_factors(*ratings.shape, ratings.n_ratings)
-    # The search for many items computes few of the scores.
-    of_score = _SCORE + factors if ratings.n_items <= FEW_ITEMS else factors
-    return n_users * (_LIST + float(ratings.n_items) * of_score)
+    return n_users * (_LIST + float(ratings.n_items) * factors)
 
 
 def _ratings_effort(model: Model, counts: list[Longs]) -> float:

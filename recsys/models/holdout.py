@@ -27,9 +27,6 @@ TOP = 20
 LISTED = 50_000
 """Maximum number of held-out interactions whose lists are compared, those of some users."""
 
-FEW_ITEMS = 8_192
-"""Maximum number of items whose scores are all computed for the lists."""
-
 _USERS = 20_000  # maximum number of these users
 
 _MOST = 1_000_000  # maximum number of ratings in a comparison; larger data are sampled by user
@@ -191,10 +188,7 @@ class HeldOut:
         )
         users = users[::step].copy()  # contiguous, for the kernels
         n_items = self.train.n_items
-        if n_items <= FEW_ITEMS:
-            rows, items, scores_of_pairs = self._best_of_few(models, users)
-        else:
-            rows, items, scores_of_pairs = self._best_of_many(models, users)
+        rows, items, scores_of_pairs = self._candidates(models, users)
         for number, model in enumerate(models):
             scale = np.float32(score_scale(model))
             scores_of_pairs[number] /= scale
@@ -218,44 +212,10 @@ class HeldOut:
         n_relevant = np.bincount(good_rows, minlength=len(users))
         return Lists(scores, relevant, n_relevant, top)
 
-    def _best_of_few(
+    def _candidates(
         self, models: Sequence[Model], users: Indices
     ) -> tuple[Indices, Indices, Floats]:
         """Return pairs of users and their best items by any model, with scores by all models."""
-        # Equal scores are ranked in a seeded order, never in the order of ids.
-        order = np.argsort(self.train.items.hashes)
-        n_items = len(order)
-        depth = min(_DEPTH, n_items)
-        rows, items, scores = [], [], []
-        size = max(1, _BLOCK // max(1, n_items))
-        for block in kernels.pieces(len(users), size):
-            users_of_block = users[block]
-            ratings = self.train.matrix[users_of_block].toarray()
-            rated = ratings.take(order, axis=1) != 0
-            is_candidate = np.zeros(rated.shape, np.bool_)
-            of_models = []
-            for model in models:
-                scores_of_block = model.scores(users_of_block)
-                of_model = scores_of_block.take(order, axis=1)
-                # A model of one's own may have scores of another type.
-                of_model = of_model.astype(np.float32, copy=False)
-                of_model[rated] = _NEVER
-                is_candidate |= _are_largest(of_model, depth)
-                of_models.append(of_model)
-            of_block, places = np.nonzero(is_candidate & ~rated)
-            rows.append(of_block + block.start)
-            items.append(order[places])
-            scores.append([of_model[of_block, places] for of_model in of_models])
-        return (
-            np.concatenate(rows),
-            np.concatenate(items),
-            np.concatenate(scores, axis=1),
-        )
-
-    def _best_of_many(
-        self, models: Sequence[Model], users: Indices
-    ) -> tuple[Indices, Indices, Floats]:
-        """Return the same as `_best_of_few` without the scores of all items."""
         n_items = self.train.n_items
         exclude = CsrPairs(self.train.indptr, self.train.indices)
         ties = user_ties(self.train.items.hashes, self.train.users.hashes[users])
@@ -418,18 +378,6 @@ def _least(numbers: Floats, n: int) -> Longs:
     best = np.partition(keys, n - 1, axis=1)
     positions: Longs = np.sort(best[:, :n], axis=1) & 0xFFFFFFFF
     return positions
-
-
-def _are_largest(numbers: Floats, n: int) -> Mask:
-    """Mark the n largest numbers of each row; of equal ones the first."""
-    least = np.partition(numbers, -n, axis=1)[:, -n, None]
-    are_largest: Mask = numbers >= least
-    surplus = np.count_nonzero(are_largest, axis=1) - n
-    for row in np.flatnonzero(surplus):
-        equal = np.flatnonzero(numbers[row] == least[row])
-        last = equal[-surplus[row] :]
-        are_largest[row, last] = False
-    return are_largest
 
 
 def ndcg_of(lists: Sequence[Lists], weights: AnyFloats) -> Doubles:
