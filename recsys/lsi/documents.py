@@ -16,7 +16,7 @@ from recsys.data.ids import Ids
 from recsys.data.markup import plain_text
 from recsys.errors import DataError
 from recsys.lsi.queries import Queries, has_text, has_texts
-from recsys.lsi.vectorizer import VectorizerEncoder, WordEncoder, checked_text
+from recsys.lsi.vectorizer import WordEncoder, checked_text
 from recsys.readers.documents import Document, batches_of
 from recsys.readers.documents import DocumentBatch as DocumentBatch
 from recsys.readers.documents import Documents as Documents
@@ -24,7 +24,6 @@ from recsys.readers.documents import Documents as Documents
 if TYPE_CHECKING:
     from recsys.data.ids import IdsLike
 
-Encoder: TypeAlias = WordEncoder | VectorizerEncoder
 Labels: TypeAlias = "tuple[Sequence[Any] | None, Sequence[str | None] | None]"
 """Ids and titles of documents, None if not given."""
 Matrix: TypeAlias = Callable[[Any], Any]
@@ -210,7 +209,7 @@ def _documents(
 
 
 def learned_counts(
-    encoder: Encoder,
+    encoder: WordEncoder,
     documents: Any,
     labels: Labels,
     vocabulary: IdsLike | None,
@@ -267,7 +266,7 @@ def _of_matrix(
 
 
 def further_counts(
-    encoder: Encoder,
+    encoder: WordEncoder,
     documents: Any,
     labels: Labels,
     first: int,
@@ -285,7 +284,7 @@ def further_counts(
 
 
 def as_queries(
-    encoder: Encoder,
+    encoder: WordEncoder,
     queries: Any,
     matrix: Matrix,
     *,

@@ -38,11 +38,8 @@ from recsys.lsi.vectorizer import (
 from recsys.ranking.topn import check_n
 
 if TYPE_CHECKING:
-    from sklearn.base import TransformerMixin
-
     from lowrank.arguments import MatrixLike, RandomStateLike
     from recsys.data.ids import IdsLike
-    from recsys.lsi.documents import Encoder
 
     QueriesLike = str | Sequence[str] | MatrixLike
 
@@ -75,12 +72,12 @@ class Index:
     documents_: Collection
     training_: dict[str, Any]
     n_features_in_: int
-    _encoder: Encoder
+    _encoder: WordEncoder
 
     def __init__(
         self,
         n_components: int | str | None = None,
-        weighting: str | TransformerMixin = "tfidf",
+        weighting: str = "tfidf",
         *,
         method: str = "hybrid",
         language: str | None = "auto",
@@ -409,7 +406,7 @@ class Index:
     @property
     def _has_counts(self) -> bool:
         """True if the index has counts of words, which BM25 needs."""
-        return isinstance(self._encoder, WordEncoder) and self.weighting != "count"
+        return self.weighting != "count"
 
     @cached_property
     def _search(self) -> Search:

@@ -21,7 +21,7 @@ from sklearn.utils.validation import validate_data
 
 from lowrank.kernels.arrays import Floats, Int64s
 from recsys.data.frames import listed
-from recsys.errors import DataError, ModelFileError, check_choice, check_flags
+from recsys.errors import DataError, check_choice, check_flags
 from recsys.lsi.collection import Collection
 from recsys.lsi.documents import Texts, further_counts, learned_counts, text_batches
 from recsys.lsi.files import SavedIndex, save_index
@@ -29,6 +29,7 @@ from recsys.lsi.index import Index
 from recsys.lsi.search import METHODS
 from recsys.lsi.space import (
     DEFAULT_RANK,
+    WEIGHTINGS,
     Added,
     Space,
     canonical_csr,
@@ -38,7 +39,7 @@ from recsys.lsi.space import (
     outside_share,
     with_documents,
 )
-from recsys.lsi.vectorizer import WordEncoder, make_encoder
+from recsys.lsi.vectorizer import WordEncoder
 
 if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike
@@ -67,13 +68,13 @@ class LSI(
     n_components : int or str, optional
         Number of dimensions k, or a rule of `lowrank.choose_rank`, such as "elbow". By default a
         third of the documents (or terms, if they are fewer), at most 75.
-    weighting : {"tfidf", "log-entropy", "count"} or scikit-learn vectorizer, default "tfidf"
+    weighting : {"tfidf", "log-entropy", "count"}, default "tfidf"
         See `recsys.lsi.space.Weighting`. "count" keeps the counts of texts, or the values of a
-        matrix. A vectorizer weights texts itself, and needs all of them in memory at once.
+        matrix, such as that of a vectorizer of scikit-learn.
     method : {"hybrid", "lsi", "bm25"}, default "hybrid"
         How `query` ranks documents: by exact words and meaning together (see
         `recsys.lsi.search.Search`), by meaning ("lsi") or by exact words ("bm25"). "hybrid" and
-        "bm25" need counts; with the weighting "count" or a vectorizer the method is "lsi".
+        "bm25" need counts; with the weighting "count" the method is "lsi".
     language : str or None, default "auto"
         One of `recsys.lsi.vectorizer.LANGUAGES`: its stop words are left out, and words with the
         same stem are one term. None does neither. "auto" detects the language by its stop words,
@@ -152,13 +153,14 @@ class LSI(
         """
         start = time.perf_counter()
         check_choice("method", self.method, METHODS)
+        check_choice("weighting", self.weighting, WEIGHTINGS)
         # A new one for each fit, since it learns terms and weights.
-        encoder = make_encoder(
+        encoder = WordEncoder(
             self.weighting,
-            min_df=self.min_df,
-            stop_words=self.stop_words,
-            token_pattern=self.token_pattern,
-            language=self.language,
+            self.min_df,
+            self.stop_words,
+            self.token_pattern,
+            self.language,
         )
         # scikit-learn remembers the number of columns of a fit.
         matrix = partial(self._matrix, reset=True)
@@ -316,7 +318,7 @@ class LSI(
         Without weight in the dimensions they change neither coordinates nor cosines.
         """
         encoder = self._encoder
-        if not (isinstance(encoder, WordEncoder) and self._has_counts and any(unknown)):
+        if not (self._has_counts and any(unknown)):
             return counts
         if encoder.terms.values.dtype != pl.String:  # a matrix without a vocabulary
             return counts
@@ -391,15 +393,10 @@ class LSI(
         Raises
         ------
         ModelFileError
-            If `path` exists or cannot be written, or the weighting is a vectorizer.
+            If `path` exists or cannot be written.
         """
         self._check_fitted()
         parameters = self.get_params(deep=False)
-        if not isinstance(self._encoder, WordEncoder):
-            raise ModelFileError(
-                "An index with a vectorizer cannot be saved without pickle; index the matrix that "
-                "the vectorizer returns, or choose a weighting by name."
-            )
         # JSON has no sets, and the file should not depend on their order.
         if not isinstance(parameters["stop_words"], str | None):
             parameters["stop_words"] = sorted(parameters["stop_words"])

@@ -21,7 +21,7 @@ from recsys.data.ids import Ids
 from recsys.data.markup import plain_text
 from recsys.errors import DataError, check_whole
 from recsys.lsi.queries import Queries, Query
-from recsys.lsi.space import WEIGHTINGS, Weighting, canonical_csr
+from recsys.lsi.space import Weighting
 from recsys.messages import close_matches, did_you_mean
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
@@ -527,81 +527,6 @@ def _with_columns(
     merged = sparse.csr_array(csr, shape=(counts.shape[0], n))
     merged.sum_duplicates()
     return merged
-
-
-class VectorizerEncoder:
-    """Weights of a scikit-learn vectorizer; a copy of it is fitted."""
-
-    language = Language()
-    terms: Ids
-
-    def __init__(self, vectorizer: Any) -> None:
-        # A slow import that features of items do not need.
-        from sklearn.base import clone
-
-        self._vectorizer = clone(vectorizer)
-
-    def read(self, texts: Iterable[Sequence[str]]) -> Any:
-        """Fit the vectorizer to all texts at once."""
-        rows = self._vectorizer.fit_transform(list(chain.from_iterable(texts)))
-        names = range(rows.shape[1])
-        if hasattr(self._vectorizer, "get_feature_names_out"):
-            names = self._vectorizer.get_feature_names_out()
-        self.terms = Ids(names, "term", sort=False)
-        return canonical_csr(rows)
-
-    def learn(self, rows: Any) -> Any:
-        """Return the rows as they are."""
-        return rows
-
-    weigh = learn
-
-    def queries(self, texts: Sequence[str], is_single: bool) -> Queries:
-        """Return texts as queries."""
-        encoded = self.encode(texts)
-        queries = Queries.from_rows(encoded.rows, self.query_weights, is_single).queries
-        pairs = zip(queries, encoded.unknown, strict=True)
-        queries = [query._replace(unknown=words) for query, words in pairs]
-        # The texts are labels, with their markup.
-        return Queries([*texts], queries, is_single)
-
-    def query_weights(self, _terms: Int64s, weights: Floats) -> Floats:
-        """Return weights as they are."""
-        return weights
-
-    def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the rows of texts, and unknown words if the vectorizer has a vocabulary."""
-        texts = [plain_text(text) for text in texts]
-        rows = canonical_csr(self._vectorizer.transform(texts))
-        vocabulary = getattr(self._vectorizer, "vocabulary_", None)
-        if vocabulary is None:
-            return Encoded(rows, [[] for _ in texts], rows)
-        analyze = self._vectorizer.build_analyzer()
-        unknown = [
-            [word for word in dict.fromkeys(analyze(text)) if word not in vocabulary]
-            for text in texts
-        ]
-        return Encoded(rows, unknown, rows)
-
-
-def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEncoder:
-    """Return the encoder of a named weighting or of a vectorizer.
-
-    Raises
-    ------
-    DataError
-        If `weighting` is neither.
-    """
-    if isinstance(weighting, str) and weighting in WEIGHTINGS:
-        return WordEncoder(weighting, **settings)
-    if callable(getattr(weighting, "fit_transform", None)) and not isinstance(
-        weighting, type
-    ):
-        return VectorizerEncoder(weighting)
-    raise DataError(
-        f"weighting must be one of {', '.join(map(repr, WEIGHTINGS))} or a scikit-learn "
-        f"vectorizer; got {weighting!r}."
-    )
 
 
 def checked_text(

@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from recsys import LSI
 from recsys.errors import ModelFileError
@@ -64,12 +63,6 @@ def test_an_index_of_a_matrix_is_saved(tmp_path):
     loaded = LSI.load(tmp_path / "i")
     assert loaded.query(counts[0]).equals(lsi.query(counts[0]))
     assert loaded.document_vectors().dtype == np.float64
-
-
-def test_a_vectorizer_cannot_be_saved(everyday, tmp_path):
-    with pytest.raises(ModelFileError, match="with a vectorizer cannot be saved"):
-        LSI(2, TfidfVectorizer()).fit(everyday).save(tmp_path / "i")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_changed_index_is_saved_again_in_its_place_and_elsewhere(everyday, tmp_path):

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.feature_extraction.text import CountVectorizer
 
 from recsys.data.markup import plain_text
 from recsys.features.blocks import TextBlock
@@ -132,11 +131,3 @@ def test_queries_transformed_texts_and_eigenwords() -> None:
     assert queries[0] == queries[1]
     words = [Eigenwords(2).fit(texts * 5).terms_ for texts in (HTML, PLAIN)]
     assert [*words[0]] == [*words[1]]
-
-
-def test_markup_is_removed_before_a_vectorizer_of_scikit_learn_sees_it() -> None:
-    plain, marked = (
-        LSI(2, weighting=CountVectorizer()).fit(texts) for texts in (PLAIN, HTML)
-    )
-    assert {*marked.terms_} == {*plain.terms_}
-    np.testing.assert_array_equal(marked.transform(HTML), plain.transform(PLAIN))

@@ -9,7 +9,6 @@ import pytest
 from scipy import sparse
 from sklearn.feature_extraction.text import (
     CountVectorizer,
-    HashingVectorizer,
     TfidfVectorizer,
 )
 
@@ -238,15 +237,6 @@ def test_texts_and_their_matrix_give_the_same(everyday, index, container):
     assert transposed.query(vector, n=5).equals(transposed.query("doctor", n=5))
 
 
-def test_a_vectorizer_gives_the_weights(everyday):
-    lsi = LSI(3, TfidfVectorizer(stop_words="english")).fit(everyday)
-    assert "the" not in lsi.terms_.values.to_list()
-    with pytest.warns(UnknownTermWarning, match="zebra"):
-        assert len(lsi.query("zebra nurse", n=4)) == 4
-    hashed = LSI(3, HashingVectorizer(n_features=64)).fit(everyday)
-    assert len(hashed.query("nurse", n=4)) == 4
-
-
 def test_texts_may_be_a_column_of_any_frame(everyday, index):
     import pandas as pd
     import polars as pl
@@ -374,7 +364,7 @@ def test_min_df_leaves_out_rare_words(everyday):
         (
             {"weighting": "bm25"},
             ["tea"],
-            "weighting must be one of 'tfidf'.*got 'bm25'",
+            "weighting must be one of tfidf.*got 'bm25'",
         ),
         ({"token_pattern": "("}, ["tea"], "token_pattern must be a regular expression"),
         (
@@ -503,13 +493,12 @@ def test_terms_that_are_the_same_everywhere_leave_nothing(n_components):
 
 
 def test_rows_of_a_vectorizer_are_added_and_asked_as_they_are(everyday):
-    vectorizer = TfidfVectorizer().fit(everyday)
-    lsi = LSI(5, weighting=TfidfVectorizer()).fit(everyday)
-    rows = vectorizer.transform(everyday[:3])
+    rows = TfidfVectorizer().fit_transform(everyday)
+    lsi = LSI(5, weighting="count").fit(rows)
     np.testing.assert_allclose(
-        lsi.transform(rows), lsi.document_vectors([0, 1, 2]), atol=1e-12
+        lsi.transform(rows[:3]), lsi.document_vectors([0, 1, 2]), atol=1e-12
     )
-    lsi.add_documents(rows, method="fold-in")
+    lsi.add_documents(rows[:3], method="fold-in")
     n = len(everyday)
     np.testing.assert_allclose(
         lsi.document_vectors([n, n + 1, n + 2]),
