@@ -13,15 +13,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-import numpy as np
+import polars as pl
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.results import Evaluation
-from recsys.evaluation.slices import SLICE_NAME, group_ratio, has_groups
-from recsys.evaluation.statistics import ERRORS, bca, bootstrap, holm, sign_flip
+from recsys.evaluation.results import Evaluation, compared, judged
+from recsys.evaluation.slices import SLICE_NAME, group_columns
 from recsys.messages import close_matches
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -130,57 +129,31 @@ class Gate:
         found: Evaluation,
         before: str,
         model: str,
-    ) -> dict[str, Any]:
-        """Return the difference to the first model, with its interval and p value."""
-        if not found.measured[self.metric.partition("@")[0]].direction:
+    ) -> pl.DataFrame:
+        """Return the row of the difference to the first model, with interval and p value."""
+        metric = found.measured[self.metric.partition("@")[0]]
+        if not metric.direction:
             raise DataError(f"{self.metric} has no direction; give a bound for it.")
-        if self.by is not None:
-            return self._tested_in_group(found, before, model)
         rows = found.comparisons.filter(metric=self.metric, model=before, other=model)
+        if self.by is not None:
+            of_models = {}
+            for label in (before, model):
+                values_of(found, label, [self])
+                values = found.per_group.filter(by=self.by, group=self.group)
+                of_models[label] = values.filter(model=label).sort("user")
+            old, new = of_models.values()
+            # The users of a group of items are those with relevant items by each model's split.
+            paired = {
+                before: old.join(new, on="user", how="semi", maintain_order="left"),
+                model: new.join(old, on="user", how="semi", maintain_order="left"),
+            }
+            rows = compared(paired, [(metric, None, self.metric)], found.settings)
         if rows.is_empty():
             raise DataError(
                 f"The condition {str(self)!r} cannot be checked: there is no test of "
-                f"{self.metric} between {before} and {model}."
+                f"{self.name} between {before} and {model}."
             )
-        return rows.row(0, named=True)
-
-    def _tested_in_group(
-        self,
-        found: Evaluation,
-        before: str,
-        model: str,
-    ) -> dict[str, Any]:
-        """Return the difference of the users' values for a group, paired by user."""
-        for label in (before, model):
-            values_of(found, label, [self])
-        rows = found.per_group.filter(by=self.by, group=self.group).sort("user")
-        column, _ = ERRORS.get(self.metric, (self.metric, None))
-        rows = rows.drop_nulls(column)
-        keys = ["side", "user"]
-        old, new = (rows.filter(model=label) for label in (before, model))
-        old = old.join(new, on=keys, how="semi", maintain_order="left")
-        new = new.join(old, on=keys, how="semi", maintain_order="left")
-        if old["side"].n_unique() != 1:
-            raise DataError(
-                f"The condition {str(self)!r} cannot be checked: {before} and {model} must "
-                "both have values for users of one group, of users or of items."
-            )
-        ratios = [group_ratio(frame, self.metric) for frame in (old, new)]
-        settings = found.settings
-        seed = settings.random_state
-        # In one call: the samples of users are the same.
-        samples = bootstrap(ratios, max(1, settings.resamples), seed)
-        difference = ratios[1].value - ratios[0].value
-        left_out = ratios[1].leave_one_out() - ratios[0].leave_one_out()
-        sampled = samples[:, 1] - samples[:, 0]
-        low, high = bca(sampled, difference, left_out, settings.confidence)
-        sums = ratios[1].above - ratios[0].above
-        return {
-            "difference": difference,
-            "low": low,
-            "high": high,
-            "p_value": float(sign_flip(sums[:, None], random_state=seed)[0]),
-        }
+        return rows
 
 
 def values_of(
@@ -195,10 +168,10 @@ def values_of(
     DataError
         If there is no such group.
     """
-    metrics = found.metrics.filter(model=model)
-    slices = found.slices.filter(model=model)
-    values = dict(metrics.drop_nulls("value").select("metric", "value").iter_rows())
-    values |= dict(slices.select(SLICE_NAME, "value").iter_rows())
+    values: dict[str, float] = {}
+    for frame, name in ((found.metrics, "metric"), (found.slices, SLICE_NAME)):
+        rows = frame.filter(model=model).drop_nulls("value")
+        values |= dict(rows.select(name, "value").iter_rows())
     for gate in gates:
         if gate.name not in values:
             gate.bounded(values, model)
@@ -242,9 +215,9 @@ def with_groups(
     for column in {gate.by: None for gate in gates if gate.by is not None}:
         if column in (*of_items, *of_users):
             continue
-        if not has_groups(train, "user", column):
+        if column not in group_columns(train, "user"):
             of_items.append(column)
-        elif has_groups(train, "item", column):
+        elif column in group_columns(train, "item"):
             raise DataError(
                 f"Users and items have groups by {column}; choose them by --by-user {column} "
                 f"or --by {column}."
@@ -276,25 +249,18 @@ def verdicts(
         for gate, model in product(gates, models)
         if gate.sign is None
     }
-    of_groups: dict[str, list[dict[str, Any]]] = {}
-    for (gate, _), test in tests.items():
-        if gate.by is not None:
-            of_groups.setdefault(gate.metric, []).append(test)
-    for metric, of_metric in of_groups.items():
-        adjusted = holm([test["p_value"] for test in of_metric])
-        direction = found.measured[metric.partition("@")[0]].direction
-        for test, p_value in zip(of_metric, adjusted, strict=True):
-            test["adjusted"] = p_value
-            test["verdict"] = None
-            if p_value < 1 - found.settings.confidence:
-                is_better = np.sign(test["difference"]) == direction
-                test["verdict"] = "better" if is_better else "worse"
+    of_groups = [pair for pair in tests if pair[0].by is not None]
+    if of_groups:
+        directions = {kind: metric.direction for kind, metric in found.measured.items()}
+        together = pl.concat([tests[pair] for pair in of_groups])
+        together = judged(together, directions, found.settings)
+        tests |= zip(of_groups, together.iter_slices(1), strict=True)
     results = []
     for gate, model in product(gates, models):
         if gate.sign is not None:
             results.append(gate.bounded(values_of(found, model), model))
             continue
-        test = tests[gate, model]
+        test = tests[gate, model].row(0, named=True)
         shown = f" ({test['verdict']})" if test["verdict"] else ""
         reason = (
             f"{gate.name} of {model} differs from that of {before} by "

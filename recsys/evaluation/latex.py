@@ -59,20 +59,16 @@ def _column(
     """Return the values of a metric by model: the best ones bold, worse ones with stars."""
     # Papers report means over folds; without folds, there is one value.
     several = "fold_mean" in values.columns
-    shown = values["fold_mean" if several else "value"]
+    name = "fold_mean" if several else "value"
+    rows = values.to_dicts()
+    best = max(rows, key=lambda row: float(row[name] * direction))
     cells = {}
-    best = None
-    highest = None
-    if direction and len(values):
-        position = int((shown * direction).arg_max() or 0)
-        best = values["model"][position]
-        highest = shown[position]
-    for row, value in zip(values.to_dicts(), shown, strict=True):
-        text = f"{value:.4f}"
-        if best is not None and value == highest:
+    for row in rows:
+        text = f"{row[name]:.4f}"
+        if direction and row[name] == best[name]:
             text = rf"\mathbf{{{text}}}"
-        elif best is not None:
-            text += _stars(comparisons, row["model"], best)
+        elif direction:
+            text += _stars(comparisons, row["model"], best["model"])
         if several:
             text += rf" \pm {row['fold_deviation']:.4f}"
         cells[row["model"]] = f"${text}$"

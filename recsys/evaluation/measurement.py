@@ -316,13 +316,17 @@ def _sliced(
     of_lists = [metric for metric in metrics if metric.is_sliced]
     names = [name for *_, name in value_names(of_lists, ns)]
     parts = []
-    for group, number in ((g, at) for g in groups for at in range(len(g.names))):
-        is_member = group.members[number]
+    named_members = [
+        (group, *named)
+        for group in groups
+        for named in zip(group.names, group.members, strict=True)
+    ]
+    for group, group_name, is_member in named_members:
         part = task
         if group.side == "user":
             rows = np.flatnonzero(is_member[task.users])
             values = {name: of_all[name][rows] for name in names}
-            exposure = relevance = np.full(len(rows), np.nan)
+            exposure = relevance = np.nan
         else:
             # The lists stay as they are: hits are counted among the items of the group.
             relevant = task.relevant.take(is_member[task.relevant.indices])
@@ -334,8 +338,8 @@ def _sliced(
             is_listed = lists >= 0
             n_listed = np.maximum(is_listed.sum(axis=1), 1)
             n_of_group = (is_listed & is_member[lists]).sum(axis=1)
-            exposure = np.full(len(rows), (n_of_group / n_listed).mean())
-            relevance = np.full(len(rows), (n_relevant / task.n_relevant).mean())
+            exposure = float((n_of_group / n_listed).mean())
+            relevance = float((n_relevant / task.n_relevant).mean())
         is_rated = is_member[of_ratings[group.side]]
         sums = {"ratings": is_rated.astype(np.float64)}
         if errors is not None:
@@ -346,15 +350,17 @@ def _sliced(
             for name, values in sums.items()
         }
         columns: dict[str, Any] = {
+            "side": group.side,
+            "by": group.by,
+            "group": group_name,
             "user": test.users.take(task.users[rows]),
             **{name: total[task.users[rows]] for name, total in of_users.items()},
             **{name: values[name] for name in names},
             "exposure": exposure,
             "relevance": relevance,
         }
-        keys = [pl.lit(text).alias(key) for key, text in group.keys(number).items()]
         if len(rows):
-            parts.append(pl.DataFrame(columns).select(*keys, pl.all()))
+            parts.append(pl.DataFrame(columns))
     if not parts:
         raise DataError("No test user is in any of the groups.")
     return pl.concat(parts)
@@ -395,7 +401,7 @@ def measure_lists(
     counts = {n: recommended_counts(listed[:, :n], n_items) for n in ns}
     of_lists = [metric for metric in metrics if metric.scope != "ratings"]
     blocks: dict[str, list[Doubles]] = {
-        f"{metric.name}@{n}": [] for metric in of_lists for n in ns
+        f"{metric.name}@{n}": [np.zeros(0)] for metric in of_lists for n in ns
     }
     step = max(1, _BLOCK // lists.shape[1])  # limits temporary arrays
     for rows in pieces(len(lists), step):

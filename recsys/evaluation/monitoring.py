@@ -343,7 +343,7 @@ def read_lists(path: str | Path) -> pl.DataFrame:
 
     The columns are list (a number), user (String, null if unnamed), variant (null without a test),
     model, time (Int64, milliseconds since 1970), item (String), probability (of the item at this
-    rank, null if unknown) and rank.
+    rank, null if unknown) and rank. A line that the log has twice counts once.
 
     Raises
     ------
@@ -371,6 +371,8 @@ def read_lists(path: str | Path) -> pl.DataFrame:
     }
     times = pl.col("time").str.to_datetime(time_zone="UTC", strict=False)
     frame = pl.DataFrame(rows, schema, orient="row")
+    # A log that is read twice, such as a copy of it, has shown its lists once.
+    frame = frame.unique(maintain_order=True)
     frame = frame.with_columns(milliseconds=times.dt.epoch("ms"))
     unread = frame.filter(pl.col("milliseconds").is_null())["time"]
     if len(unread):
@@ -459,7 +461,13 @@ def online_test(
 def attributed_clicks(
     lists: pl.DataFrame, clicks: Mapping[str, pl.Series]
 ) -> pl.DataFrame:
-    """Return the distinct clicks on lists: list, item and rank."""
+    """Return the distinct clicks on lists: list, item and rank.
+
+    Raises
+    ------
+    DataError
+        If there are clicks, but none is on a list.
+    """
     columns = {name: clicks[name].cast(pl.String) for name in ("user", "item")}
     # A click without a time is taken to be later than all lists.
     frame = pl.DataFrame(columns).with_columns(time=pl.lit(2**62, pl.Int64))
@@ -474,7 +482,13 @@ def attributed_clicks(
         by=["user", "item"],
         check_sortedness=False,
     )
-    return matches.drop_nulls("list").select("list", "item", "rank").unique()
+    clicked = matches.drop_nulls("list").select("list", "item", "rank").unique()
+    if len(frame) and clicked.is_empty():
+        raise DataError(
+            f"None of {counted(len(frame), 'click')} is on an item of a list before it; the clicks "
+            "and the log must have the same users, items and times."
+        )
+    return clicked
 
 
 def clicks_of_users(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:

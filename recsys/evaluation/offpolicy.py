@@ -32,10 +32,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from recsys.data.arrays import Doubles
 from recsys.errors import DataError
 from recsys.evaluation.monitoring import attributed_clicks
 from recsys.evaluation.propensity import LEAST, effective_sample_size
-from recsys.evaluation.statistics import Ratio, bca, bootstrap
+from recsys.evaluation.statistics import Ratio, estimate
 
 _PRIOR = 1.0  # clicks that pull the factor of an item towards 1
 _SUPPORT = 0.7  # smallest share of the other lists that the log may have shown
@@ -112,7 +113,7 @@ def off_policy_value(
         pl.col("user", "item").cast(pl.String), pl.col("rank").cast(pl.Int64)
     )
     n_known = shown["list"].n_unique()
-    shown = shown.join(others.select("user").unique(), on="user")
+    shown = shown.join(others, on="user", how="semi")
     if shown.is_empty():
         raise DataError("The other model has no lists for the users of the log.")
     clicked = attributed_clicks(shown, clicks).select("list", "item", click=pl.lit(1.0))
@@ -120,7 +121,7 @@ def off_policy_value(
         others.rename({"item": "other"}), on=["user", "rank"], how="left"
     ).join(clicked, on=["list", "item"], how="left")
     shown = shown.with_columns(pl.col("click").fill_null(0.0)).sort("user", "list")
-    matches = (pl.col("item") == pl.col("other")).fill_null(False)
+    matches = pl.col("item") == pl.col("other")
     weight = pl.when(matches).then(1 / pl.col("probability")).otherwise(0.0)
     shown = _with_rates(shown.with_columns(weight=weight), random_state)
     size = effective_sample_size(shown["weight"].to_numpy())
@@ -146,56 +147,44 @@ def off_policy_value(
 
 def _with_rates(shown: pl.DataFrame, random_state: int) -> pl.DataFrame:
     """Add the click rates of the logged and the other items, from the other half of the users."""
-    users = shown["user"].unique().sort()
-    halves = np.random.default_rng(random_state).permutation(len(users)) % 2
-    shown = shown.join(pl.DataFrame({"user": users, "half": halves}), on="user")
+    users = shown.select("user").unique().sort("user")
+    order = np.random.default_rng(random_state).permutation(len(users))
+    shown = shown.join(users.with_columns(half=order % 2), on="user")
     parts = []
     for half in (0, 1):
         fitted = shown.filter(pl.col("half") != half)
-        part = shown.filter(half=half)
         # One user has no other half.
-        rates = _ClickRates.of(shown if fitted.is_empty() else fitted)
-        parts.append(
-            rates.added(rates.added(part, "item", "rate"), "other", "of_other")
-        )
+        if fitted.is_empty():
+            fitted = shown
+        parts.append(_rated(shown.filter(half=half), fitted))
     return pl.concat(parts).sort("user", "list", "rank")
 
 
-@dataclass(frozen=True, slots=True)
-class _ClickRates:
-    """Click rates: of ranks, factors of items, and the scale of their product."""
-
-    ranks: pl.DataFrame
-    items: pl.DataFrame
-    scale: float = 1.0
-
-    @classmethod
-    def of(cls, shown: pl.DataFrame) -> _ClickRates:
-        """Fit the rates to logged items."""
-        ranks = shown.group_by("rank").agg(of_rank=pl.col("click").mean())
-        factor = (pl.col("click").sum() + _PRIOR) / (pl.col("of_rank").sum() + _PRIOR)
-        items = shown.join(ranks, on="rank").group_by("item").agg(factor=factor)
-        rates = cls(ranks, items)
-        predicted = rates.added(shown, "item", "rate")["rate"].to_numpy().sum()
-        n_clicks = float(shown["click"].to_numpy().sum())
-        return cls(ranks, items, n_clicks / predicted if predicted else 1.0)
-
-    def added(
-        self,
-        shown: pl.DataFrame,
-        item: str,
-        name: str,
-    ) -> pl.DataFrame:
-        """Add the rates of the items in a column; a missing item has the rate 0."""
-        items = self.items.rename({"item": item})
-        joined = shown.join(items, on=item, how="left").join(
-            self.ranks, on="rank", how="left"
-        )
+def _rated(part: pl.DataFrame, fitted: pl.DataFrame) -> pl.DataFrame:
+    """Add click rates as columns rate and of_other, by rank and item of the `fitted` lists."""
+    click = pl.col("click")
+    factor = pl.col("factor")
+    of_rank = pl.col("of_rank")
+    ranks = fitted.group_by("rank").agg(of_rank=click.mean())
+    fitted = fitted.join(ranks, on="rank")
+    of_item = (click.sum() + _PRIOR) / (of_rank.sum() + _PRIOR)
+    items = fitted.group_by("item").agg(factor=of_item)
+    product = (factor * of_rank).clip(0, 1).alias("predicted")
+    fitted = fitted.join(items, on="item").select("click", product)
+    predicted = float(fitted["predicted"].to_numpy().sum())
+    n_clicks = float(fitted["click"].to_numpy().sum())
+    scale = n_clicks / predicted if predicted else 1.0
+    part = part.join(ranks, on="rank", how="left")
+    for column, name in (("item", "rate"), ("other", "of_other")):
+        part = part.join(items.rename({"item": column}), on=column, how="left")
         # An item that was never shown has the rate of its rank.
-        factor = pl.col("factor").fill_null(1.0)
-        rate = self.scale * factor * pl.col("of_rank").fill_null(0.0)
-        rate = pl.when(pl.col(item).is_null()).then(0.0).otherwise(rate.clip(0, 1))
-        return joined.with_columns(rate.alias(name)).drop("factor", "of_rank")
+        rate = scale * factor.fill_null(1.0) * of_rank.fill_null(0.0)
+        rate = rate.clip(0, 1)
+        has_item = pl.col(column).is_not_null()
+        rate = pl.when(has_item).then(rate).otherwise(0.0)
+        part = part.with_columns(rate.alias(name))
+        part = part.drop("factor")
+    return part
 
 
 def _estimated(
@@ -205,38 +194,36 @@ def _estimated(
     random_state: int,
 ) -> pl.DataFrame:
     """Return the values of the estimators; `length` is the mean length of the other lists."""
-    weight, click = pl.col("weight"), pl.col("click")
-    residual = weight * (click - pl.col("rate"))
+    click = pl.col("click")
+    weight = pl.col("weight")
+    residual = click - pl.col("rate")
     by_user = shown.group_by("user", maintain_order=True).agg(
         lists=pl.col("list").n_unique(),
         weights=weight.sum(),
         logged=click.sum(),
         ips=(weight * click).sum(),
+        snips=length * (weight * click).sum(),
         model=pl.col("of_other").sum(),
-        errors=residual.sum(),
+        errors=length * (weight * residual).sum(),
     )
-    sums = by_user.drop("user").cast(pl.Float64).to_dict()
-    ratios = [
-        Ratio((factor * sums[above]).to_numpy(), sums[below].to_numpy())
-        for above, factor, below in (
-            ("logged", 1, "lists"),
-            ("ips", 1, "lists"),
-            ("ips", length, "weights"),
-            ("model", 1, "lists"),
-            ("errors", length, "weights"),
-        )
-    ]
-    samples = bootstrap(ratios, _RESAMPLES, random_state)
-    values = [ratio.value for ratio in ratios]
-    # The value by the model, and the correction of its errors.
-    samples[:, 3] += samples[:, 4]
-    values[3] += values[4]
-    left_out = [ratio.leave_one_out() for ratio in ratios]
-    left_out[3] = left_out[3] + left_out[4]
+    floats = by_user.drop("user").cast(pl.Float64)
+    sums = {column.name: column.to_numpy() for column in floats}
+    ratios = {
+        "logged": [Ratio(sums["logged"], sums["lists"])],
+        "ips": [Ratio(sums["ips"], sums["lists"])],
+        "snips": [Ratio(sums["snips"], sums["weights"])],
+        # The value by the model, and the correction of its errors.
+        "dr": [
+            Ratio(sums["model"], sums["lists"]),
+            Ratio(sums["errors"], sums["weights"]),
+        ],
+    }
     rows = [
-        (name, value, *bca(column, value, others, confidence))
-        for name, value, column, others in zip(
-            ESTIMATORS, values, samples.T, left_out, strict=False
-        )
+        (name, *estimate(_total, parts, _RESAMPLES, confidence, random_state))
+        for name, parts in ratios.items()
     ]
     return pl.DataFrame(rows, ["estimator", "value", "low", "high"], orient="row")
+
+
+def _total(*parts: Doubles) -> Doubles:
+    return np.asarray(sum(parts))

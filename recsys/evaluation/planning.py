@@ -142,15 +142,13 @@ def plan_online_test(
         return abs(difference) - factor * deviation / math.sqrt(n)
 
     any_time = brentq(excess, users, 1000 * users + 1e6)
-    sizes = {"users": math.ceil(users), "users_any_time": math.ceil(any_time)}
-    days: dict[str, float | None] = {"days": None, "days_any_time": None}
-    if traffic is not None:
-        days["days"] = math.ceil(2 * users / traffic)
-        days["days_any_time"] = math.ceil(2 * any_time / traffic)
-    return {
+    plan: dict[str, float | str | None] = {
         "metric": baseline.metric,
         "rate": baseline.rate,
         "difference": difference,
-        **sizes,
-        **days,
+        "users": math.ceil(users),
+        "users_any_time": math.ceil(any_time),
     }
+    for name, size in (("days", users), ("days_any_time", any_time)):
+        plan[name] = None if traffic is None else math.ceil(2 * size / traffic)
+    return plan

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Doubles, Floats, Mask
+from recsys.data.arrays import Doubles
 from recsys.data.csr import positions_of
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, pair_keys
@@ -88,110 +89,55 @@ def inverse_propensities(
         If a probability is missing or not in (0, 1], or there is no such column.
     """
     if isinstance(propensity, str):
-        name, _, power = propensity.partition(":")
-        if name == POPULARITY and power:
-            of_items = _of_popularity(train, propensity, power)
-        else:
-            of_items = _of_column(train, propensity, relevant.counts("item") > 0)
-        values = of_items[relevant.indices]
+        values = _of_items(propensity, train)[relevant.indices]
     else:
         values = _of_pairs(propensity, relevant)
+    is_probability = (values > 0) & (values <= 1)  # NaN, for none, is not
+    for position in np.flatnonzero(~is_probability).tolist():
+        user = relevant.users.values[relevant.user_index_of_nonzeros().item(position)]
+        item = relevant.items.values[relevant.indices.item(position)]
+        value = values[position]
+        raise DataError(
+            f"The propensity of user {user!r} and item {item!r} must be a probability in (0, 1]; "
+            f"got {'none' if math.isnan(value) else value}."
+        )
     return relevant.with_values((1 / values).astype(np.float32))
 
 
-def _of_popularity(
-    train: Ratings,
-    text: str,
-    power: str,
-) -> Doubles:
-    """Return a power of the training ratings of each item, relative to the most popular one."""
-    try:
-        exponent = float(power)
-    except ValueError:
-        exponent = math.nan
-    if not 0 <= exponent < math.inf:
-        raise DataError(
-            f"propensity must be a column, or popularity:POWER with a power from 0, such as "
-            f"popularity:0.5; got {text!r}."
-        )
-    counts = np.maximum(train.counts("item"), 1)
-    return np.asarray((counts / counts.max()) ** exponent)
-
-
-def _of_column(
-    train: Ratings,
-    column: str,
-    is_needed: Mask,
-) -> Doubles:
-    """Return the propensities in a column of the table of items."""
+def _of_items(propensity: str, train: Ratings) -> Doubles:
+    """Return the propensities of all items, by popularity or in a column of their table."""
+    name, _, power = propensity.partition(":")
     table = train.item_table
-    columns = [] if table is None else table.frame.columns[1:]
-    if table is None or column not in columns:
-        hint = did_you_mean(close_matches(column, columns, 1))
-        raise DataError(
-            f"The propensity must be popularity:POWER or a column of the table of items; got "
-            f"{column!r}.{hint}"
-        )
-    numbers = table.frame[column].cast(pl.Float64, strict=False).to_numpy()
-    rows = table.rows_of(train.items)
-    is_given = rows >= 0
-    # All rows are checked, also of items that are not tested.
-    rows_to_check = np.flatnonzero(~_is_probability(numbers))
-    for row in rows_to_check:
-        value = table.frame[column][int(row)]
-        if value is not None:
-            raise DataError(
-                f"Row {row + 1} of the table of items, item "
-                f"{table.frame[table.kind][int(row)]!r}: {_wrong(column, value)}"
-            )
-    of_items = np.where(is_given, numbers[rows], np.nan)
-    for index in np.flatnonzero(is_needed & np.isnan(of_items)):
-        item = train.items.values[int(index)]
-        row = rows[index]
-        where = f"row {row + 1} of" if row >= 0 else "no row in"
-        raise DataError(
-            f"Item {item!r} has no {column} ({where} the table of items); a propensity is a "
-            "probability in (0, 1]."
-        )
-    return np.asarray(of_items)
+    columns = [] if table is None else [*table.kinds]
+    if name == POPULARITY and power:
+        exponent = math.nan
+        with suppress(ValueError):
+            exponent = float(power)
+        if 0 <= exponent < math.inf:
+            counts = np.maximum(train.counts("item"), 1)
+            return np.asarray((counts / counts.max()) ** exponent)
+    elif table is not None and propensity in columns:
+        values = table.aligned(train.items)[propensity]
+        if values.dtype.is_numeric():
+            return values.cast(pl.Float64).to_numpy()
+    hint = did_you_mean(close_matches(propensity, columns, 1))
+    raise DataError(
+        "propensity must be a column of numbers in the table of items, or popularity:POWER with "
+        f"a power from 0, such as popularity:0.5; got {propensity!r}.{hint}"
+    )
 
 
 def _of_pairs(propensity: Ratings | FrameLike, relevant: Ratings) -> Doubles:
-    """Return the propensities of pairs of a user and an item."""
+    """Return the propensities of pairs of a user and an item, NaN for none."""
     pairs = propensity
     if not isinstance(pairs, Ratings):
         pairs = Ratings.from_frame(pairs, rating="propensity", scale=(0, 1))
-    is_wrong = ~_is_probability(pairs.values)
-    for position in np.flatnonzero(is_wrong):
-        raise DataError(
-            f"{_named(pairs, int(position))}: "
-            f"{_wrong('propensity', pairs.values[position])}"
-        )
-    users = pairs.users.find(relevant.users.values)
-    items = pairs.items.find(relevant.items.values)
-    rows = users[relevant.user_index_of_nonzeros()]
-    columns = items[relevant.indices]
-    keys = np.where((rows >= 0) & (columns >= 0), rows * pairs.n_items + columns, -1)
+    users = pairs.users.find(relevant.users.values)[relevant.user_index_of_nonzeros()]
+    items = pairs.items.find(relevant.items.values)[relevant.indices]
+    keys = np.where((users >= 0) & (items >= 0), users * pairs.n_items + items, -1)
     positions = positions_of(keys, pair_keys(pairs))
-    for position in np.flatnonzero(positions < 0):
-        raise DataError(f"{_named(relevant, int(position))} has no propensity.")
-    return pairs.values[positions].astype(np.float64)
-
-
-def _is_probability(values: Doubles | Floats) -> Mask:
-    """Mark the values in (0, 1]; NaN is not."""
-    return np.asarray((values > 0) & (values <= 1))
-
-
-def _wrong(name: str, value: object) -> str:
-    return f"{name} must be a probability in (0, 1]; got {value}."
-
-
-def _named(ratings: Ratings, position: int) -> str:
-    """Return the user and the item of a rating."""
-    user = int(np.searchsorted(ratings.indptr, position, side="right")) - 1
-    item = int(ratings.indices[position])
-    return f"User {ratings.users.values[user]!r}, item {ratings.items.values[item]!r}"
+    values = pairs.values[positions].astype(np.float64)
+    return np.where(positions >= 0, values, np.nan)
 
 
 def corrected_values(

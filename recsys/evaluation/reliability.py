@@ -47,8 +47,8 @@ def reliability(
         # Items of one user are alike, so that users are the units.
         _, of_user = np.unique(users[part], return_inverse=True)
         n_taken = np.bincount(of_user, taken[part])
-        n_items = np.bincount(of_user)
-        ratio = Ratio(n_taken.astype(np.float64), n_items.astype(np.float64))
+        n_items = np.bincount(of_user).astype(np.float64)
+        ratio = Ratio(n_taken.astype(np.float64), n_items)
         # The share of a single user may be any.
         error = np.nan_to_num(standard_error(ratio), nan=1.0)
         half = quantile * error

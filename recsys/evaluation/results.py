@@ -30,11 +30,11 @@ from recsys.evaluation.staleness import STALENESS, refit_periods
 from recsys.evaluation.statistics import (
     ERRORS,
     Ratio,
+    adjusted,
     bca,
     bootstrap,
-    error_ratio,
-    holm,
     jackknife,
+    ratio_of,
     sign_flip,
 )
 from recsys.messages import counted, worded
@@ -591,6 +591,16 @@ def _sampled(
     return ratios, replicates
 
 
+def compared(
+    values: Mapping[str, pl.DataFrame],
+    named_values: list[NamedValue],
+    settings: Settings,
+) -> pl.DataFrame:
+    """Return the tests of metrics between models, given the values of the same users by model."""
+    sampled = _sampled(values, named_values, settings)
+    return _comparisons([*values], named_values, *sampled, settings)
+
+
 def combined(parts: Mapping[str, Evaluation]) -> Evaluation:
     """Return evaluations of models on the same test ratings as one, with tests between them.
 
@@ -637,10 +647,7 @@ def combined(parts: Mapping[str, Evaluation]) -> Evaluation:
         for row in value_names([*measured.values()], first.settings.ns)
         if row[2] in frames["table"].columns
     ]
-    sampled = _sampled(values, named_values, first.settings)
-    frames["comparisons"] = _comparisons(
-        [*values], named_values, *sampled, first.settings
-    )
+    frames["comparisons"] = compared(values, named_values, first.settings)
     return replace(
         first,
         **frames,
@@ -686,14 +693,8 @@ def _ratio(
         return None
     if not values[column].count():
         return None
-    if name in ERRORS:
-        return error_ratio(values, name)
-    weights = None
-    if by_position:
-        weights = values["relevant"].to_numpy()
-    elif metric.name.endswith(CORRECTED):
-        weights = values[WEIGHT].to_numpy()
-    return Ratio.mean(values[name].to_numpy().astype(np.float64), weights)
+    weights = WEIGHT if metric.name.endswith(CORRECTED) else None
+    return ratio_of(values, name, "relevant" if by_position else weights)
 
 
 def _comparisons(
@@ -706,7 +707,6 @@ def _comparisons(
     """Test the difference of each metric between each pair of models that have it."""
     rows = []
     differences = []
-    directions = []
     for metric, n, name in named_values:
         for one, other in combinations(models, 2):
             if not {(one, name), (other, name)} <= replicates.keys():
@@ -715,7 +715,6 @@ def _comparisons(
             both = (old.below > 0) & (new.below > 0)
             # A user whom only one model has says nothing about the difference.
             differences.append(np.where(both, new.above - old.above, 0.0))
-            directions.append(metric.direction)
             difference = new.value - old.value
             sampled = replicates[other, name] - replicates[one, name]
             left_out = new.leave_one_out() - old.leave_one_out()
@@ -728,16 +727,21 @@ def _comparisons(
     )
     columns = [*_COMPARED][: len(rows[0])]
     schema = {name: _COMPARED[name] for name in columns}
-    compared = pl.DataFrame(rows, schema=schema, orient="row")
-    compared = compared.with_columns(p_value=p_values, direction=np.array(directions))
-    adjusted = pl.concat(
-        part.with_columns(adjusted=holm(part["p_value"].to_numpy()))
-        for part in compared.partition_by("metric", maintain_order=True)
-    )
-    gain = pl.col("difference") * pl.col("direction")
+    tested = pl.DataFrame(rows, schema=schema, orient="row")
+    directions = {metric.name: metric.direction for metric, *_ in named_values}
+    return judged(tested.with_columns(p_value=p_values), directions, settings)
+
+
+def judged(
+    tested: pl.DataFrame,
+    directions: Mapping[str, int],
+    settings: Settings,
+) -> pl.DataFrame:
+    """Return comparisons with p values adjusted for each metric, and with their verdicts."""
+    gain = pl.col("difference") * pl.col("kind").replace_strict(directions)
     is_significant = pl.col("adjusted") < 1 - settings.confidence
-    return adjusted.select(
-        *columns, "p_value", "adjusted", verdict=verdict(gain, is_significant)
+    return adjusted(tested, "metric").with_columns(
+        verdict=verdict(gain, is_significant)
     )
 
 

@@ -69,8 +69,7 @@ class EvaluationDocument(Struct, frozen=True, kw_only=True):
 
 def is_evaluation(path: str | Path) -> bool:
     """Return whether `path` is a directory with saved results of `evaluate`."""
-    file = Path(path) / MANIFEST
-    return file.is_file() and _FORMAT.encode() in file.read_bytes()[:1000]
+    return model_file.is_written(path, MANIFEST, _FORMAT)
 
 
 def save_evaluation(
@@ -122,22 +121,21 @@ def load_evaluation(
     folder = Path(path)
     if not is_evaluation(folder):
         raise DataError(f"{path} is not a saved evaluation: it has no {MANIFEST}.")
-    links = sorted(entry.name for entry in folder.iterdir() if entry.is_symlink())
-    if links:
-        raise DataError(
-            f"{path} is a saved evaluation with a link, {links[0]}; links in it are not followed."
-        )
+    document = model_file.read_unlinked(
+        folder, MANIFEST, EvaluationDocument, "saved evaluation", "recsys evaluate"
+    )
     try:
-        content = model_file.read_document(folder, MANIFEST)
-        model_file.check_version(
-            content, f"saved evaluation {path}", "recsys evaluate", DataError
-        )
-        document = model_file.checked(content, EvaluationDocument, MANIFEST)
         frames = {name: _frame(folder, name, schemas[name]) for name in schemas}
-        _check(document, frames)
     # polars panics at some damaged files.
     except (DamageError, PolarsError, PanicException, OSError) as error:
         raise DataError(f"{path} is damaged: {error}.") from None
+    models = {*frames["table"]["model"]}
+    is_whole = bool(document.splits) and models == document.parameters.keys()
+    is_whole &= {*frames["metrics"]["kind"]} <= document.measured.keys()
+    if not is_whole or not {*frames["metrics"]["model"]} <= models:
+        raise DataError(
+            f"{path} is damaged: its tables have other models or metrics than {MANIFEST}."
+        )
     return document, frames
 
 
@@ -155,15 +153,3 @@ def _frame(
         if frame.schema.get(column) != dtype:
             raise DamageError(f"{name}.parquet lacks the column {column} of {dtype}")
     return frame
-
-
-def _check(document: EvaluationDocument, frames: Mapping[str, pl.DataFrame]) -> None:
-    """Check that the frames are of the models and metrics of the document."""
-    models = {*frames["table"]["model"]}
-    kinds = {*frames["metrics"]["kind"]}
-    if not document.splits or models != document.parameters.keys():
-        raise DamageError(f"the models of table.parquet are not those of {MANIFEST}")
-    if not kinds <= document.measured.keys():
-        raise DamageError(f"metrics.parquet has metrics that {MANIFEST} lacks")
-    if not {*frames["metrics"]["model"]} <= models:
-        raise DamageError("metrics.parquet has other models than table.parquet")

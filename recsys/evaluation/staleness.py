@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from recsys.data.arrays import Doubles
 from recsys.evaluation.settings import Settings, SplitInfo
-from recsys.evaluation.statistics import Ratio, bca, bootstrap
+from recsys.evaluation.statistics import estimate, ratio_of
 
 STALENESS = {
     "model": pl.String,
@@ -29,51 +28,34 @@ def stale_values(
 
     Both models have the same users, so that their difference is paired.
     """
-    rows: list[dict[str, Any]] = []
+    rows = []
     for label, of_windows in pairs.items():
         for number, values in enumerate(of_windows):
             if values is None or values.is_empty():
                 continue
             cut = splits[number].parameters["cut"]
-            of_window = {
-                "model": label,
-                "fold": number + 1,
-                "cut": cut,
-                "age": cut - splits[0].parameters["cut"],
-                "users": len(values),
-            }
+            age = cut - splits[0].parameters["cut"]
+            of_window = (number + 1, cut, age, len(values))
             for n in settings.ns:
                 metric = f"ndcg@{n}"
-                loss = _loss(values, metric, settings)
-                rows.append({**of_window, "metric": metric, "n": n, **loss})
-    return pl.DataFrame(rows, schema=STALENESS)
+                names = (f"{metric} refit", metric)
+                ratios = [ratio_of(values, name) for name in names]
+                refit, stale = (ratio.value for ratio in ratios)
+                loss, low, high = estimate(
+                    _loss,
+                    ratios,
+                    settings.resamples,
+                    settings.confidence,
+                    settings.random_state,
+                )
+                row = (metric, n, *of_window, refit, stale, loss, low, high)
+                rows.append((label, *row))
+    return pl.DataFrame(rows, schema=STALENESS, orient="row").fill_nan(None)
 
 
-def _loss(
-    values: pl.DataFrame,
-    name: str,
-    settings: Settings,
-) -> dict[str, float | None]:
-    """Return both values of a metric, and the relative loss with its interval."""
-    stale = Ratio.mean(values[name].to_numpy())
-    refit = Ratio.mean(values[f"{name} refit"].to_numpy())
-    loss: dict[str, float | None] = {"refit": refit.value, "stale": stale.value}
-    if not refit.value:
-        return loss
-    value = 1 - stale.value / refit.value
-    loss["loss"] = value
-    if settings.resamples and len(values) > 1:
-        samples = bootstrap([stale, refit], settings.resamples, settings.random_state)
-        losses = _losses(*samples.T)
-        left_out = _losses(stale.leave_one_out(), refit.leave_one_out())
-        low, high = bca(losses, value, left_out, settings.confidence)
-        loss |= {"low": low, "high": high}
-    return loss
-
-
-def _losses(stale: Doubles, refit: Doubles) -> Doubles:
+def _loss(refit: Doubles, stale: Doubles) -> Doubles:
     """Return relative losses; NaN where the refit model has none of the metric to lose."""
-    shares = np.full(len(stale), np.nan)
+    shares = np.full_like(refit, np.nan)
     np.divide(stale, refit, out=shares, where=refit > 0)
     return 1 - shares
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri, stdtrit
 
-from recsys.data.arrays import Doubles, Longs, Mask
+from recsys.data.arrays import Array, Doubles, Mask
 
 ERRORS = {
     "rmse": ("squared_error", "ratings"),
@@ -48,7 +48,7 @@ class Ratio:
     transform: Callable[[Doubles], Doubles] | None = None
 
     @classmethod
-    def mean(cls, values: Doubles, weights: Longs | None = None) -> Ratio:
+    def mean(cls, values: Doubles, weights: Array | None = None) -> Ratio:
         """Return the (weighted) mean over the users whose value is not NaN."""
         has_value = ~np.isnan(values)
         below = has_value.astype(np.float64)
@@ -70,6 +70,10 @@ class Ratio:
         """Return the transformed ratios."""
         return ratios if self.transform is None else self.transform(ratios)
 
+    def take(self, users: Mask) -> Ratio:
+        """Return the ratio over some users."""
+        return replace(self, above=self.above[users], below=self.below[users])
+
     def leave_one_out(self) -> Doubles:
         """Return the metric without each user, shape (n_users,); NaN for users who lack it."""
         above = self.above.sum() - self.above
@@ -81,11 +85,20 @@ class Ratio:
             return self.of(ratios)
 
 
-def error_ratio(values: pl.DataFrame, name: str) -> Ratio:
-    """Return an error metric as a ratio of sums over users, of columns of their values."""
-    column, ratings = ERRORS[name]
+def ratio_of(
+    values: pl.DataFrame,
+    name: str,
+    weights: str | None = None,
+) -> Ratio:
+    """Return a metric as a ratio over users, of columns of their values.
+
+    It is an error, or the mean of a column, weighted by the column `weights` if there is one.
+    """
+    if name not in ERRORS:
+        column = values[name].to_numpy().astype(np.float64)
+        return Ratio.mean(column, values[weights].to_numpy() if weights else None)
     above, below = (
-        values[name].to_numpy().astype(np.float64) for name in (column, ratings)
+        values[column].to_numpy().astype(np.float64) for column in ERRORS[name]
     )
     # rmse = sqrt(sum of squared errors / number of ratings)
     return Ratio(above, below, np.sqrt if name.startswith("rmse") else None)
@@ -196,13 +209,34 @@ def intervals(
     confidence: float,
     random_state: int = 0,
 ) -> Doubles:
-    """Return the BCa interval of each metric, shape (2, n_ratios); all share their samples."""
+    """Return the BCa interval of each metric, shape (2, n_ratios); all share their samples.
+
+    Without samples, it is NaN.
+    """
+    if not resamples:
+        return np.full((2, len(ratios)), np.nan)
     samples = bootstrap(ratios, resamples, random_state)
     ends = [
         bca(column, ratio.value, ratio.leave_one_out(), confidence)
         for ratio, column in zip(ratios, samples.T, strict=True)
     ]
     return np.array(ends).T
+
+
+def estimate(
+    function: Callable[..., Doubles],
+    ratios: list[Ratio],
+    resamples: int,
+    confidence: float,
+    random_state: int = 0,
+) -> tuple[float, float, float]:
+    """Return a function of several metrics of the same users, and its BCa interval."""
+    value = float(function(*(np.array(ratio.value) for ratio in ratios)))
+    if not resamples:
+        return value, math.nan, math.nan
+    samples = function(*bootstrap(ratios, resamples, random_state).T)
+    left_out = function(*(ratio.leave_one_out() for ratio in ratios))
+    return value, *bca(samples, value, left_out, confidence)
 
 
 def jackknife(
@@ -409,3 +443,9 @@ def holm(p_values: ArrayLike) -> Doubles:
     adjusted = np.empty_like(p)
     adjusted[order] = np.maximum.accumulate(steps)
     return adjusted
+
+
+def adjusted(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Add the column `adjusted` to p values, by Holm's method over the rows with equal keys."""
+    p_value = pl.col("p_value").map_batches(holm, return_dtype=pl.Float64)
+    return frame.with_columns(adjusted=p_value.over(keys))

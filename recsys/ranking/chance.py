@@ -6,10 +6,9 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct, structs
-from numpy.typing import NDArray
 
 from recsys.messages import counted
-from recsys.models.parts import Floats, Mask
+from recsys.models.parts import Doubles, Floats, Mask
 from recsys.ranking.topn import TopN
 
 _BIN = 50  # entries of lists with one frequency: fewer would make chances of 0 and 1 by luck
@@ -17,7 +16,6 @@ _MOST_BINS = 500
 _FEW = (
     100  # users: the share of items that fewer take differs much from window to window
 )
-Doubles = NDArray[np.float64]
 Key = Literal["score", "rank"]
 _KEYS: tuple[Key, ...] = ("score", "rank")
 

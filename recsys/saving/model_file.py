@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from recsys.data.feedback import Feedback, Kind
 from recsys.data.kinds import EventRule, FeatureKind, FeatureRequest, ReadAs
-from recsys.errors import ModelFileError, RecsysError
+from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import is_out_of_memory
 from recsys.models.registry import MODELS, class_to_load
 from recsys.provenance import FitRequest
@@ -288,6 +288,41 @@ def checked(
         return msgspec.convert(document, kind, strict=True)
     except (ValueError, RecursionError) as error:
         raise DamageError(f"{name}: {str(error).rstrip('.')}") from None
+
+
+def is_written(path: str | Path, name: str, form: str) -> bool:
+    """Return whether a directory has a JSON document of this name and format."""
+    file = Path(path) / name
+    # Other programs may write a file of this name.
+    return file.is_file() and form.encode() in file.read_bytes()
+
+
+def read_unlinked(
+    path: str | Path,
+    name: str,
+    kind: type[S],
+    noun: str,
+    command: str,
+) -> S:
+    """Read the JSON document of a directory of plain files, such as a split.
+
+    Raises
+    ------
+    DataError
+    """
+    # A link may lead out of the directory.
+    links = sorted(entry.name for entry in Path(path).iterdir() if entry.is_symlink())
+    if links:
+        raise DataError(
+            f"{path} is a {noun} with a link, {links[0]}; links in it are not followed, so put "
+            "the file itself there."
+        )
+    try:
+        document = read_document(path, name)
+        check_version(document, f"{noun} {path}", command, DataError)
+        return checked(document, kind, name)
+    except DamageError as error:
+        raise DataError(f"{Path(path) / name} is damaged: {error}.") from None
 
 
 def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:

@@ -32,7 +32,7 @@ from recsys.data.split_parts import (
 )
 from recsys.errors import DataError, is_number
 from recsys.saving import model_file
-from recsys.saving.arrays import FORMAT_VERSION, DamageError
+from recsys.saving.arrays import FORMAT_VERSION
 from recsys.saving.storage import complete_directory, obstacle
 from recsys.user_columns import check_columns, useful_columns, with_columns
 
@@ -290,22 +290,8 @@ def read_split_manifest(path: str | Path) -> SplitManifest | None:
     ------
     DataError
     """
-    file = Path(path) / SPLIT_MANIFEST
-    # Other programs may write a file of this name.
-    if not file.is_file() or SPLIT_FORMAT.encode() not in file.read_bytes():
+    if not model_file.is_written(path, SPLIT_MANIFEST, SPLIT_FORMAT):
         return None
-    # A link may lead out of the directory.
-    links = sorted(entry.name for entry in Path(path).iterdir() if entry.is_symlink())
-    if links:
-        raise DataError(
-            f"{path} is a saved split with a link, {links[0]}; links in it are not followed, so "
-            "put the file itself there."
-        )
-    try:
-        document = model_file.read_document(path, SPLIT_MANIFEST)
-        model_file.check_version(
-            document, f"saved split {path}", "recsys split", DataError
-        )
-        return model_file.checked(document, SplitManifest, SPLIT_MANIFEST)
-    except DamageError as error:
-        raise DataError(f"{file} is damaged: {error}.") from None
+    return model_file.read_unlinked(
+        path, SPLIT_MANIFEST, SplitManifest, "saved split", "recsys split"
+    )

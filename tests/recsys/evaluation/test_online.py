@@ -81,6 +81,18 @@ def test_a_click_counts_once_for_the_last_list_before_it(log):
     assert found.counts["clicks_on_lists"] == 1
 
 
+def test_a_line_that_the_log_has_twice_counts_once(log):
+    lines = [line("10:00:00.500", 1, "a", "x", "y"), line("10:00:00", 2, "b", "x")]
+    assert log(*lines, *lines).equals(log(*lines))
+
+
+def test_clicks_on_no_list_are_an_error(log):
+    lists = log(line("10:00:00.500", 1, "a", "x"), line("10:00:00", 2, "b", "x"))
+    for user, time in ((9, "2026-01-01T12:00:00Z"), (1, "2026-01-01T09:00:00Z")):
+        with pytest.raises(DataError, match="None of 1 click is on an item of a list"):
+            online_test(lists, clicks((user, "x", time)))
+
+
 def test_leaves_out_users_of_both_models_and_unknown_users(log):
     lists = log(
         line("10:00:00", 1, "a", "x"),

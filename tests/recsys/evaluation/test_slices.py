@@ -1,6 +1,7 @@
 """Groups of users and items, and their metrics against brute force."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -155,6 +156,55 @@ def test_rejects_a_column_that_the_table_lacks(ratings):
         groupings(ratings, ["genre"], [])
     with pytest.raises(DataError, match="groups of users by 'price'"):
         groupings(ratings, [], ["price"])
+
+
+def test_rejects_groups_of_items_and_of_users_with_the_same_names(ratings):
+    users = ratings.user_table.frame.rename({"age": "price"})
+    both = Ratings.from_frame(
+        ratings.to_frame(), item_table=ratings.item_table.frame, user_table=users
+    )
+    with pytest.raises(DataError, match="by 'price' would have the same names"):
+        groupings(both, ["price"], ["price"])
+
+
+def test_groups_have_different_names_and_each_user_once():
+    incomes = [1_000_001 + user / 100 for user in range(100)]
+    # Of 30 towns, "other" is the most common.
+    towns = ["other" if user % 3 else f"town {user}" for user in range(100)]
+    users = pl.DataFrame({"user": range(100), "income": incomes, "town": towns})
+    frame = pl.DataFrame({"user": range(100), "item": 1})
+    table = Ratings.from_frame(frame, user_table=users)
+    for grouping in groupings(table, [], ["income", "town"]):
+        assert len({*grouping.names}) == len(grouping.names)
+        assert grouping.members.sum(axis=0).tolist() == [1] * 100
+
+
+def test_a_group_of_items_without_test_items_has_no_row(ratings):
+    split = random_split(ratings, 0.3, random_state=1)
+    tested = set(split.test.take(np.arange(3)).to_frame()["item"])
+    table = pl.DataFrame(
+        {
+            "item": range(N_ITEMS),
+            "kind": ["x" if i in tested else "y" for i in range(30)],
+        }
+    )
+    rare = random_split(Ratings.from_frame(ratings.to_frame(), item_table=table), 0.3)
+    few = replace(rare, test=rare.test.take(rare.test.indices == min(tested)))
+    found = evaluate("popular", few, n=5, metrics=["ndcg"], by=["kind"], features=False)
+    assert found.slices["group"].to_list() == ["x"]
+
+
+def test_a_metric_without_a_value_for_a_group_is_left_out(ratings):
+    def first_if_any(hits):
+        return np.where(hits.any(axis=1), 1.0, np.nan)
+
+    split = random_split(ratings, 0.3, random_state=1)
+    options = {"n": 5, "by": ["genres"], "features": False}
+    found = evaluate("popular", split, metrics=[first_if_any], **options)
+    rows = found.slices.filter(by="genres")
+    # Its values are all equal, so that no group differs from the other.
+    assert rows["gap"].to_list() == [0, 0]
+    assert rows["p_value"].to_list() == [1, 1]
 
 
 def test_slices_are_saved(ratings, tmp_path):
