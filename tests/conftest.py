@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import shutil
 import signal
 from collections.abc import Generator, Iterator
@@ -134,10 +135,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByUnit(LoadFileScheduling):
         _split_scope = staticmethod(unit_of)
 
+        def mark_test_complete(self, node: Any, item_index: int, *args: Any) -> None:
+            super().mark_test_complete(node, item_index, *args)
+            # All tests of the units that it has are counted after each test.
+            units = self.assigned_work[node]
+            unit = unit_of(self.registered_collections[node][item_index])
+            if all(units[unit].values()):
+                del units[unit]
+
     config.option.loadscopereorder = (
         False  # the order of the tests is that of the units
     )
     return ByUnit(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, dict[str, bytes]]:
+    """Send a report as one value: xdist takes its time for each, of three reports a test."""
+    values = yield
+    return {"pickled": pickle.dumps(values)}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_from_serializable(data: dict[str, Any]) -> None:
+    """Unpack the values of a report, of which pytest makes the report."""
+    data.update(pickle.loads(data.pop("pickled")))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
