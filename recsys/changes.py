@@ -553,17 +553,15 @@ def _compared(
     """
     users = after.users.find(old.users.values)
     items = after.items.find(old.items.values)
-    has_changed = np.ones(after.n_users, np.bool_)
-    has_changed[users[users >= 0]] = False
-    is_new_item = np.ones(after.n_items, np.bool_)
-    is_new_item[items[items >= 0]] = False
+    has_changed = ~_marked(users, after.n_users)
+    is_new_item = ~_marked(items, after.n_items)
     changed = _changed_pairs(old, after, users, items, touched)
     # Dislikes and impressions change vectors, too.
     zeros = _zero_pairs(after, touched)
     old_zeros = _zero_pairs(old, touched)
     old_zeros = _Pairs(users[old_zeros.users], items[old_zeros.items])
     for pairs in (changed, zeros, old_zeros):
-        has_changed[pairs.users[pairs.users >= 0]] = True
+        has_changed |= _marked(pairs.users, after.n_users)
     n_items = max(after.n_items, 1)
     remaining = old_zeros.numbers(n_items)[old_zeros.items >= 0]
     differing = np.setxor1d(remaining, zeros.numbers(n_items))
@@ -655,13 +653,17 @@ def _has_grown(counts: Indices, touches: Indices) -> Mask:
 
 def _ratings_of(ratings: Ratings, users: pl.Series) -> tuple[Indices, Indices]:
     """Return the positions of the ratings of some users, and the index of each user."""
-    indices = ratings.users.find(users)
-    is_chosen = np.zeros(ratings.n_users, np.bool_)
-    is_chosen[indices[indices >= 0]] = True
-    counts = np.diff(ratings.indptr)
-    positions = np.flatnonzero(np.repeat(is_chosen, counts))
+    is_chosen = _marked(ratings.users.find(users), ratings.n_users)
+    positions = np.flatnonzero(np.repeat(is_chosen, np.diff(ratings.indptr)))
     rows = np.searchsorted(ratings.indptr, positions, side="right") - 1
     return positions, rows
+
+
+def _marked(indices: Indices, n: int) -> Mask:
+    """Mark those of `n` positions that indices have; negative indices are no positions."""
+    mask = np.zeros(n, np.bool_)
+    mask[indices[indices >= 0]] = True
+    return mask
 
 
 def _without_rows(ratings: Ratings, users: Ids) -> Ratings:
@@ -679,8 +681,7 @@ def are_known(users: Ids, *parts: Ratings) -> Mask:
         if part.user_table is not None:
             tables.append(part.user_table.frame["user"])
         for ids in tables:
-            indices = users.find(ids)
-            mask[indices[indices >= 0]] = True
+            mask |= _marked(users.find(ids), len(users))
     return mask
 
 

@@ -136,17 +136,15 @@ def _weighted_like(
         return None
     like = {**reading, "implicit": True}
     options = {"event": "event_weights", "weight": "weight", "timestamp": "half_life"}
-    for role, option in options.items():
-        is_there = reading.get(role) in names
-        if role == "weight":
-            is_there |= "value" in names
-        else:
-            is_there |= usual_column(names, role) is not None
-        if not is_there:
-            like[option] = None
-    is_kind_there = reading.get("event") in names
-    is_kind_there |= usual_column(names, "event") is not None
-    has_kinds = is_kind_there and bool(known.rule.kinds)
+    present = {role for role in options if reading.get(role) in names}
+    if "value" in names:
+        present.add("weight")
+    for role in ("event", "timestamp"):
+        if usual_column(names, role) is not None:
+            present.add(role)
+    for role in options.keys() - present:
+        like[options[role]] = None
+    has_kinds = "event" in present and bool(known.rule.kinds)
     if not has_kinds and all(like.get(option) is None for option in options.values()):
         return None
     columns = to_polars(frame, names)

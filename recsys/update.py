@@ -214,9 +214,10 @@ def _lost_times(
     DataError
         If only the old events have times, or if none have and the present time was given.
     """
-    has_new = new is not None and new.nnz > 0
-    new_times = new.seconds if new is not None and has_new else None
-    if old.seconds is not None and has_new and new_times is None:
+    if new is not None and not new.nnz:
+        new = None
+    new_times = None if new is None else new.seconds
+    if old.seconds is not None and new is not None and new_times is None:
         raise DataError(
             "The new events have no times, but the events of the model have: name the column of "
             "times with --timestamp-col (timestamp=), or add one. For a model without times, fit "
@@ -406,7 +407,6 @@ def folded(model: Model, change: Change) -> Model:
     counts_all_items = not model.predicts_ratings  # rated or not
     if counts_all_items and (len(outdated) or (change.items < 0).any()):
         affected_users = np.arange(ratings.n_users)
-    # Users, then items, then all users whose items have moved.
     histories = Histories.of(ratings)
     if len(outdated):
         _put_folded(grown, ratings, "user", change.changed_users, histories)

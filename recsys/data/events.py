@@ -31,9 +31,8 @@ from recsys.data.kinds import IMPRESSION, EventRule
 from recsys.data.rows import ANY_EVENT, NO_EVENT, with_few_kinds
 
 _CHUNK = 1 << 18  # events compared at once, to limit temporary memory
-_LEAST_WEIGHT = np.float32(
-    1e-12
-)  # of an old interaction, so that it does not underflow
+# Of an old interaction, so that it does not underflow.
+_LEAST_WEIGHT = np.float32(1e-12)
 
 
 class Collected(NamedTuple):
@@ -79,9 +78,7 @@ def collect(
     entries, n_same, n_conflicts = _without_known_keys(entries)
     events = group_rows(entries, shape[0])
     order = _order_of_time(events, known_order)
-    has_details = events.kinds is not None or events.keys is not None
-    has_details |= rule.half_life is not None or rule.above is not None
-    has_details |= rule.graded
+    has_details = _have_details(events, rule) or rule.above is not None
     if not has_details and not order.has_ties:
         csr, events = _if_plain(events, shape, rule, implicit=implicit)
         if csr is not None:
@@ -128,12 +125,7 @@ def ratings_tell(
     in_time_order: Mask | None,
 ) -> bool:
     """Return whether ratings tell all that is known of the events behind them."""
-    if (
-        rule.half_life is not None
-        or rule.graded
-        or events.kinds is not None
-        or events.keys is not None
-    ):
+    if _have_details(events, rule):
         return False
     if rule.above is not None and events.values is not None:
         return False
@@ -142,6 +134,12 @@ def ratings_tell(
     if has_several and not are_merged:
         return False
     return not _order_of_time(events, in_time_order).has_ties
+
+
+def _have_details(events: Events, rule: EventRule) -> bool:
+    """Return whether events have kinds, ids or ages that ratings made of them do not tell."""
+    are_labelled = events.kinds is not None or events.keys is not None
+    return are_labelled or rule.half_life is not None or rule.graded
 
 
 def aggregate(

@@ -47,8 +47,7 @@ DTYPES = (
 )
 """Types of saved arrays."""
 
-# size up to which the checksum of a file is verified, in bytes
-_LONGEST_HEADER = 4096
+_LONGEST_HEADER = 4096  # bytes
 _MOST_AXES = 8
 
 _NAME = re.compile(r"(?:([A-Za-z0-9_]+)/)?([A-Za-z0-9_]+\.[a-z]+)")
@@ -354,17 +353,15 @@ def signature_of(path: str) -> Signature:
     with suppress(OSError):
         status = Path(folders[0]).stat()
         if not stat.S_ISDIR(status.st_mode):
-            numbers = (status.st_size, status.st_mtime_ns, status.st_mode)
-            return [(folders[0], status.st_ino, *numbers)]
+            return [_signed(folders[0], status)]
     for folder in folders:  # grows by the folders in them
-        try:
-            with os.scandir(folder) as scanned:
-                for entry in scanned:
-                    status = entry.stat(follow_symlinks=False)
-                    numbers = (status.st_size, status.st_mtime_ns, status.st_mode)
-                    entries.append((entry.path, status.st_ino, *numbers))
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-        except OSError:
-            continue
+        with suppress(OSError), os.scandir(folder) as scanned:
+            for entry in scanned:
+                entries.append(_signed(entry.path, entry.stat(follow_symlinks=False)))
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
     return sorted(entries)
+
+
+def _signed(path: str, status: os.stat_result) -> tuple[str, int, int, int, int]:
+    return path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -59,10 +59,8 @@ SPARK_FORMAT = (
     "recsys-spark-model"  # written by `recsys.spark`, and loaded without a cluster too
 )
 MEASURED = "metrics.json"
-ATTEMPTS = 20
-"""Maximum number of times to read a directory that is replaced again and again."""
-PAUSE = 0.02
-"""Seconds before the second attempt; there are as many more before each further one."""
+_ATTEMPTS = 20  # to read a directory that is replaced again and again
+_PAUSE = 0.02  # seconds before the second attempt; as many more before each further one
 
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
@@ -438,15 +436,22 @@ def _read_undisturbed(
     read: Callable[[SavedDirectory], T],
 ) -> T:
     """Return what `read` reads; call it again if the directory is replaced meanwhile."""
-    for attempt in range(1, ATTEMPTS + 1):
+    for is_last in attempts():
         with _opened(path, form) as directory:
             try:
                 return read(directory)
             except Exception:
-                if attempt == ATTEMPTS or not directory.was_replaced():
+                if is_last or not directory.was_replaced():
                     raise
-        time.sleep(attempt * PAUSE)
     raise AssertionError("the last attempt returns or raises")
+
+
+def attempts() -> Iterator[bool]:
+    """Yield whether an attempt to read a directory is the last one; pause between them."""
+    for number in range(1, _ATTEMPTS):
+        yield False
+        time.sleep(number * _PAUSE)
+    yield True
 
 
 def _errors_of_damage() -> tuple[type[BaseException], ...]:

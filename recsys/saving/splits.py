@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +45,6 @@ Role: TypeAlias = Literal["train", "test", "history"]
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
 _PARTS = r"(train|test|history)\.(csv|parquet)|(items|users)\.parquet"
 PartName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_PARTS})\Z")]
-
 
 _ROLES: tuple[Role, ...] = ("train", "test", "history")
 _TOO_LARGE = 2**63
@@ -252,22 +250,18 @@ def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:
     ------
     DataError, OSError
     """
-    for attempt in range(1, model_file.ATTEMPTS + 1):
+    for is_last in model_file.attempts():
         real = Path(os.path.realpath(folder))
         place = folder if real == folder.absolute() else real
         state = _state(place)
         try:
             result = read(place)
         except (DataError, OSError):
-            if (
-                attempt == model_file.ATTEMPTS
-                or _state(Path(os.path.realpath(folder))) == state
-            ):
+            if is_last or _state(Path(os.path.realpath(folder))) == state:
                 raise
         else:
-            if attempt == model_file.ATTEMPTS or _state(place) == state:
+            if is_last or _state(place) == state:
                 return result
-        time.sleep(attempt * model_file.PAUSE)
     raise AssertionError("the last attempt returns or raises")
 
 

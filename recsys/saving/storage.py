@@ -26,7 +26,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -423,8 +423,7 @@ def _saved_ratings(
     indptr, indices, data = (listed(arrays, f"ratings/{name}") for name in _ROWS)
     check_rows("ratings/indptr", indptr, indices, len(items))
     levels = arrays.get("ratings/levels")
-    if levels is not None and data.max(initial=0) >= len(levels):
-        raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
+    _check_codes("ratings/data", data, levels)
     implicit = bool(manifest.training["implicit"])
     rule = manifest.rule
     if len(rule.kinds) != len(rule.weights) or not np.isfinite(rule.weights).all():
@@ -520,16 +519,19 @@ def _saved_events(
             name != "indptr" and array.shape != items.shape
         ):
             raise DamageError(f"events/{name} is not an array of {len(items)} events")
-    if kinds is not None and kinds.max(initial=0) >= len(manifest.rule.kinds):
-        raise DamageError(
-            f"events/kinds has codes beyond {len(manifest.rule.kinds)} kinds"
-        )
+    if kinds is not None:
+        _check_codes("events/kinds", kinds, manifest.rule.kinds)
     values = None
     if data is not None:
-        if levels is not None and data.max(initial=0) >= len(levels):
-            raise DamageError(f"events/data has codes beyond the {len(levels)} levels")
+        _check_codes("events/data", data, levels)
         values = Values(cast(Any, data), levels)
     return Events(indptr, items, values, cast(Any, seconds), kinds, keys)
+
+
+def _check_codes(name: str, codes: NDArray[Any], decoded: Sized | None) -> None:
+    """Check that each code stands for one of the values to which codes are decoded, if any."""
+    if decoded is not None and codes.max(initial=0) >= len(decoded):
+        raise DamageError(f"{name} has codes beyond the {len(decoded)} saved values")
 
 
 def _saved_blocks(

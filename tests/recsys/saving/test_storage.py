@@ -858,7 +858,7 @@ def test_a_model_that_never_stays_the_same_is_an_error(two, monkeypatch):
         raise DamageError("one array is of another model")
 
     monkeypatch.setattr("recsys.saving.model_file.mapped", fail)
-    monkeypatch.setattr("recsys.saving.model_file.PAUSE", 0)
+    monkeypatch.setattr("recsys.saving.model_file._PAUSE", 0)
     rejected(two / "a", "is damaged: one array is of another model")
 
 
