@@ -32,9 +32,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,10 @@ class Load:
 class Connection(asyncio.Protocol):
     """One keep-alive connection that asks again as soon as it is answered."""
 
-    def __init__(self, requests: Sequence[bytes], until: float, load: Load) -> None:
-        self.requests, self.until, self.load = requests, until, load
+    def __init__(self, requests: Iterator[bytes], until: float, load: Load) -> None:
+        self.requests = requests
+        self.until = until
+        self.load = load
         self.buffer = b""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -111,7 +114,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
             return
         self.start = time.perf_counter()
-        self.transport.write(random.choice(self.requests))
+        self.transport.write(next(self.requests))
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
@@ -133,7 +136,7 @@ class Connection(asyncio.Protocol):
 
 
 async def driven(
-    port: int, requests: Sequence[bytes], connections: int, seconds: float
+    port: int, requests: Iterator[bytes], connections: int, seconds: float
 ) -> Load:
     load, loop = Load(), asyncio.get_running_loop()
     start = time.perf_counter()
@@ -148,7 +151,7 @@ async def driven(
 
 
 def run_load(
-    port: int, requests: Sequence[bytes], connections: int, seconds: float
+    port: int, requests: Iterator[bytes], connections: int, seconds: float
 ) -> Load:
     import uvloop
 
@@ -215,9 +218,8 @@ def running(command: Sequence[str], cwd: Path) -> Any:
             for line in service.stderr
             if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line))
         )
-        while not run_load(port, [with_key(get("/v1/recommend/1"))], 1, 0.2).statuses[
-            "200"
-        ]:
+        first = repeat(with_key(get("/v1/recommend/1")))
+        while not run_load(port, first, 1, 0.2).statuses["200"]:
             time.sleep(0.1)
         yield service, port
     finally:
@@ -277,7 +279,7 @@ def naive(folder: Path, model: Path) -> list[str]:
 
 
 def seconds_of_request(
-    service: subprocess.Popen[str], port: int, requests: Sequence[bytes]
+    service: subprocess.Popen[str], port: int, requests: Iterator[bytes]
 ) -> float:
     """Return the processor seconds of a service for each request of a second of load."""
     before = processor(service.pid)
@@ -299,7 +301,8 @@ def throughput(
                 if name == "naive"
                 else requests
             )
-            for kind, wanted in wanted_of.items():
+            for kind, texts in wanted_of.items():
+                wanted = cycle(texts)
                 run_load(port, wanted, 8, 1.0)  # warm
                 for connections in CONNECTIONS:
                     before = processor(service.pid)
@@ -374,9 +377,9 @@ def live(
         for kind, wanted in requests.items():
             chosen = [with_condition(request) for request in wanted]
             loads = {
-                "without a table": (plain, plain_port, wanted),
-                "a live table": (living, living_port, wanted),
-                "and a condition": (living, living_port, chosen),
+                "without a table": (plain, plain_port, cycle(wanted)),
+                "a live table": (living, living_port, cycle(wanted)),
+                "and a condition": (living, living_port, cycle(chosen)),
             }
             rates: dict[str, list[float]] = {name: [] for name in loads}
             for _, port, texts in loads.values():
@@ -424,34 +427,49 @@ def explained(folder: Path, names: Sequence[str]) -> None:
         ]
         settings = ", ".join(f"{key}={value}" for key, value in options.items())
         label = f"{name} ({settings})" if settings else name
+        queries = ("", "explain=true", "explain=true&language=en")
+        # More lists than the service keeps the reasons of.
+        lengths = (9, 10, 11)
+        bodies: list[dict[str, Any]] = [
+            {},
+            {"explain": True},
+            {"explain": True, "language": "en"},
+        ]
         loads = {
-            "user": {
-                query: [get(f"/v1/recommend/{user}{query}") for user in users]
-                for query in ("", "?explain=true", "?explain=true&language=en")
-            },
-            "session": {
-                str(more): [
-                    post("/v1/recommend", {"history": history, **more})
+            "first of a user": [
+                [
+                    get(f"/v1/recommend/{user}?n={n}&{query}".rstrip("&"))
+                    for n in lengths
+                    for user in users
+                ]
+                for query in queries
+            ],
+            "again": [
+                [get(f"/v1/recommend/{user}?{query}".rstrip("?")) for user in users]
+                for query in queries
+            ],
+            "of a session": [
+                [
+                    post("/v1/recommend", {"history": history, **body})
                     for history in histories
                 ]
-                for more in ({}, {"explain": True}, {"explain": True, "language": "en"})
-            },
+                for body in bodies
+            ],
         }
         command = [*serve(model, 1), "--api-key", KEY]
         with running(command, folder) as (service, port):
-            for who, requests_of in loads.items():
-                seconds: dict[str, list[float]] = {load: [] for load in requests_of}
-                for load, requests in requests_of.items():
-                    requests_of[load] = [with_key(request) for request in requests]
-                    run_load(port, requests_of[load], 8, 1.0)  # warm
+            for who, texts in loads.items():
+                in_turn = [cycle(map(with_key, requests)) for requests in texts]
+                seconds: list[list[float]] = [[], [], []]
+                for requests in in_turn:
+                    run_load(port, requests, 8, 1.0)  # warm
                 for _ in range(5):
-                    for load, requests in requests_of.items():
-                        used = seconds_of_request(service, port, requests)
-                        seconds[load].append(used)
-                plain, reasons, words = map(statistics.median, seconds.values())
+                    for requests, used in zip(in_turn, seconds, strict=True):
+                        used.append(seconds_of_request(service, port, requests))
+                plain, reasons, words = map(statistics.median, seconds)
                 ratios = [f"{reasons / plain:.2f}", f"{words / plain:.2f}"]
                 rows.append([label, who, 1000 * plain, *ratios])
-    head = ["model", "list of", "list, ms", "with reasons", "in words"]
+    head = ["model", "list", "list, ms", "with reasons", "in words"]
     print(
         "\nMilliseconds of processor for a request, and ratios with three reasons for each item:"
     )
@@ -468,7 +486,9 @@ def soak(
         f"\nSoak of {minutes:g} minutes, two workers, 16 connections, a new model every 10 s:"
     )
     with running(serve(model, 2), folder) as (service, port):
-        mixed = [each for kind in requests.values() for each in kind[:500]]
+        texts = [text for of_kind in requests.values() for text in of_kind[:500]]
+        random.shuffle(texts)
+        mixed = cycle(texts)
         statuses: Counter[str] = Counter()
         for round_ in range(int(minutes * 6)):
             statuses += run_load(port, mixed, 16, 10.0).statuses

@@ -24,7 +24,9 @@ _LEAST = 0.1  # share of the score below which reasons are summed
 # Nobody likes an item because it is in stock, or for what it costs.
 _OF_THE_SHOP = re.compile(
     r"price|preis|cost(?!um)|kosten|stock(?!ing)|lager|bestand(?!teil)|inventory|availab"
-    r"|verf[uü]g|discount|rabatt|margin|marge",
+    r"|verf[uü]g|discount|rabatt|margin|marge|quantity|liefer|shipping|versand|on.?hand"
+    r"|st(?:ü|ue?)ckzahl|sold.?out|ausverkauf"
+    r"|(?<![a-z])(?:qty|menge|uvp|msrp|rrp|vk|ek|netto|brutto|vat|mwst)(?![a-z])",
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"(?:user: )?(.*?)(?: [=~] | near |$)")
@@ -110,7 +112,7 @@ def reasons_of_scores(
         strict=True,
     ):
         reason = name(term)
-        if not _is_of_the_shop(reason.get("feature")):
+        if not is_of_the_shop(reason.get("feature")):
             scores[row].append({**reason, "share": share / 1000})
             remainders[row] -= share
     for reasons, remainder in zip(scores, remainders, strict=True):
@@ -120,7 +122,7 @@ def reasons_of_scores(
 
 
 @lru_cache(_NAMED)
-def _is_of_the_shop(feature: str | None) -> bool:
+def is_of_the_shop(feature: str | None) -> bool:
     """Return whether a feature is stock or price."""
     label = _LABEL.match(feature or "")
     return label is not None and _OF_THE_SHOP.search(label[1]) is not None

@@ -193,7 +193,7 @@ class Terms(NamedTuple):
         total = self.base + self.values.sum(axis=0) + self.features.sum(axis=0)
         total += self.links.sum(axis=0) @ self.pull
         right = np.vstack([vectors, total])
-        solutions = kernels.solve_positive(self.system, right)
+        solutions: Float64s = kernels.solve_positive(self.system, right)
         return solutions[:-1], solutions[-1]
 
     def of_entries(self, solutions: Float64s) -> Float64s:
@@ -206,35 +206,39 @@ class Terms(NamedTuple):
 
 
 def posterior_terms(
-    values: Floats,
-    columns: Posterior,
+    entries: kernels.CsrArrays,
+    means: Floats,
+    covariance: Floats,
     prior: RowPrior,
     *,
     mean: float,
     noise: float = 1.0,
     features: kernels.CsrArrays | None = None,
 ) -> Terms:
-    """Return the terms of the posterior mean of a row, given the `values` of its entries.
+    """Return the terms of the posterior mean of a single row, given its `entries`.
 
-    `columns` and the link of the prior have a row for each entry; see `posterior_rows` for the
-    other parameters.
+    `means` has the mean of the column of each entry, `covariance` that of every column. See
+    `posterior_rows` for the other parameters.
     """
-    n, d = columns.mean.shape
-    design = columns.mean.astype(np.float64)
-    target = values - design[:, -1] - mean
+    n, d = means.shape
+    design = means.astype(np.float64)
+    target = entries.data - design[:, -1] - mean
     design[:, -1] = 1
     right = design * target[:, None]
     system = design.T @ design
-    if columns.covariance.shape[1]:
+    if covariance.shape[1]:
         positions = _packed_positions(d)[:-1]
-        right[:, :-1] -= columns.covariance.take(positions[:, -1], axis=1)
-        # Faster than a sum over rows.
-        covariance = np.ones(n, columns.covariance.dtype) @ columns.covariance
-        system[:-1, :-1] += covariance.take(positions[:, :-1])
+        right[:, :-1] -= covariance[entries.indices[:, None], positions[:, -1]]
+        # The covariances of the entries are not copied.
+        ones = entries._replace(data=np.ones(n, covariance.dtype))
+        summed = kernels.csr_matmat(ones, covariance)[0]
+        system[:-1, :-1] += summed.take(positions[:, :-1])
     weight = prior.weights(np.array([n])).item()
     pull = prior.precision.astype(np.float64) * (weight * noise)
-    links = prior.link.astype(np.float64)
-    links /= math.sqrt(max(n, 1))
+    links = np.zeros((0, d))
+    if len(prior.link):
+        links = prior.link[entries.indices].astype(np.float64)
+        links /= math.sqrt(max(n, 1))
     feature_means = np.zeros((0, d))
     if features is not None and prior.features is not None:
         coefficients = prior.features[features.indices].astype(np.float64)

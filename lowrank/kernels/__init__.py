@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from threading import Lock
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -35,8 +35,9 @@ from lowrank.kernels.topk import Seen as Seen
 N_CODES = 256
 """Number of levels that a code of one byte distinguishes."""
 
+FloatArray = TypeVar("FloatArray", Floats32, Float64s)
+
 _LARGE = 1 << 20  # bytes from which an array starts on a huge page
-_LONG_SOLUTION = 128  # unknowns from which SciPy saves more than its import takes
 _KEPT = 1 << 27  # bytes of a workspace that stay for the next one
 _workspaces: list[Floats] = []  # at most one, which nobody uses
 _CHUNK = 1 << 20  # codes counted at once, to limit temporary memory
@@ -198,27 +199,22 @@ def csr_block(matrix: CsrArrays, rows: Int64s, columns: Int64s) -> Floats:
     return np.where(is_there, entries, matrix.data.dtype.type(0))
 
 
-def solve_positive(system: Float64s, right: Float64s) -> Float64s:
+def solve_positive(system: FloatArray, right: FloatArray) -> FloatArray:
     """Return the solution x of ``system @ x = b`` for each row b of `right`.
 
     The system is symmetric and positive definite. If it is only semidefinite, x is the shortest
-    solution by least squares.
+    solution by least squares, unless `right` has solutions without residuals.
     """
-    if len(system) < _LONG_SOLUTION:
-        try:
-            np.linalg.cholesky(system)  # fails unless the system is definite
-            return np.asarray(np.linalg.solve(system, right.T).T, np.float64)
-        except np.linalg.LinAlgError:
-            pass
-    else:
-        from scipy.linalg import lapack
-
-        # Half of the work of a general solution.
-        _, solutions, failure = lapack.dposv(system, right.T, lower=1)
-        if not failure:
-            return np.asarray(solutions.T)
+    # The image of the service has no SciPy but its sparse matrices.
+    with suppress(np.linalg.LinAlgError):
+        solutions = np.asarray(np.linalg.solve(system, right.T).T, system.dtype)
+        error = np.abs(solutions @ system - right).max(initial=0)
+        largest = np.abs(right).max(initial=0)
+        # False for NaN, too.
+        if error <= math.sqrt(np.finfo(system.dtype).eps) * largest:
+            return solutions
     inverse = np.linalg.pinv(system, hermitian=True)
-    return np.asarray(right @ inverse, np.float64)
+    return np.asarray(right @ inverse, system.dtype)
 
 
 def pieces(length: int, size: int) -> Iterator[slice]:

@@ -190,12 +190,9 @@ def check_indices(
             f"{what} indices must be a one-dimensional array of integers; "
             f"got {array.dtype} of shape {array.shape}."
         )
-    # Negative numbers are the largest unsigned ones.
-    bad = array.astype(np.uint64) >= size
-    if bad.any():
-        raise IndexError(
-            f"{what} indices must be between 0 and {size - 1}; got {array[bad.argmax()]}."
-        )
+    if array.min() < 0 or array.max() >= size:
+        bad = array[(array < 0) | (array >= size)][0]
+        raise IndexError(f"{what} indices must be between 0 and {size - 1}; got {bad}.")
     return array.astype(np.int64, copy=False)
 
 

@@ -264,8 +264,10 @@ class Bayes(VectorModel):
 
     def _posterior(self, side: str, rows: Indices | slice = _ALL) -> Posterior:
         """Return the vectors of users (or items), with the bias last, and their covariances."""
-        covariance = self.user_covariance if side == "user" else self.item_covariance
-        return Posterior(self._means(side, rows), covariance[rows])
+        return Posterior(self._means(side, rows), self._covariance_of(side)[rows])
+
+    def _covariance_of(self, side: str) -> Floats:
+        return self.user_covariance if side == "user" else self.item_covariance
 
     def _item_covariance(self, items: Indices, fitted: Ratings) -> Floats:
         return self.item_covariance[items]

@@ -82,6 +82,11 @@ _TRIALS = 30  # maximum number of fits
 
 # Number of non-negative factors: more take much time, and are hard to read.
 _TOPICS = 64
+# Explanations: length of a history from which a system is solved by iteration, the largest number
+# of iterations, and the size of a residual that is negligible in single precision.
+_SHORT_HISTORY, _ITERATIONS, _TOLERANCE = 256, 40, 1e-6
+_TINY = 1e-30  # smallest divisor
+
 # Number of interactions above which fits with 256 factors take too long.
 _MANY_INTERACTIONS = 3_000_000
 # Numbers of users and items, and of interactions of each, for 512 factors.
@@ -155,29 +160,47 @@ class UserEquations(NamedTuple):
 
     Attributes
     ----------
-    rated, weights : float64 ndarrays of shape (n, k) and (n,)
+    rated, weights : float32 and float64 ndarrays of shape (n, k) and (n,)
         The factors F of the user's items, and the weights w of the interactions.
     penalty : float
         Of S, which also has the Gram matrix of all items.
     mean, predicted : float64 ndarrays of shape (k,) and (n_features, k)
         Terms of the mean and of features, times the penalty.
-    zeros : float64 ndarray of shape (n_zeros, k)
+    zeros : float32 ndarray of shape (n_zeros, k)
         The factors of items with the target 0, times the roots of their weights.
     """
 
-    rated: Doubles
+    rated: Floats
     weights: Doubles
     penalty: float
     mean: Doubles
     predicted: Doubles
-    zeros: Doubles
+    zeros: Floats
 
     @property
-    def right(self) -> Doubles:
+    def right(self) -> Floats:
         """The right-hand side, whose solution has the factors of the user."""
         right: Doubles = self.weights @ self.rated + self.mean
         right += self.predicted.sum(axis=0)
-        return right
+        return right.astype(np.float32)
+
+
+class Products(NamedTuple):
+    """Products with the solutions for several items, and the solution of a user.
+
+    Attributes
+    ----------
+    of_entries : float32 ndarray of shape (n_items, n)
+        Products with the terms of the interactions.
+    of_others : float32 ndarray of shape (n_items, 1 + n_features)
+        Products with the terms of the mean and of features.
+    factors : float32 ndarray of shape (k,)
+        The factors of the user.
+    """
+
+    of_entries: Floats
+    of_others: Floats
+    factors: Floats
 
 
 @model
@@ -394,25 +417,23 @@ class IALS(FoldingModel, FactorModel):
         columns, _ = self._checked_history(history, items)
         basis = self._source._basis
         parts = self._item_parts(columns, fitted)
-        vectors = np.array([part.rest for part in parts])
+        vectors = np.array([part.rest for part in parts], np.float32)
         user = self._user_equations(history)
         # One system gives the products of the user's terms with all items.
-        solutions = self._products(history, user, np.vstack([vectors, user.right]))
-        products = solutions[:-1]
+        products = self._products(history, user, vectors)
         item_features = user_features = None
         if any(len(part.indices) for part in parts):
             n_features = len(basis.item_weights)
             item_features = np.zeros((len(columns), n_features), np.float32)
-            factors = solutions[-1].astype(np.float32)
             for sums, part in zip(item_features, parts, strict=True):
-                np.add.at(sums, part.indices, part.terms @ factors)
+                sums[part.indices] = part.terms @ products.factors
         if history.features is not None and len(basis.user_weights):
             n_features = len(basis.user_weights)
             user_features = np.zeros((len(columns), n_features), np.float32)
-            user_features[:, history.features.indices] = products @ user.predicted.T
+            user_features[:, history.features.indices] = products.of_others[:, 1:]
         return Explanation(
-            (products @ user.mean).astype(np.float32),
-            (products @ user.rated.T * user.weights).astype(np.float32),
+            np.ascontiguousarray(products.of_others[:, 0]),
+            products.of_entries,
             item_features,
             user_features,
         )
@@ -447,15 +468,15 @@ class IALS(FoldingModel, FactorModel):
     def _user_equations(self, history: Histories) -> UserEquations:
         """Return the normal equations of the factors of a user."""
         basis = self._source._basis
-        rated = basis.items[history.indices].astype(np.float64)
+        rated = basis.items[history.indices]
         relative = history.values / np.float32(self.unit)
         weights = np.maximum(relative, 0).astype(np.float64)
-        zeros = np.zeros((0, rated.shape[1]))
+        zeros = np.zeros((0, rated.shape[1]), np.float32)
         confidence = np.zeros(0)
         if history.zeros is not None:
             confidence = history.zeros.data.astype(np.float64) / self.unit
-            zeros = basis.items[history.zeros.indices].astype(np.float64)
-            zeros *= np.sqrt(confidence)[:, None]
+            roots = np.sqrt(confidence).astype(np.float32)
+            zeros = basis.items[history.zeros.indices] * roots[:, None]
         penalty = 1.0  # without a history, the factors are the prediction
         if len(rated):
             total = weights.sum() + confidence.sum()
@@ -472,37 +493,47 @@ class IALS(FoldingModel, FactorModel):
         self,
         history: Histories,
         user: UserEquations,
-        rows: Doubles,
-    ) -> Doubles:
-        """Return the solutions of the normal equations of a user for right-hand sides `rows`."""
-        if not len(user.rated):
-            return rows
+        vectors: Floats,
+    ) -> Products:
+        """Return products with the solutions of a user's normal equations for `vectors`."""
+        others = np.vstack([user.mean, user.predicted]).astype(np.float32)
         diagonal = self.pair_weight * self._source._basis.eigenvalues + user.penalty
-        k = len(diagonal)
-        scaled = np.sqrt(user.weights)[:, None] * user.rated
         # Targets of 0 add to the system, and not to the right-hand sides.
-        scaled = np.vstack([scaled, user.zeros])
-        solutions: Doubles = np.zeros_like(rows)
-        if self.nonnegative:
-            # The factors have no eigenvectors then, and those that are zero stay so.
-            factors = self._source._solved("user", history)["user_factors"]
-            support = np.flatnonzero(factors[0] > 0)
-            _, gram, _ = self._source._pairs("item")
-            system = self.pair_weight * gram + user.penalty * np.eye(k)
-            system += scaled.T @ scaled
-            block = np.ix_(support, support)
-            solutions[:, support] = kernels.solve_positive(
-                system[block], rows[:, support]
-            )
-            return solutions
-        if len(scaled) >= k:
-            return _solve(scaled.T, diagonal, rows)
-        # With a short history, Woodbury's identity has one equation for each interaction.
-        halves = scaled / np.sqrt(diagonal)
-        solutions = rows / np.sqrt(diagonal)
-        ones = np.ones(len(halves))
-        solutions -= _solve(halves, ones, solutions @ halves.T) @ halves
-        solutions /= np.sqrt(diagonal)
+        roots = np.sqrt(user.weights).astype(np.float32)
+        rows = np.vstack([user.rated * roots[:, None], user.zeros])
+        if len(user.rated) > 0 and len(rows) < _SHORT_HISTORY and not self.nonnegative:
+            return _dual_products(rows, diagonal, roots, vectors, user.right, others)
+        right = np.vstack([vectors, user.right])
+        if not len(user.rated):
+            solutions = right
+        elif self.nonnegative:
+            solutions = self._nonnegative_solutions(history, user, rows, right)
+        else:
+            solutions = _solutions(rows, diagonal, right)
+        of_items = solutions[:-1]
+        weights = user.weights.astype(np.float32)
+        return Products(
+            of_items @ user.rated.T * weights, of_items @ others.T, solutions[-1]
+        )
+
+    def _nonnegative_solutions(
+        self,
+        history: Histories,
+        user: UserEquations,
+        rows: Floats,
+        right: Floats,
+    ) -> Floats:
+        """Return the solutions for factors without eigenvectors, of which zeros stay zero."""
+        factors = self._source._solved("user", history)["user_factors"]
+        support = np.flatnonzero(factors[0] > 0)
+        _, gram, _ = self._source._pairs("item")
+        system = self.pair_weight * gram + user.penalty * np.eye(len(gram))
+        exact_rows = rows.astype(np.float64)
+        system += exact_rows.T @ exact_rows
+        solutions = np.zeros_like(right)
+        solutions[:, support] = kernels.solve_positive(
+            system[np.ix_(support, support)], right[:, support].astype(np.float64)
+        )
         return solutions
 
     def _feature_shares(self, items: Indices, fitted: Ratings) -> Floats:
@@ -816,12 +847,61 @@ def _climbed(
     return point
 
 
-def _solve(
-    rows: Doubles,
+def _dual_products(
+    rows: Floats,
     diagonal: Doubles,
-    right: Doubles,
-) -> Doubles:
-    """Solve ``(rows @ rows.T + diag(diagonal)) x = b`` for each row b of `right`."""
-    system = rows @ rows.T
+    roots: Floats,
+    vectors: Floats,
+    right: Floats,
+    others: Floats,
+) -> Products:
+    """Return the products with one equation for each interaction, by Woodbury's identity.
+
+    The first `rows` belong to the interactions, and are scaled by the `roots` of their weights.
+    """
+    scale = (1 / np.sqrt(diagonal)).astype(np.float32)
+    K = rows * scale
+    scaled = np.vstack([vectors, right]) * scale
+    system = K @ K.T
+    system.flat[:: len(system) + 1] += 1
+    # (I + K'K)^-1 = I - K'(I + KK')^-1 K, and K(I + K'K)^-1 = (I + KK')^-1 K.
+    solutions = kernels.solve_positive(system, scaled @ K.T)
+    of_items = solutions[:-1]
+    scaled_others = others * scale
+    of_others = scaled[:-1] @ scaled_others.T - of_items @ (K @ scaled_others.T)
+    factors = (scaled[-1] - solutions[-1] @ K) * scale
+    return Products(of_items[:, : len(roots)] * roots, of_others, factors)
+
+
+def _solutions(rows: Floats, diagonal: Doubles, right: Floats) -> Floats:
+    """Solve ``(rows.T @ rows + diag(diagonal)) x = b`` for each row b of `right`.
+
+    Conjugate gradients need few iterations, because the system is nearly diagonal along the
+    eigenvectors of the Gram matrix of all items.
+    """
+    squares = np.einsum("ij,ij->j", rows, rows)
+    scale = (1 / np.sqrt(diagonal + squares)).astype(np.float32)
+    K = rows * scale
+    scaled_diagonal = (diagonal * scale.astype(np.float64) ** 2).astype(np.float32)
+    residuals = right * scale
+    solutions = np.zeros_like(residuals)
+    directions = residuals.copy()
+    lengths = np.einsum("ij,ij->i", residuals, residuals)
+    enough = lengths * _TOLERANCE**2
+    for _ in range(_ITERATIONS):
+        images = directions * scaled_diagonal + (directions @ K.T) @ K
+        curvatures = np.einsum("ij,ij->i", directions, images)
+        steps = lengths / np.maximum(curvatures, _TINY)
+        solutions += steps[:, None] * directions
+        residuals -= steps[:, None] * images
+        new_lengths = np.einsum("ij,ij->i", residuals, residuals)
+        if (new_lengths <= enough).all():
+            return np.asarray(solutions * scale, np.float32)
+        ratios = new_lengths / np.maximum(lengths, _TINY)
+        directions = residuals + ratios[:, None] * directions
+        lengths = new_lengths
+    exact_rows = rows.astype(np.float64)
+    system = exact_rows.T @ exact_rows
     system.flat[:: len(system) + 1] += diagonal
-    return kernels.solve_positive(system, right)
+    exact = kernels.solve_positive(system, right.astype(np.float64))
+    return np.asarray(exact, np.float32)

@@ -144,6 +144,10 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         """Return the vectors of users (or items), with the bias last."""
         return Posterior.exactly(self._means(side, rows))
 
+    def _covariance_of(self, side: str) -> Floats:
+        """Return the covariances of the vectors as in a `Posterior`."""
+        return np.empty((0, 0), np.float32)
+
     def _means(self, side: str, rows: Indices | slice) -> Floats:
         """Return the factors and biases of users (or items) side by side."""
         # The first `factors` columns: slopes on features follow them.
@@ -267,15 +271,12 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         # Without ratings, the vector is exactly what the features predict.
         if axis is not None and not len(row.indices):
             return axis.terms(row.features)
-        # Only the rated rows of the other side are needed.
-        rated = row.indices.astype(np.int64)
-        prior = self._source._prior(side)
-        if len(prior.link):
-            prior = replace(prior, link=prior.link[rated])
+        source = self._source
         return posterior_terms(
-            row.values,
-            self._source._posterior(OTHER[side], rated),
-            prior,
+            row.csr,
+            source._means(OTHER[side], row.indices.astype(np.int64)),
+            source._covariance_of(OTHER[side]),
+            source._prior(side),
             mean=self.global_mean,
             noise=self._noise,
             features=row.features,

@@ -36,7 +36,12 @@ from recsys.ranking.rerank import (
     check_groups,
 )
 from recsys.ranking.topn import SOURCES, CsrPairs, KnownUsers, TopN, top_n
-from recsys.reasons import in_words, kinds_of_history, reasons_of_scores
+from recsys.reasons import (
+    in_words,
+    is_of_the_shop,
+    kinds_of_history,
+    reasons_of_scores,
+)
 from recsys.recommender import Recommender
 from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
 from recsys.serve.deadline import check_time
@@ -758,26 +763,32 @@ class Responses:
         sums = user_contributions(model, history, items, self.ratings)
         parts = [sums.terms]
         features: list[str] = []
-        if sums.item_features is not None:
-            features += self._feature_names["item"]
-            parts.append(sums.item_features)
-        if sums.user_features is not None:
-            features += self._feature_names["user"]
-            parts.append(sums.user_features)
-        terms = _Terms(
-            self.catalogue,
-            history,
-            features,
-            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1),
-        )
-        return terms, sums
+        hidden: list[int] = []
+        for side, of_side in (
+            ("item", sums.item_features),
+            ("user", sums.user_features),
+        ):
+            if of_side is not None:
+                names, positions = self._feature_names[side]
+                hidden += [len(features) + position for position in positions]
+                features += names
+                parts.append(of_side)
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return _Terms(self.catalogue, history, features, values, hidden), sums
 
     @cached_property
-    def _feature_names(self) -> dict[str, list[str]]:
-        """Names of the features of items and of users."""
+    def _feature_names(self) -> dict[str, tuple[list[str], list[int]]]:
+        """Names of the features of items and of users, and the positions of stock and prices."""
         of_items = getattr(self.ratings.item_features, "names", ())
         of_users = getattr(self.ratings.user_features, "names", ())
-        return {"item": [*of_items], "user": [f"user: {name}" for name in of_users]}
+        names = {"item": [*of_items], "user": [f"user: {name}" for name in of_users]}
+        return {
+            side: (
+                of_side,
+                [at for at, name in enumerate(of_side) if is_of_the_shop(name)],
+            )
+            for side, of_side in names.items()
+        }
 
     def _fill(
         self,
@@ -841,20 +852,23 @@ class Responses:
 class _Terms:
     """Terms of the scores of items: the items of a history, and then features by name.
 
-    `values` have a row for each item of a list.
+    `values` have a row for each item of a list. The `hidden` features are stock or price, and no
+    reasons.
     """
 
     catalogue: Catalogue
     history: Histories
     features: Sequence[str]
     values: Floats32
+    hidden: Sequence[int]
 
     def told(self, n: int, language: Told) -> list[Json]:
         """Return the n largest terms of each item, also in words if a language is requested."""
         # The items of a list often have the same reasons.
         name = cache(self.name)
         answers: list[Json] = [{"because": []} for _ in self.values]
-        rows, columns, contributions = _largest(self.values, n)
+        hidden = [len(self.history.indices) + feature for feature in self.hidden]
+        rows, columns, contributions = _largest(self.values, n, hidden)
         for row, term, value in zip(rows, columns, contributions, strict=True):
             if value:
                 reason = {**name(term), "contribution": value}
@@ -898,11 +912,16 @@ def _add_reasons(top: TopN, entries: list[Json], reasons_of: ReasonsOf) -> None:
             entries[position] |= reasons_of_item
 
 
-def _largest(terms: Floats32, n: int) -> tuple[list[int], list[int], list[float]]:
+def _largest(
+    terms: Floats32, n: int, hidden: Sequence[int]
+) -> tuple[list[int], list[int], list[float]]:
     """Return rows, columns and values of the n largest terms of each row, in order.
 
-    Terms against an item count, too.
+    Terms against an item count, too. Those in `hidden` columns have the value 0.
     """
+    if hidden:
+        terms = terms.copy()
+        terms[:, hidden] = 0
     sizes = np.abs(terms)
     rows = np.arange(len(terms))
     columns = np.empty((min(n, terms.shape[1]), len(terms)), np.int64)

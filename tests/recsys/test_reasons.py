@@ -86,6 +86,20 @@ def test_small_shares_are_summed_and_stock_and_price_are_left_out():
     )
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("price", "Preis", "list_price", "UVP", "VK", "stock", "Lagerbestand"),
+        *("qty_available", "quantity", "Menge", "on_hand", "availability"),
+        *("lieferbar", "Lieferzeit", "sold_out", "Stückzahl", "stueckzahl"),
+    ],
+)
+def test_features_of_stock_and_price_are_left_out_in_both_languages(column):
+    names = [{"feature": f"{column} near 10"}, {"feature": "quality = good"}]
+    reasons = shared_reasons(names.__getitem__, np.array([2.0, 2.0]))
+    assert [reason.get("feature") for reason in reasons] == ["quality = good", None]
+
+
 def test_nothing_of_the_user_speaks_for_a_popular_item():
     assert shared_reasons([{"item": "1"}].__getitem__, np.array([-1.0])) == []
     assert in_words([], "en") == "because many others like it"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -167,12 +166,14 @@ def test_a_row_is_a_sum_over_its_entries():
     for row in (0, 17):
         part = slice(X.indptr[row], X.indptr[row + 1])
         indices = X.indices[part]
-        columns = Posterior(
-            last.columns.mean[indices], last.columns.covariance[indices]
-        )
-        prior = replace(last.row_prior, link=last.row_prior.link[indices])
+        own = kernels.CsrArrays(np.array([0, len(indices)]), indices, X.data[part])
         terms = posterior_terms(
-            X.data[part], columns, prior, mean=last.mean, noise=noise
+            own,
+            last.columns.mean[indices],
+            last.columns.covariance,
+            last.row_prior,
+            mean=last.mean,
+            noise=noise,
         )
         axes = np.eye(len(terms.base))
         solutions, total = terms.solved(axes)

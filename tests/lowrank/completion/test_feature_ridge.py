@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 
@@ -19,7 +18,7 @@ from lowrank.completion.bayes import variational_sweeps
 from lowrank.completion.cold_start import fit_cold_map, fit_slopes, main_directions
 from lowrank.completion.feature_ridge import FeatureDesign, FeatureRidge
 from lowrank.completion.linked_als import linked_als_sweeps
-from lowrank.completion.links import Posterior, posterior_rows, posterior_terms
+from lowrank.completion.links import posterior_rows, posterior_terms
 
 
 def grouped(matrix, *sizes):
@@ -287,13 +286,17 @@ def test_a_row_is_a_sum_over_entries_and_features():
     for at in (0, 33):
         part, of = (slice(p[at], p[at + 1]) for p in (entries.indptr, known.indptr))
         indices = entries.indices[part]
-        rows = Posterior(sweep.rows.mean[indices], sweep.rows.covariance[indices])
-        prior = sweep.column_prior
-        if len(prior.link):
-            prior = replace(prior, link=prior.link[indices])
         own = kernels.CsrArrays(np.array([0, 4]), known.indices[of], known.data[of])
+        of_row = kernels.CsrArrays(
+            np.array([0, len(indices)]), indices, entries.data[part]
+        )
         terms = posterior_terms(
-            entries.data[part], rows, prior, features=own, **options
+            of_row,
+            sweep.rows.mean[indices],
+            sweep.rows.covariance,
+            sweep.column_prior,
+            features=own,
+            **options,
         )
         _, total = terms.solved(np.zeros((0, len(terms.base))))
         np.testing.assert_allclose(total, columns.mean[at], rtol=1e-9)

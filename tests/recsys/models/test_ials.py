@@ -8,6 +8,7 @@ import pytest
 
 from lowrank.completion import implicit
 from recsys.data.ratings import Ratings
+from recsys.models import ials
 from recsys.models.base import Progress
 from recsys.models.histories import Histories
 from recsys.models.ials import IALS
@@ -115,9 +116,19 @@ def test_contributions_add_up_to_the_score_and_a_history_folds_in_as_it_was_fitt
 
 
 @pytest.mark.parametrize("factors", [3, 30])
-def test_contributions_of_short_and_long_histories_solve_the_equations(factors):
+@pytest.mark.parametrize("weight", [0.1, 1e-3])
+@pytest.mark.parametrize(
+    ("shortest", "iterations"),
+    [(256, 40), (0, 40), (0, 0)],
+    ids=["dual", "cg", "direct"],
+)
+def test_contributions_of_short_and_long_histories_solve_the_equations(
+    factors, weight, shortest, iterations, monkeypatch
+):
+    monkeypatch.setattr(ials, "_SHORT_HISTORY", shortest)
+    monkeypatch.setattr(ials, "_ITERATIONS", iterations)
     ratings = two_tastes()
-    penalties = {"unobserved_weight": 0.1, "regularization": 0.01}
+    penalties = {"unobserved_weight": weight, "regularization": 0.01}
     model = IALS(factors=factors, iterations=4, **penalties).fit(ratings)
     history = Histories.of(ratings).take(np.array([3]))
     rated = model.item_factors[history.indices].astype(np.float64)

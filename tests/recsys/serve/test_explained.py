@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from scipy.linalg import lapack
 from serving import Application
 
 from recsys import Ratings, Recommender
@@ -84,7 +85,6 @@ def test_reasons_need_one_system_of_equations(
     counted(np.linalg, "solve")
     counted(np.linalg, "inv")
     counted(np.linalg, "eigh")
-    counted(lapack, "dposv")
     all_ratings = property(lambda ratings: pytest.fail("a pass over all ratings"))
     monkeypatch.setattr(Ratings, "matrix", all_ratings)
     monkeypatch.setattr(Next, "_weights", all_ratings)
@@ -171,3 +171,64 @@ def test_repeated_items_have_the_same_explanation(fitted: Any) -> None:
     twice = recommender.model.contributions(history, [3, 5, 3])
     assert (twice.terms[0] == twice.terms[2]).all()
     assert twice.terms.any()
+
+
+def test_stock_and_price_are_not_among_the_largest_contributions() -> None:
+    rng = np.random.default_rng(0)
+    pairs = [
+        {"user": user, "item": int(item), "rating": 1.0 + 4 * ((item < 20) == user % 2)}
+        for user in range(60)
+        for item in rng.permutation(N_ITEMS)[:12]
+    ]
+    items = pl.DataFrame({"item": range(N_ITEMS), "genre": ["war", "crime"] * 20})
+    # The price tells what half of the users like.
+    items = items.with_columns(list_price=(pl.col("item") < 20) * 50.0)
+    ratings = Ratings.from_frame(pl.DataFrame(pairs), item_table=items)
+    answers = Responses(Recommender("als").fit(with_features(ratings)), "als")
+    (answer,) = answers.recommend([7], 10, ListOptions(), explain="en")
+    assert "list_price" in str(answers.ratings.item_features.names)
+    for row in answer["items"]:
+        assert row["because"]
+        assert "list_price" not in str(row["because"] + row["reasons"])
+    explained = answers.explain(7, answer["items"][0]["item"], 100)
+    assert "list_price" not in str(explained["because"])
+    total = sum(reason["contribution"] for reason in explained["because"])
+    total += explained["base"] + explained["popularity"] + explained["others"]
+    assert total == pytest.approx(explained["score"], rel=1e-5)
+
+
+WITHOUT_SCIPY = """
+import sys
+for name in ("scipy.linalg", "scipy.linalg.lapack", "scipy.sparse.linalg"):
+    sys.modules[name] = None  # as in the image of the service
+from recsys import Recommender
+from recsys.ranking.lists import ListOptions
+from recsys.serve.responses import Responses
+answers = Responses(Recommender.load(sys.argv[1]), "model")
+(answer,) = answers.recommend([0], 10, ListOptions(), explain="en")
+assert all(row["because"] for row in answer["items"])
+"""
+
+
+@pytest.mark.parametrize("name", ["als", "ials", "implicit-als", "softimpute"])
+def test_long_histories_are_explained_in_the_image_of_the_service(
+    name: str, tmp_path: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    pairs = [
+        {"user": user, "item": int(item), "rating": float(item % 5 + 1)}
+        for user in range(150)
+        for item in rng.permutation(400)[:300]
+    ]
+    frame = pl.DataFrame(pairs)
+    if not model_class(name).predicts_ratings:
+        frame = frame.drop("rating")
+    recommender = Recommender(name, factors=140)
+    if name == "ials":
+        recommender = Recommender(
+            name, factors=140, regularization=0.01, unobserved_weight=0.1
+        )
+    recommender.fit(Ratings.from_frame(frame)).save(tmp_path / "model")
+    command = [sys.executable, "-c", WITHOUT_SCIPY, str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
