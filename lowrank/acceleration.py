@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lowrank.kernels.arrays import epsilon
+
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
@@ -79,7 +81,7 @@ class Acceleration:
             [(earlier - change).ravel() for earlier in self._changes[:-1]]
         )
         gram = (differences @ differences.T).astype(np.float64)
-        eps = float(np.finfo(image.dtype).eps)
+        eps = epsilon(image.dtype)
         trace = float(np.trace(gram))
         length = float(np.linalg.norm(image))
         if trace <= len(gram) * (eps * length) ** 2:  # mere rounding

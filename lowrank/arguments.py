@@ -24,6 +24,7 @@ from lowrank.errors import (
     checked_integer,
     real_matrix,
 )
+from lowrank.kernels.arrays import epsilon
 from lowrank.operators import (
     DenseOperator,
     MatrixOperator,
@@ -228,25 +229,12 @@ def checked_rank(
     return rank
 
 
-def checked_count(max_iter: Any) -> int:
-    """Return a number of iterations, at least 1, as an int.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
-    count = checked_integer(max_iter, "max_iter")
-    if count < 1:
-        raise ArgumentError(f"max_iter must be at least 1; got {count}.")
-    return count
-
-
 def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:
     """Return the tolerance: the default of the dtype for None, the limit of rounding for 0."""
     if tol is None:
         return _DEFAULT_TOL[str(dtype)]
     check_positive(tol, "tol", or_zero=True)
-    return float(tol) or _FINEST_TOL * float(np.finfo(dtype).eps)
+    return float(tol) or _FINEST_TOL * epsilon(dtype)
 
 
 def checked_generator(random_state: RandomStateLike) -> np.random.Generator:

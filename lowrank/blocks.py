@@ -420,10 +420,7 @@ def _count(value: Any, name: str) -> int:
     """Return an integer that is at least 1; 0 for None."""
     if value is None:
         return 0
-    count = checked_integer(value, name, "an integer or None")
-    if count < 1:
-        raise ArgumentError(f"{name} must be at least 1; got {count}.")
-    return count
+    return checked_integer(value, name, "an integer or None", least=1)
 
 
 def _rows_per_block(rows: Any, row_bytes: int) -> int:

@@ -11,6 +11,7 @@ from scipy import linalg
 
 from lowrank.arguments import validated
 from lowrank.kernels import pieces
+from lowrank.kernels.arrays import EPS, epsilon
 from lowrank.operators import safe_exponent
 from lowrank.samples import ENTRY_ROUNDING, SOLVER_ROUNDING, rounding_limits
 from lowrank.solvers.lapack import lapack_svd
@@ -79,7 +80,7 @@ def _with_fixed_null_space(svd: SVD) -> SVD:
     s, Vt = svd.s, svd.Vt
     if Vt.dtype != np.float64 or not s.size or s[0] == 0:
         return svd
-    rank = int(np.count_nonzero(s > _NULL * np.finfo(np.float64).eps * s[0]))
+    rank = int(np.count_nonzero(s > _NULL * EPS * s[0]))
     if rank == s.size:
         return svd
     others = np.random.default_rng(0).standard_normal((Vt.shape[1], s.size - rank))
@@ -458,8 +459,7 @@ def squares_outside(
     varied = np.where(about_row == 0, 0.0, squares)
     rounding = _rounding_of_entries(varied, samples.shape, dtype, components)
     # The difference of the sums of the other columns is rounded, too.
-    eps = float(np.finfo(np.float64).eps)
-    rounding += 4 * eps * max(cancelled, 0.0) * max(1.0, len(components) ** 0.5)
+    rounding += 4 * EPS * max(cancelled, 0.0) * max(1.0, len(components) ** 0.5)
     if outside_total > rounding:
         return outside_total
     if outside_total <= 0 or shares is None:
@@ -488,8 +488,8 @@ def _has_more_than_rounding(
     if components.dtype == np.float32 or n_columns > _MOST_COLUMNS:
         return False
     V = components.T
-    of_entry = ENTRY_ROUNDING * float(np.finfo(dtype).eps)
-    of_solver = SOLVER_ROUNDING * float(np.finfo(np.float64).eps)
+    of_entry = ENTRY_ROUNDING * epsilon(dtype)
+    of_solver = SOLVER_ROUNDING * EPS
     spread = max(1.0, n_columns / n_rows)
     with np.errstate(over="ignore"):
         of_all = of_solver**2 * float(squares.sum())
@@ -512,8 +512,8 @@ def _rounding_of_entries(
     """Return the squares that rounding of the entries and of the solver leaves outside of V."""
     inside = np.einsum("ij,ij->j", components, components, dtype=np.float64)
     n, m = shape
-    of_entry = ENTRY_ROUNDING * float(np.finfo(dtype).eps)
-    of_solver = SOLVER_ROUNDING * float(np.finfo(np.float64).eps)
+    of_entry = ENTRY_ROUNDING * epsilon(dtype)
+    of_solver = SOLVER_ROUNDING * EPS
     # Squares of constant columns may overflow: infinity is right then, but not times 0.
     squares = np.minimum(squares, np.finfo(np.float64).max)
     with np.errstate(over="ignore"):

@@ -102,19 +102,25 @@ def checked_integer(
     value: Any,
     name: str,
     kind: str = "an integer",
+    *,
+    least: int | None = None,
 ) -> int:
     """Return an integer of any type except bool as an int; `kind` describes it in the message.
 
     Raises
     ------
-    ArgumentTypeError
+    ArgumentTypeError, ArgumentError
+        If it is no integer, or below `least`.
     """
     try:
         if isinstance(value, bool):
             raise TypeError
-        return operator.index(value)
+        integer = operator.index(value)
     except TypeError:
         raise ArgumentTypeError(f"{name} must be {kind}; got {value!r}.") from None
+    if least is not None and integer < least:
+        raise ArgumentError(f"{name} must be at least {least}; got {integer}.")
+    return integer
 
 
 def real_matrix(

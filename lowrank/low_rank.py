@@ -18,6 +18,7 @@ from lowrank.errors import (
     real_matrix,
 )
 from lowrank.kernels import pieces
+from lowrank.kernels.arrays import epsilon
 from lowrank.operators import (
     MatrixOperator,
     checked_sparse,
@@ -242,7 +243,7 @@ class LowRank:
             If `tol` is negative or not finite.
         """
         if tol is None:
-            tol = max(self.shape) * float(np.finfo(self.dtype).eps)
+            tol = max(self.shape) * epsilon(self.dtype)
         check_positive(tol, "tol", or_zero=True)
         # left right' = Q (P S') Y', where the SVD of the small core gives that of the product.
         Q, P = np.linalg.qr(self.left)

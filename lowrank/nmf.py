@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-)
 from sklearn.utils.validation import check_is_fitted
 
 from lowrank import kernels
-from lowrank.arguments import checked_count, checked_rank
+from lowrank.arguments import checked_rank
 from lowrank.completion.als import als_sweeps, solve_rows
 from lowrank.completion.completion import chosen_rank
 from lowrank.completion.observed import (
@@ -27,7 +22,9 @@ from lowrank.completion.observed import (
     observed_entries,
     seed_of,
 )
-from lowrank.errors import check_choice, check_positive
+from lowrank.errors import check_choice, check_positive, checked_integer
+from lowrank.estimator import Estimator
+from lowrank.kernels.arrays import epsilon
 from lowrank.low_rank import LowRank
 from lowrank.nonnegative import (
     FIRST_STEP,
@@ -37,7 +34,7 @@ from lowrank.nonnegative import (
     is_sparse,
     solve_nonnegative_rows,
 )
-from lowrank.operators import safe_exponent
+from lowrank.operators import safe_exponent, with_data
 from lowrank.samples import checked_scores, validated_array
 from lowrank.sums import sum_of_squares
 from lowrank.svd import ConvergenceWarning
@@ -61,11 +58,7 @@ class _State(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class NMF(
-    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
-    TransformerMixin,  # type: ignore[misc]
-    BaseEstimator,  # type: ignore[misc]
-):
+class NMF(Estimator):
     r"""Non-negative matrix factorisation (NMF) of dense and sparse data.
 
     The data are approximated by a product :math:`W H` of matrices without negative numbers, such as
@@ -178,7 +171,7 @@ class NMF(
         check_choice(self.unstored, ("zero", "missing"), "unstored")
         check_positive(self.regularization, "regularization", or_zero=True)
         check_positive(self.tol, "tol")
-        limit = checked_count(self.max_iter)
+        limit = checked_integer(self.max_iter, "max_iter", least=1)
         data = self._checked(X, reset=True)
         exponent = safe_exponent(_peak(data), data.dtype)
         self._exponents = exponent // 2, exponent - exponent // 2
@@ -208,7 +201,7 @@ class NMF(
             values = known_entries.data
         squares = sum_of_squares(values)
         self._size = math.sqrt(squares / count) or 1.0
-        rounding = _ROUNDING * float(np.finfo(data.dtype).eps) * squares
+        rounding = _ROUNDING * epsilon(data.dtype) * squares
         if known_entries is None:
             states = self._sweeps_of_all(data, k, seed)
         else:
@@ -376,13 +369,8 @@ class NMF(
         )
         return factors
 
-    @property
-    def _n_features_out(self) -> int:
-        return self.n_components_
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
         tags.input_tags.allow_nan = True
@@ -400,8 +388,7 @@ def _times(data: Any, exponent: int) -> Any:
     if exponent == 0:
         return data
     if is_sparse(data):
-        values = np.ldexp(data.data, exponent)
-        return sparse.csr_array((values, data.indices, data.indptr), shape=data.shape)
+        return with_data(data, np.ldexp(data.data, exponent))
     return np.ldexp(data, exponent)
 
 

@@ -576,7 +576,7 @@ def row_of_entry(csr: Any) -> NDArray[np.integer[Any]]:
     return np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
 
 
-def with_data(csr: Any, data: FloatArray) -> Any:
+def with_data(csr: Any, data: NDArray[Any]) -> Any:
     """Return a CSR matrix with other values at the same places."""
     return type(csr)((data, csr.indices, csr.indptr), shape=csr.shape)
 

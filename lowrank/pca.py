@@ -8,11 +8,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-)
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -32,6 +27,8 @@ from lowrank.errors import (
     check_choice,
     check_positive,
 )
+from lowrank.estimator import Estimator
+from lowrank.kernels.arrays import epsilon
 from lowrank.operators import DenseOperator, safe_exponent
 from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
@@ -96,12 +93,7 @@ def _can_follow_batches(pca: PCA) -> bool:
 
 
 @dataclass(eq=False, repr=False)
-class PCA(
-    GaussianDensityMixin,
-    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
-    TransformerMixin,  # type: ignore[misc]
-    BaseEstimator,  # type: ignore[misc]
-):
+class PCA(GaussianDensityMixin, Estimator):
     """Principal component analysis (PCA) of dense and sparse data.
 
     The data are Y = (X - 1 mean_') / scale_, where ``scale_`` is 1 unless `standardize` is set.
@@ -549,7 +541,7 @@ class PCA(
         largest = min(samples.shape)
         is_complete = isinstance(samples, DenseOperator) and largest <= _FULL_SPECTRUM
         k = largest if is_complete else min(_FIRST_GUESS, largest)
-        rounding = 4 * float(np.finfo(samples.dtype).eps)
+        rounding = 4 * epsilon(samples.dtype)
         while True:
             directions = directions_of(k)
             total = directions.total / divisor

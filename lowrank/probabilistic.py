@@ -8,15 +8,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-)
 from sklearn.utils.validation import check_is_fitted
 
-from lowrank.arguments import checked_count, checked_rank
-from lowrank.errors import ArgumentError, check_positive
+from lowrank.arguments import checked_rank
+from lowrank.errors import ArgumentError, check_positive, checked_integer
+from lowrank.estimator import Estimator
 from lowrank.kernels import pieces
 from lowrank.operators import safe_exponent
 from lowrank.pca import PCA
@@ -47,12 +43,7 @@ _LEAST_NOISE = 1e-16
 
 
 @dataclass(eq=False, repr=False)
-class ProbabilisticPCA(
-    GaussianDensityMixin,
-    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
-    TransformerMixin,  # type: ignore[misc]
-    BaseEstimator,  # type: ignore[misc]
-):
+class ProbabilisticPCA(GaussianDensityMixin, Estimator):
     """Probabilistic PCA (PPCA), fitted by maximum likelihood; entries may be missing.
 
     The model of a sample is x = mean_ + W z + e with k latent coordinates z ~ N(0, I) and noise
@@ -170,7 +161,7 @@ class ProbabilisticPCA(
         )
         self.n_samples_ = count
         check_positive(self.tol, "tol")
-        checked_count(self.max_iter)
+        checked_integer(self.max_iter, "max_iter", least=1)
         if _has_missing(data):
             self._fit_incomplete(data)
         else:

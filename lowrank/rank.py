@@ -26,6 +26,7 @@ from lowrank.errors import (
     checked_integer,
 )
 from lowrank.kernels import pieces
+from lowrank.kernels.arrays import EPS, epsilon
 from lowrank.operators import centred_columns, rescaled
 from lowrank.samples import samples_of
 from lowrank.sums import column_dots
@@ -120,7 +121,7 @@ def rank_for_energy(
     shares = cumulative_energy(s, total)
     if fraction == 0.0 or shares.size == 0:
         return 0
-    needed = fraction - 4 * np.finfo(np.float64).eps * shares.size  # sums are rounded
+    needed = fraction - 4 * EPS * shares.size  # sums are rounded
     if shares[-1] < needed:
         raise ArgumentError(
             f"fraction must be at most {shares[-1]:.4f}, the share of these {shares.size} singular "
@@ -284,7 +285,7 @@ def gavish_donoho(
     beta, unit = noise_unit(shape, noise, spectrum)
     threshold = threshold_factor(beta) * unit
     if noise is None:
-        rounding = spectrum[0] * max(shape) * np.finfo(np.float64).eps
+        rounding = spectrum[0] * max(shape) * EPS
         threshold = max(threshold, rounding)
     return int(np.sum(spectrum > threshold))
 
@@ -455,7 +456,7 @@ def _values_of_blocks(blocks: Iterable[FloatArray]) -> Float64Array:
 def _roots(gram: Float64Array, larger: int) -> Float64Array:
     """Return singular values, given the Gram matrix of the smaller side."""
     eigenvalues = np.linalg.eigvalsh(gram)[::-1]
-    rounding = eigenvalues.max(initial=0.0) * larger * np.finfo(np.float64).eps
+    rounding = eigenvalues.max(initial=0.0) * larger * EPS
     return np.sqrt(np.where(eigenvalues > rounding, eigenvalues, 0.0))
 
 
@@ -500,8 +501,7 @@ def bi_cross_validation(
         raise ArgumentError(
             f"A must have at least {_FOLDS} rows and columns to hold some out; got shape {shape}."
         )
-    if checked_integer(max_rank, "max_rank") < 0:
-        raise ArgumentError(f"max_rank must not be negative; got {max_rank}.")
+    checked_integer(max_rank, "max_rank", least=0)
     mean = matrix.column_means() if center else np.zeros(shape[1])
     rng = checked_generator(random_state)
     rows = np.array_split(rng.permutation(shape[0]), _FOLDS)
@@ -560,5 +560,5 @@ def _block_errors(
 def _best_predicting_rank(matrix: MatrixOperator, **options: Any) -> int:
     errors = bi_cross_validation(matrix, _MOST_RANKS, **options)
     # The smallest rank up to rounding, as exact data have equal errors from their rank on.
-    rounding = 1e3 * float(np.finfo(matrix.dtype).eps) * errors[0]
+    rounding = 1e3 * epsilon(matrix.dtype) * errors[0]
     return int(np.argmax(errors <= errors.min() + rounding))

@@ -12,13 +12,14 @@ from scipy import sparse
 
 from lowrank.acceleration import Acceleration
 from lowrank.approximation import svd_down_to
-from lowrank.arguments import checked_count, checked_generator
+from lowrank.arguments import checked_generator
 from lowrank.blocks import as_array, not_finite
 from lowrank.errors import (
     ArgumentError,
     ArgumentTypeError,
     check_positive,
     check_range,
+    checked_integer,
     real_matrix,
 )
 from lowrank.kernels.arrays import Masks
@@ -167,7 +168,7 @@ def robust_pca(
     check_positive(weight, "penalty")
     target = _TOL[str(values.dtype)] if tol is None else tol
     check_positive(target, "tol")
-    steps = checked_count(max_iter)
+    steps = checked_integer(max_iter, "max_iter", least=1)
     scale = float(np.abs(values).max() or 1.0)
     # The point L + t Y would lose the digits of Y in float32.
     wide = values.astype(np.float64) / scale

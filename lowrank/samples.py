@@ -14,6 +14,7 @@ from lowrank import kernels
 from lowrank.arguments import checked_generator
 from lowrank.blocks import RowBlocks, by_blocks, check_not_masked, not_finite
 from lowrank.errors import ArgumentError, ArgumentTypeError, checked_integer
+from lowrank.kernels.arrays import EPS, epsilon
 from lowrank.operators import (
     DenseOperator,
     MatrixOperator,
@@ -37,7 +38,6 @@ FLOAT_DTYPES = [
     np.float64,
     np.float32,
 ]  # for validate_data: other dtypes become float64
-_EPS = float(np.finfo(np.float64).eps)
 # Rounding errors, in machine epsilons. Entries that are rounded once have 0.3, float32 products of
 # matrices of rank 300 have 3; solvers have some epsilons of the largest singular value.
 _CONSTANT = 2  # deviation of a constant column, in machine epsilons of its size
@@ -350,9 +350,7 @@ def rounded_scale(
     unit: float = 1.0,
 ) -> tuple[Float64Array, NDArray[np.bool_]]:
     """Return the scale of columns from their deviations and root mean squares, in units."""
-    is_constant: NDArray[np.bool_] = (
-        deviation <= _CONSTANT * float(np.finfo(dtype).eps) * size
-    )
+    is_constant: NDArray[np.bool_] = deviation <= _CONSTANT * epsilon(dtype) * size
     rounded = np.where(is_constant, 1.0, deviation * unit).astype(dtype)
     # Nor can columns be divided by what has no reciprocal.
     is_constant |= rounded < 1 / np.finfo(dtype).max
@@ -381,8 +379,8 @@ def rounding_limits(
     rows, columns = shape
     spread = math.sqrt(max(1.0, columns / max(1, rows)))
     limits: Float64Array = np.maximum(
-        ENTRY_ROUNDING * float(np.finfo(dtype).eps) * spread * lengths,
-        SOLVER_ROUNDING * _EPS * largest,
+        ENTRY_ROUNDING * epsilon(dtype) * spread * lengths,
+        SOLVER_ROUNDING * EPS * largest,
     )
     return limits
 
@@ -436,8 +434,7 @@ def require_samples(count: int, ddof: int) -> None:
     ArgumentTypeError, ArgumentError
         If `ddof` is negative or not an integer, or there are not more samples than `ddof`.
     """
-    if checked_integer(ddof, "ddof", kind := "a non-negative integer") < 0:
-        raise ArgumentError(f"ddof must be {kind}; got {ddof!r}.")
+    checked_integer(ddof, "ddof", least=0)
     if count <= ddof:
         raise ArgumentError(
             f"X must have more than {ddof} samples, as ddof={ddof}; got n_samples={count}."
@@ -592,8 +589,7 @@ class GaussianDensityMixin:
             If `n_samples` is not an integer, or is negative.
         """
         self._require_fit()
-        if checked_integer(n_samples, "n_samples") < 0:
-            raise ArgumentError(f"n_samples must not be negative; got {n_samples}.")
+        checked_integer(n_samples, "n_samples", least=0)
         rng = checked_generator(
             self.random_state if random_state is None else random_state
         )
@@ -647,12 +643,7 @@ class GaussianDensityMixin:
         everywhere = noise > 0 or self.n_components_ == self.n_features_in_
         return not everywhere or bool(np.any(variances <= self._negligible_variance))
 
-    @property
-    def _n_features_out(self) -> int:
-        return self.n_components_
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.input_tags.sparse = True
         return tags

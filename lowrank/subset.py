@@ -14,7 +14,7 @@ from scipy.sparse.linalg import LinearOperator
 from lowrank.arguments import as_operator, checked_generator, checked_rank, entries_of
 from lowrank.errors import check_choice, check_range
 from lowrank.kernels import one_blas_thread, pieces
-from lowrank.kernels.arrays import Int64s
+from lowrank.kernels.arrays import EPS, Int64s
 from lowrank.low_rank import LowRank
 from lowrank.operators import rescaled, safe_exponent
 from lowrank.samples import rounding_limits, samples_of
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _METHODS = ("qr", "leverage")
 _CHUNK = 1 << 22  # maximum size of a temporary block of columns, in numbers
-_EPS = float(np.finfo(np.float64).eps)
 _STALE = 1e-6  # recompute downdated numbers below this share of their last exact value
 # Shares of the largest singular value that pseudo-inverses leave out, one after the other
 _SHARES = 0.0, *10.0 ** -np.arange(14, 1, -1)
@@ -385,7 +384,7 @@ def _pivots(
     squares = samples.column_squares(np.zeros(n_columns))
     # Numbers far below their last exact value have lost their digits by subtraction.
     exact = squares.copy()
-    negligible = (10 * _EPS) ** 2 * n_rows * squares
+    negligible = (10 * EPS) ** 2 * n_rows * squares
     step = max(1, _CHUNK // max(1, *samples.shape))
     chosen: list[int] = []
     while len(chosen) < basis.shape[1]:
@@ -471,7 +470,7 @@ def _basis(block: Float64Array) -> Float64Array:
 def _inverse(block: Float64Array, share: float) -> Float64Array:
     """Return the pseudo-inverse without singular values below a share of the largest."""
     lengths = _lengths(block)
-    rounding = max(block.shape) * _EPS
+    rounding = max(block.shape) * EPS
     inverse = np.linalg.pinv(block / lengths, rcond=max(share, rounding))
     return inverse / lengths[:, None]
 

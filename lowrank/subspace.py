@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.kernels import Stored
-from lowrank.kernels.arrays import Floats
+from lowrank.kernels.arrays import Floats, epsilon
 
 _ROWS = 1 << 14  # number of rows of a basis that are replaced at once
 _WIDTH = 144  # number of columns in a block of a triangular matrix
@@ -127,7 +127,7 @@ def _ritz(
     The right vectors are the columns of Q T. The matrix is given by its products, `times`.
     """
     gram = _gram(Q)
-    rounding = float(np.finfo(Q.dtype).eps)
+    rounding = epsilon(Q.dtype)
     # Half of the digits are enough, because the rotation restores orthogonality.
     inverse = _inverse_factor(gram, math.sqrt(rounding))
     if inverse is None:
@@ -146,7 +146,7 @@ def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
     """
     if gram is None:
         gram = _gram(Q)
-    rounding = float(np.finfo(Q.dtype).eps)
+    rounding = epsilon(Q.dtype)
     inverse = _inverse_factor(gram, len(gram) * rounding)
     if inverse is not None:
         return _times_triangle(Q, inverse.T)

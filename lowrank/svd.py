@@ -14,6 +14,7 @@ import numpy as np
 from lowrank import kernels
 from lowrank.arguments import as_operator, checked_rank, counted, validated
 from lowrank.errors import ArgumentError, LowRankError, check_positive, check_range
+from lowrank.kernels.arrays import epsilon
 from lowrank.low_rank import LowRank
 from lowrank.operators import (
     CentredDenseOperator,
@@ -291,7 +292,7 @@ class SVD:
         bound = self.spectral_error_bound
         if dtype != self.s.dtype:
             # Half a machine epsilon of each entry of U, S and V', in Frobenius norms.
-            bound += 1.5 * float(np.finfo(dtype).eps) * self._kept_norm
+            bound += 1.5 * epsilon(dtype) * self._kept_norm
         return replace(
             self,
             spectral_error_bound=bound,
@@ -525,7 +526,7 @@ class _Attempt:
         """
         if not self.s.size:
             return True
-        rounding = _ROUNDING * float(np.finfo(self.matrix.dtype).eps)
+        rounding = _ROUNDING * epsilon(self.matrix.dtype)
         size = float(self.s[0]) + self.matrix.subtracted
         return rounding * size <= _LARGEST_ROUNDING * float(self.s[-1])
 
@@ -578,11 +579,11 @@ def residual_excess(
     """
     if not s.size:
         return 0.0
-    rounding = _ROUNDING * float(np.finfo(dtype).eps)
+    rounding = _ROUNDING * epsilon(dtype)
     wide = s.astype(np.float64)
     allowed = tol * wide
     if tol >= rounding and dtype == np.float64:
-        floor = _ROUNDING_OF_LAPACK * float(np.finfo(dtype).eps)
+        floor = _ROUNDING_OF_LAPACK * epsilon(dtype)
         allowed = np.maximum(allowed, floor * (wide[0] + subtracted))
     return float(_ratios(residuals, allowed).max())
 

@@ -7,17 +7,13 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    OneToOneFeatureMixin,
-    TransformerMixin,
-)
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 
 from lowrank.arguments import checked_rank
 from lowrank.blocks import RowBlocks
 from lowrank.errors import check_choice, check_positive
+from lowrank.estimator import Estimator
 from lowrank.pca import PCA
 from lowrank.samples import checked_scores, validated_array, validated_samples
 
@@ -30,11 +26,7 @@ _METHODS = ("pca", "zca", "zca-cor")
 
 
 @dataclass(eq=False, repr=False)
-class Whitening(
-    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
-    TransformerMixin,  # type: ignore[misc]
-    BaseEstimator,  # type: ignore[misc]
-):
+class Whitening(Estimator):
     """PCA, ZCA and ZCA-cor whitening, safe on rank-deficient data.
 
     Let v_j be the principal directions of the centred data, lambda_j the variances along them, and
@@ -210,8 +202,3 @@ class Whitening(
     @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0 if self.method == "pca" else 1])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags

@@ -106,11 +106,10 @@ class Biases(NamedTuple):
 
     def subtracted(self, X: csr_array) -> csr_array:
         """Return X minus this matrix at the known entries."""
-        from scipy import sparse
+        from lowrank.operators import row_of_entry, with_data
 
-        rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-        residual = X.data - self.at(rows, X.indices)
-        return sparse.csr_array((residual, X.indices, X.indptr), shape=X.shape)
+        residual = X.data - self.at(row_of_entry(X), X.indices)
+        return with_data(X, residual)
 
 
 class _Deviations(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.acceleration import Acceleration
-from lowrank.arguments import checked_count, checked_rank
+from lowrank.arguments import checked_rank
 from lowrank.blocks import as_array
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps, moments
 from lowrank.completion.nuclear_norm import (
@@ -33,9 +33,11 @@ from lowrank.errors import (
     ArgumentTypeError,
     check_choice,
     check_positive,
+    checked_integer,
 )
+from lowrank.kernels.arrays import epsilon
 from lowrank.low_rank import LowRank
-from lowrank.operators import safe_exponent
+from lowrank.operators import safe_exponent, with_data
 from lowrank.sums import root_mean_square
 from lowrank.svd import ConvergenceWarning
 
@@ -258,7 +260,7 @@ def complete(
         check_positive(regularization, "regularization")
     seed = seed_of(random_state)
     check_positive(tol, "tol")
-    stop = _Stop(float(tol), checked_count(max_iter))
+    stop = _Stop(float(tol), checked_integer(max_iter, "max_iter", least=1))
     exponent = safe_exponent(float(np.abs(entries.data).max()), entries.dtype)
     unit = 2.0**exponent
     if exponent:
@@ -303,8 +305,7 @@ class _Problem(NamedTuple):
     def held_out(self) -> tuple[_Problem, Entries, FloatArray | None]:
         """Split into a problem of most entries, and the other entries with their weights."""
         X = self.X
-        positions = np.arange(X.nnz)
-        numbered = sparse.csr_array((positions, X.indices, X.indptr), shape=X.shape)
+        numbered = with_data(X, np.arange(X.nnz))
         training, test = hold_out(numbered, _TEST_FRACTION, self.seed)
         training_weights = test_weights = None
         if self.weights is not None:
@@ -356,13 +357,13 @@ def _by_als(
             f"with it the least squares problem is singular in {X.dtype}."
         )
     if decrease > stop.tol:
-        reached = (
+        shortfall = (
             f"The last sweeps lowered the objective by {decrease:.1e} of it, more than"
         )
         if math.isinf(decrease):  # too few accelerated sweeps to compare
-            reached = "The decrease of the objective is not known to be below"
+            shortfall = "The decrease of the objective is not known to be below"
         warnings.warn(
-            f"{reached} tol={stop.tol:.1e}, after max_iter={stop.max_iter} sweeps; "
+            f"{shortfall} tol={stop.tol:.1e}, after max_iter={stop.max_iter} sweeps; "
             "increase max_iter or tol.",
             ConvergenceWarning,
             stacklevel=3,
@@ -386,7 +387,7 @@ def _fitted_als(
     stop: _Stop,
 ) -> tuple[BiasedFactors | None, float]:
     """Return the factors and the last decrease; None if the penalty is lost in rounding."""
-    rounding = _OBJECTIVE_ROUNDING * float(np.finfo(problem.X.dtype).eps)
+    rounding = _OBJECTIVE_ROUNDING * epsilon(problem.X.dtype)
     size = problem.X.shape[1] * (k + 1) + 1
     acceleration = Acceleration(size, growth=1 + rounding)
     mean, deviation = moments(problem.X, problem.weights)

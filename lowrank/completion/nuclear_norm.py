@@ -9,20 +9,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
-from lowrank.arguments import checked_count, checked_rank
+from lowrank.arguments import checked_rank
 from lowrank.completion.observed import (
     Entries,
     hold_out,
     observed_entries,
 )
-from lowrank.errors import ArgumentError, check_positive, check_range
-from lowrank.kernels.arrays import Float64s
+from lowrank.errors import (
+    ArgumentError,
+    check_positive,
+    check_range,
+    checked_integer,
+)
+from lowrank.kernels.arrays import Float64s, epsilon
 from lowrank.low_rank import LowRank
-from lowrank.operators import SparseOperator, safe_exponent
+from lowrank.operators import SparseOperator, safe_exponent, with_data
 from lowrank.sums import root_mean_square, sum_of_squares
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
@@ -364,8 +368,8 @@ class _Problem:
         )
         exponent = safe_exponent(float(np.abs(X.data).max()), X.dtype)
         if exponent:
-            data = (X.data.astype(np.float64) * 2.0**-exponent).astype(X.dtype)
-            X = sparse.csr_array((data, X.indices, X.indptr), shape=X.shape)
+            data = X.data.astype(np.float64) * 2.0**-exponent
+            X = with_data(X, data.astype(X.dtype))
         return cls(
             X=X,
             exponent=exponent,
@@ -395,8 +399,7 @@ class _Problem:
         error = X.data - LowRank(U * s, V).entries(self.row_of_entry, X.indices)
         objective = sum_of_squares(error) / 2
         objective += self.penalty * float(s.sum(dtype=np.float64))
-        residual = sparse.csr_array((error, X.indices, X.indptr), shape=X.shape)
-        return _Point(U, s, V, residual, objective)
+        return _Point(U, s, V, with_data(X, error), objective)
 
     def start(self, solution: SoftImputation | None) -> _Point:
         """Return the starting point: an earlier solution, or zero."""
@@ -499,8 +502,8 @@ def _solve(
 ) -> SoftImputation:
     """Iterate from zero or a start until the gap is at most `tol` or nothing improves."""
     check_positive(tol, "tol")
-    checked_count(max_iter)
-    eps = float(np.finfo(problem.X.dtype).eps)
+    checked_integer(max_iter, "max_iter", least=1)
+    eps = epsilon(problem.X.dtype)
     point = best = problem.start(start)
     objectives = [point.objective]
     gap = math.inf

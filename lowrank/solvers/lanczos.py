@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowrank import kernels
+from lowrank.kernels.arrays import epsilon
 from lowrank.solvers import randomized
 from lowrank.solvers.orthonormal import extend_basis, longest
 
@@ -162,7 +163,7 @@ def leading_eigenvectors(
         start, _, _ = extend_basis([], start, 0.0, rng)
         start = gram_product(start)
     # Below tol, because rounding and the loss of orthogonality add to the estimate.
-    eps = float(np.finfo(dtype).eps)
+    eps = epsilon(dtype)
     target = max(0.85 * tol, 10 * eps)
     limit = basis_size(k, size, width)
     # Each panel starts on a cache line, hence up to _LINE numbers more.
@@ -213,7 +214,7 @@ def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
     span = block - 1
     if s.size <= span:
         return False
-    eps = float(np.finfo(s.dtype).eps)
+    eps = epsilon(s.dtype)
     first = s[:-span].astype(np.float64)
     last = s[span:]
     # The Gram operator gives a value v up to eps s[0]**2 / v.
@@ -233,7 +234,7 @@ def loses(
     """
     if not s.size:
         return False
-    eps = float(np.finfo(dtype).eps)
+    eps = epsilon(dtype)
     rounding = _LEAST_ROUNDING * eps * float(s[0]) ** 2
     return rounding > tol * float(s[-1]) ** 2
 
@@ -277,7 +278,7 @@ class _LanczosSpace:
         self._rng = rng
         self._k = k
         self._target = target
-        self._eps = float(np.finfo(start.dtype).eps)
+        self._eps = epsilon(start.dtype)
         self._limit = limit
         self._memory = memory
         self._used = 0

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import linalg
 
 from lowrank import kernels
+from lowrank.kernels.arrays import epsilon
 
 if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray
@@ -71,7 +72,7 @@ def extend_basis(
     inside, gram = kernels.project(basis, remainder, first=first, again=again)
     room = min(width, rows - len(inside))
     Q, R, pivot = _qr(remainder, gram, out)
-    eps = float(np.finfo(block.dtype).eps)
+    eps = epsilon(block.dtype)
     noise = 20 * eps * max(scale, longest(inside, R))
     smallest = np.abs(np.diag(R)).min(initial=np.inf)
     rounds = int(pivot <= _WELL_CONDITIONED)

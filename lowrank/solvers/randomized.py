@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowrank.kernels.arrays import epsilon
 from lowrank.solvers.orthonormal import extend_basis, longest
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _tolerance(
     dtype: np.dtype[Any],
 ) -> FloatArray:
     """Return the residual to reach for each singular value, never below rounding."""
-    eps = float(np.finfo(dtype).eps)
+    eps = epsilon(dtype)
     floor = _ROUNDING * eps * float(s[0])
     relative = target * s.astype(np.float64)
     return np.maximum(relative, floor)
@@ -199,7 +200,7 @@ class _KrylovSpace:
         self._tail: FloatArray = np.zeros((0, 0))
         # Largest ||A v|| found, the scale of rounding errors.
         self._scale = 0.0
-        self._rounding = _ROUNDING * float(np.finfo(A.dtype).eps)
+        self._rounding = _ROUNDING * epsilon(A.dtype)
         self._size = 0
         self._width = 0
         self._directions = 0

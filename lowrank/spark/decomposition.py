@@ -21,6 +21,7 @@ from lowrank.arguments import (
     checked_tol,
 )
 from lowrank.errors import ArgumentError
+from lowrank.kernels.arrays import EPS
 from lowrank.samples import require_samples
 from lowrank.solvers.orthonormal import extend_basis
 from lowrank.spark.arrow import list_array, map_in_arrow, table_of
@@ -141,7 +142,7 @@ def truncated_svd(
     products = gram @ V
     s = np.sqrt(np.maximum(np.einsum("ij,ij->j", V, products), 0))
     # Rounding of A'A adds up to eps times its norm to each eigenvalue.
-    rounding = float(np.finfo(np.float64).eps * squares[-1:].sum())
+    rounding = EPS * float(squares[-1:].sum())
     divisors = np.where(s > 0, s, np.inf)
     # U = A V / s, so A' U - V s is A'A V / s - V s.
     residuals = np.linalg.norm(products / divisors - V * s, axis=0)

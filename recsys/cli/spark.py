@@ -61,11 +61,12 @@ def fit_on_spark(
         instead = "use --master local[N], or set spark.executor.cores by --conf"
         raise CommandError(f"--threads does not apply to --engine spark; {instead}.")
     from recsys import spark
+    from recsys.spark.results import MODELS
 
     request = _request(reader)
 
-    # Without a name, the model is one of these two, depending on the data.
-    models = [fitting.model] if fitting.model else ["als", "implicit-als"]
+    # Without a name, the data decide between the models.
+    models = [fitting.model] if fitting.model else MODELS
     by_model = inputs.parameters_for(models, fitting, shared=False).values()
     parameters: dict[str, Any] = {
         name: value for values in by_model for name, value in values.items()

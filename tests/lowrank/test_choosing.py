@@ -200,7 +200,7 @@ def test_bad_arguments():
         ValueError, match=r"at least 3 rows and columns .* got shape \(2, 9\)"
     ):
         bi_cross_validation(np.ones((2, 9)))
-    with pytest.raises(ValueError, match=r"max_rank must not be negative; got -1\."):
+    with pytest.raises(ValueError, match=r"max_rank must be at least 0; got -1\."):
         bi_cross_validation(planted(), -1)
     with pytest.raises(TypeError, match=r"max_rank must be an integer; got 2\.5\."):
         bi_cross_validation(planted(), 2.5)

@@ -5,6 +5,8 @@ import json
 import polars as pl
 import pytest
 
+from recsys.errors import DataError
+
 
 def data_of(ratings):
     """The ratings in two files: a tenth, and the rest."""
@@ -236,3 +238,17 @@ def test_what_spark_cannot_do_is_one_sentence(run, spark, parts, words, message)
     result = run(*fit, *words, code=1)
     assert message in result.stderr
     assert not (parts / "none").exists()
+
+
+def test_parameters_of_both_models_are_accepted_without_a_name(run, parts, monkeypatch):
+    requested = {}
+
+    def fit(ratings, out, **options):
+        requested.update(options)
+        raise DataError("nothing is fitted here")
+
+    monkeypatch.setattr("recsys.spark.fit", fit)
+    options = "--engine", "spark", "-p", "unobserved_weight=0.25"
+    run("fit", parts / "train.csv", "--out", parts / "x", *options, code=1)
+    assert requested["unobserved_weight"] == 0.25
+    assert requested["model"] is None
