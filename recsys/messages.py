@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,24 @@ def did_you_mean(near: Iterable[str]) -> str:
     """
     names = " or ".join(near)
     return f" Did you mean {names}?" if names else ""
+
+
+def absent(
+    noun: str,
+    name: str,
+    of: str,
+    names: Collection[str],
+) -> str:
+    """Return the message for a name that does not exist, with a similar one of those that do.
+
+    Examples
+    --------
+    >>> absent("column", "yaer", "items", ["year", "price"])
+    "There is no column 'yaer' of items; there are year, price. Did you mean year?"
+    """
+    listed = ", ".join(names) or "none"
+    hint = did_you_mean(close_matches(name, names, 1))
+    return f"There is no {noun} {name!r} of {of}; there are {listed}.{hint}"
 
 
 def nothing_at(path: Path) -> str:

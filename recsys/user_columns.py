@@ -15,7 +15,7 @@ from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.messages import close_matches, did_you_mean, enumerated
+from recsys.messages import absent, enumerated
 
 _TEXT = re.compile(r"'[^']*'")  # a text in a condition
 _NAMED = 8  # maximum number of columns named in a message
@@ -119,8 +119,4 @@ def check_columns(ratings: Ratings, named: Iterable[str]) -> None:
     kinds: Any = {} if ratings.user_table is None else ratings.user_table.kinds
     for name in named:
         if name not in kinds:
-            listed = ", ".join(kinds) or "none"
-            hint = did_you_mean(close_matches(name, kinds, 1))
-            raise DataError(
-                f"There is no column {name!r} of users to keep; there are {listed}.{hint}"
-            )
+            raise DataError(absent("column", name, "users to keep", kinds))

@@ -31,7 +31,7 @@ from recsys.features.blocks import (
     TextBlock,
 )
 from recsys.lsi.space import decompose, default_rank
-from recsys.messages import close_matches, did_you_mean
+from recsys.messages import absent, close_matches
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -299,11 +299,7 @@ class FeatureEncoder:
         columns = {block.column: block for block in self.blocks}
         for name, text in texts_by_column.items():
             if name not in columns:
-                listed = ", ".join(columns) or "none"
-                hint = did_you_mean(close_matches(name, columns, 1))
-                raise DataError(
-                    f"There is no feature {name!r} of {self.kind}s; there are {listed}.{hint}"
-                )
+                raise DataError(absent("feature", name, f"{self.kind}s", columns))
             block = columns[name]
             typed = pl.Series(name, [text])
             if isinstance(block, NumberBlock) and block.suited(typed).null_count():

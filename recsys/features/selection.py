@@ -18,7 +18,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError, check_choice, check_flags
 from recsys.features.blocks import TextBlock
 from recsys.features.encoder import FeatureEncoder, Texts
-from recsys.messages import close_matches, did_you_mean
+from recsys.messages import absent
 
 _FACTORS = 8  # of the ratings, which texts predict for held-out items
 _LEAST_GAIN = 1e-4  # relative decrease of the error for which vectors are worth it
@@ -77,11 +77,7 @@ def with_features(
         )
     for name in columns or ():
         if name not in all_columns:
-            raise DataError(
-                f"There is no column {name!r} of items or users; there are "
-                f"{', '.join(all_columns)}."
-                f"{did_you_mean(close_matches(name, all_columns, 1))}"
-            )
+            raise DataError(absent("column", name, "items or users", all_columns))
     check_choice("texts", texts, ("auto", *get_args(Texts)))
     names = None if columns is None else tuple(columns)
     request = FeatureRequest(names, texts, unrated, random_state)

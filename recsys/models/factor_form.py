@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -18,8 +17,7 @@ class FactorForm(NamedTuple):
     The score of an item i for a user u is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``,
     with vectors x_u and y_i in the rows of `users` and `items`, and histories h and item-item
     weights S in `sparse`. With `weight`, scores are weighted cosines instead: ``weight_i
-    clip((offset_u bias_i) (x_u . y_i), -1, 1)``. The increasing function `link` maps these to the
-    scores of the model. The methods ignore `weight` and `link`.
+    clip((offset_u bias_i) (x_u . y_i), -1, 1)``, which the methods ignore.
     """
 
     users: Floats
@@ -28,7 +26,6 @@ class FactorForm(NamedTuple):
     bias: Floats | None = None
     weight: Floats | None = None
     sparse: kernels.SparsePart | None = None
-    link: Callable[[Floats], Floats] | None = None
 
     @classmethod
     def of_biases(cls, bias: Floats, offset: Floats) -> Self:

@@ -16,7 +16,7 @@ from recsys.data.frames import listed
 from recsys.data.ids import Ids, IdsLike, id_hashes, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, check_share, check_whole
-from recsys.messages import close_matches
+from recsys.messages import absent
 from recsys.models import abilities
 from recsys.models.base import Model
 from recsys.models.baselines import Popular
@@ -312,20 +312,12 @@ def column_of_items(ratings: Ratings, column: str) -> pl.Series:
         If there is no such column.
     """
     table = ratings.item_table
-    if table is None or not table.kinds:
-        raise DataError(
-            f"No table of items has the column {column!r}; there is no table of items."
-        )
-    names = [*table.kinds]
+    names = [] if table is None else [*table.kinds]
     if column not in names:
         by_lower_case = {name.lower(): name for name in reversed(names)}
         column = by_lower_case.get(column.lower(), column)
-    if column not in names:
-        similar = close_matches(column, names, 1)
-        hint = f"did you mean {similar[0]}? " if similar else ""
-        raise DataError(
-            f"No table of items has the column {column!r}; {hint}it has {', '.join(names)}."
-        )
+    if table is None or column not in names:
+        raise DataError(absent("column", column, "items", names))
     return table.aligned(ratings.items)[column]
 
 

@@ -357,7 +357,7 @@ class Cosine:
     """Scorer by the cosine of vectors and queries, NaN for a vector of zeros.
 
     By default, the queries are the vectors themselves. The cosine with an item is multiplied by its
-    `confidence`, from 0 to 1. `inverse` may have the precomputed `inverse_lengths` of the vectors.
+    `confidence`, from 0 to 1.
     """
 
     def __init__(
@@ -366,10 +366,9 @@ class Cosine:
         queries: Floats | None = None,
         *,
         confidence: Floats | None = None,
-        inverse: Floats | None = None,
     ) -> None:
         self._vectors = vectors
-        self._inverse = inverse_lengths(vectors) if inverse is None else inverse
+        self._inverse = inverse_lengths(vectors)
         self._queries = vectors if queries is None else queries
         self._scale = self._inverse if queries is None else inverse_lengths(queries)
         if confidence is None:
@@ -480,8 +479,6 @@ def _by_factors(
     rows, columns = np.nonzero(ranks < best.counts[:, None])
     items = best.items[rows, columns].astype(np.int64)
     scores = best.scores[rows, columns]
-    if form.link is not None:
-        scores = form.link(scores)
     return TopN(rows, items, (columns + 1).astype(np.int32), scores)
 
 

@@ -193,7 +193,7 @@ def test_columns_are_added_and_checked():
     table = recommender.item_vectors(columns=["price", "parity"])
     assert table.columns == ["item", "vector", "title", "price", "parity"]
     assert table.filter(item=7).select("title", "price").row(0) == ("film 7", 3.5)
-    with pytest.raises(DataError, match="did you mean price"):
+    with pytest.raises(DataError, match="Did you mean price"):
         recommender.item_vectors(columns=["prize"])
     with pytest.raises(UnknownIdError):
         recommender.user_vectors(["nobody"])
