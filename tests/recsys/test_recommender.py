@@ -239,12 +239,14 @@ def test_unknown_string_users_keep_their_ids():
 
 def test_one_user_gets_the_same_alone_before_and_after_items_are_ordered(monkeypatch):
     monkeypatch.setattr("recsys.ranking.topn._PAYS_AFTER", 20)
+    monkeypatch.setattr("recsys.ranking.topn._ORDERED", 1)
     fitted = Recommender("als", factors=4).fit(read_ratings(sample_path()))
     users = fitted.ratings.users.values[:40]
     together = fitted.recommend(users, 7)
     alone = pl.concat([fitted.recommend(user, 7) for user in users])
     assert_frame_equal(alone, together)
     assert fitted._known_users._searches == len(users)
+    assert fitted._known_users.order is not None
 
 
 def test_other_cold_starts_raise(recommender):
