@@ -13,7 +13,7 @@ length 1, they are the cosines of a query and a vector::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -26,7 +26,6 @@ from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
 from recsys.models.baselines import Bias, Popular
-from recsys.models.factor_form import FactorForm
 from recsys.models.parts import Floats, Indices
 from recsys.ranking.topn import Cosine, Scorer
 
@@ -53,6 +52,8 @@ class VectorTable:
     dimension : int
     details : sequence of Series
         Further columns of the items, in index order.
+    vectors : callable
+        Columns of vectors by their names, of some items (or users).
     """
 
     ids: Ids
@@ -60,7 +61,7 @@ class VectorTable:
     metric: Metric
     dimension: int
     details: Sequence[pl.Series]
-    _source: _Scores | _Similarities
+    vectors: Callable[[Indices], dict[str, Floats]]
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """Yield the rows in frames; the first one has the columns even without rows."""
@@ -68,9 +69,8 @@ class VectorTable:
         for part in kernels.pieces(max(1, len(self.rows)), size):
             rows = self.rows[part]
             ids = self.ids.take(rows).alias(self.ids.kind)
-            vectors = self._source.columns(self.ids.kind, rows)
             columns = [ids]
-            for name, values in vectors.items():
+            for name, values in self.vectors(rows).items():
                 dtype = pl.Array(pl.Float32, self.dimension)
                 columns.append(pl.Series(name, values, dtype=dtype))
             columns += [values.gather(rows) for values in self.details]
@@ -88,74 +88,6 @@ class VectorTable:
         }
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """Vectors whose inner products are the scores of a model."""
-
-    model: Model
-
-    def __post_init__(self) -> None:
-        form = self.model._factor_form([])
-        if form is None or form.sparse is not None:
-            ability: Any = FactorModel | Bias | Popular
-            error = abilities.unsupported(
-                self.model,
-                ability,
-                "be written as vectors, because its scores are not products of factors",
-            )
-            raise DataError(
-                f"{str(error)[:-1]}, spectral with linear=false, and a blend of "
-                "these models."
-            )
-
-    @property
-    def dimension(self) -> int:
-        n_factors: int = self._form([]).items.shape[1]
-        return n_factors + _ADDED
-
-    def _form(self, users: Any) -> FactorForm:
-        form = self.model._factor_form(users)
-        assert form is not None  # checked above
-        return form
-
-    def columns(self, side: str, rows: Indices) -> dict[str, Floats]:
-        """Return the vectors of some users (or items)."""
-        ones = np.ones(len(rows), np.float32)
-        zeros = np.zeros(len(rows), np.float32)
-        if side == "user":
-            form = self._form(rows)
-            offset = zeros if form.offset is None else form.offset
-            parts = [form.users, ones, offset]
-        else:
-            form = self._form([])
-            bias = zeros if form.bias is None else form.bias[rows]
-            parts = [form.items[rows], bias, ones]
-        return {"vector": np.column_stack(parts)}
-
-
-@dataclass(frozen=True)
-class _Similarities:
-    """Vectors whose cosines are similarities, and the queries for these."""
-
-    scorer: Cosine
-
-    @property
-    def dimension(self) -> int:
-        n_factors: int = self.scorer.unit_vectors.shape[1]
-        return n_factors + 1
-
-    def columns(self, side: str, rows: Indices) -> dict[str, Floats]:
-        """Return the vectors and queries of some users (or items)."""
-        unit = self.scorer.unit_vectors[rows]
-        confidence = self.scorer.confidence[rows, None]
-        confidence = np.minimum(confidence, 1).astype(np.float64)
-        # The square of the last number makes the length 1.
-        last = np.sqrt(1 - confidence**2)
-        vectors = np.hstack([confidence * unit, last]).astype(np.float32)
-        queries = np.hstack([unit, np.zeros_like(unit[:, :1])])
-        return {"vector": vectors, "query": queries}
-
-
 def score_table(
     model: Model,
     ids: Ids,
@@ -169,8 +101,36 @@ def score_table(
     DataError
         If the scores of the model are not products of factors.
     """
-    source = _Scores(model)
-    return VectorTable(ids, rows, "inner-product", source.dimension, details, source)
+    form = model._factor_form([])
+    if form is None or form.sparse is not None:
+        ability: Any = FactorModel | Bias | Popular
+        error = abilities.unsupported(
+            model,
+            ability,
+            "be written as vectors, because its scores are not products of factors",
+        )
+        raise DataError(
+            f"{str(error)[:-1]}, spectral with linear=false, and a blend of these models."
+        )
+
+    def vectors(some: Indices) -> dict[str, Floats]:
+        ones = np.ones(len(some), np.float32)
+        if ids.kind == "user":
+            of_users = model._factor_form(some)
+            assert of_users is not None  # as for no users
+            return {"vector": _extended(of_users.users, ones, of_users.offset)}
+        bias = None if form.bias is None else form.bias[some]
+        return {"vector": _extended(form.items[some], bias, ones)}
+
+    dimension = form.items.shape[1] + _ADDED
+    return VectorTable(ids, rows, "inner-product", dimension, details, vectors)
+
+
+def _extended(factors: Floats, *columns: Floats | None) -> Floats:
+    """Return factors with further columns, of zeros where there are none."""
+    zeros = np.zeros(len(factors), np.float32)
+    added = [zeros if column is None else column for column in columns]
+    return np.column_stack([factors, *added])
 
 
 def similarity_table(
@@ -192,7 +152,20 @@ def similarity_table(
             f"The similarities of the {model.name} model are not cosines of vectors; "
             f"similar_{ids.kind}s lists them."
         )
-    source = _Similarities(scorer)
-    has_length = np.isfinite(scorer.unit_vectors[rows]).all(axis=1)
+    unit_vectors = scorer.unit_vectors
+
+    def vectors(some: Indices) -> dict[str, Floats]:
+        unit = unit_vectors[some]
+        confidence = scorer.confidence[some, None]
+        confidence = np.minimum(confidence, 1).astype(np.float64)
+        # The square of the last number makes the length 1.
+        last = np.sqrt(1 - confidence**2)
+        return {
+            "vector": np.hstack([confidence * unit, last]).astype(np.float32),
+            "query": np.hstack([unit, np.zeros_like(unit[:, :1])]),
+        }
+
+    has_length = np.isfinite(unit_vectors[rows]).all(axis=1)
     rows = rows[has_length]
-    return VectorTable(ids, rows, "cosine", source.dimension, details, source)
+    dimension = unit_vectors.shape[1] + 1
+    return VectorTable(ids, rows, "cosine", dimension, details, vectors)
