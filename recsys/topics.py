@@ -64,19 +64,9 @@ class Topics:
         for topic in range(self.weights.shape[1]):
             items = self.top_items(topic, n)
             columns = {
-                "topic": pl.repeat(
-                    topic + 1,
-                    len(items),
-                    dtype=pl.Int32,
-                    eager=True,
-                ),
+                "topic": np.full(len(items), topic + 1, np.int32),
                 "item": self._items.take(items),
-                "rank": pl.int_range(
-                    1,
-                    len(items) + 1,
-                    dtype=pl.Int32,
-                    eager=True,
-                ),
+                "rank": np.arange(1, len(items) + 1, dtype=np.int32),
                 "weight": self.weights[items, topic],
             }
             if self._titles is not None:

@@ -298,30 +298,46 @@ def update(
     updates of a model wait for each other.
     """
     forgets = bool(changes.forget_user or changes.forget_users)
-    something = ratings or changes.window or forgets or changes.refit
+    of_ratings = bool(ratings or changes.window or forgets or changes.refit)
     require(
-        something or inputs.TABLES & reader.options.keys(),
+        of_ratings or inputs.TABLES & reader.options.keys(),
         "Give RATINGS, --window, --forget-user, --refit or --item-table.",
     )
     require(not changes.log or forgets, "--log requires --forget-user.")
-    if changes.dry_run and something:
-        _say_plan(model, ratings, changes, reader)
-        return
     if changes.dry_run:
-        renewed = _with_tables(inputs.load_model(model), reader)
-        name = renewed.model.name
-        note(f"{name} would be updated with other tables to {renewed.ratings}")
-        return
-    if not something:
-        _update_tables(model, out, changes, reader, force=force)
+        old = _opened(model, ratings, reader)
+        if of_ratings:
+            _say_plan(old, ratings, changes, reader)
+        else:
+            name = old.model.name
+            note(f"{name} would be updated with other tables to {old.ratings}")
         return
     target = _target(model, out, force=force)
+    start = time.perf_counter()
+    # Loaded while no other job can change the model, so that nothing which one saves is lost.
     with alone(target):
-        _update(model, ratings, target, changes, reader, force=force)
+        old = _opened(model, ratings, reader)
+        if of_ratings:
+            _update(old, model, ratings, target, changes, reader, force=force)
+            return
+        changes.save(old, target, reader, force=force)
+    seconds = time.perf_counter() - start
+    what = f"{old.model.name} to {old.ratings}"
+    note(f"updated the tables of {what} in {seconds:.1f} s, saved in {target}")
+
+
+def _opened(
+    model: str,
+    ratings: tuple[str, ...],
+    reader: cli.ReaderOptions,
+) -> Recommender:
+    """Return the model with other tables, if these are not read together with ratings."""
+    old = inputs.load_model(model)
+    return old if ratings else _with_tables(old, reader)
 
 
 def _say_plan(
-    model: str,
+    old: Recommender,
     ratings: tuple[str, ...],
     changes: _Changes,
     reader: cli.ReaderOptions,
@@ -329,9 +345,6 @@ def _say_plan(
     """Say what an update would change."""
     from recsys.update import planned
 
-    old = inputs.load_model(model)
-    if not ratings:  # which are read together with their tables
-        old = _with_tables(old, reader)
     new = _new_ratings(old, ratings, reader)
     forgotten = _users_to_forget(old, new, changes)
     plan = planned(old.fitted, new, **changes.arguments(forgotten, reader))
@@ -374,27 +387,6 @@ def _with_tables(old: Recommender, reader: cli.ReaderOptions) -> Recommender:
     return renewed
 
 
-def _update_tables(
-    model: str,
-    out: str | None,
-    changes: _Changes,
-    reader: cli.ReaderOptions,
-    *,
-    force: bool,
-) -> None:
-    """Replace the tables of a model, and save it."""
-    target = _target(model, out, force=force)
-    start = time.perf_counter()
-    # Loaded while no other job can change the model, so that nothing which one saves is lost.
-    with alone(target):
-        old = inputs.load_model(model)
-        updated = _with_tables(old, reader)
-        changes.save(updated, target, reader, force=force)
-    seconds = time.perf_counter() - start
-    what = f"{old.model.name} from {old.ratings} to {updated.ratings}"
-    note(f"updated the tables of {what} in {seconds:.1f} s, saved in {target}")
-
-
 def _target(
     model: str,
     out: str | None,
@@ -415,6 +407,7 @@ def _target(
 
 
 def _update(
+    old: Recommender,
     model: str,
     ratings: tuple[str, ...],
     target: str,
@@ -423,9 +416,6 @@ def _update(
     *,
     force: bool,
 ) -> None:
-    old = inputs.load_model(model)
-    if not ratings:  # which are read together with their tables
-        old = _with_tables(old, reader)
     new = _new_ratings(old, ratings, reader)
     start = time.perf_counter()
     forgotten = _users_to_forget(old, new, changes)
