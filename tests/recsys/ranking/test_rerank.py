@@ -136,7 +136,10 @@ def test_requests_are_checked(recommender):
             {"at_most": 0, "per": "genres"},
             "at_most must be at least 1; got 0",
         ),
-        ({"at_most": 2, "per": "genre"}, "column 'genre' of items; .* Did you mean genres"),
+        (
+            {"at_most": 2, "per": "genre"},
+            "column 'genre' of items; .* Did you mean genres",
+        ),
     ]:
         with pytest.raises(DataError, match=message):
             recommender.recommend(**options)
