@@ -48,8 +48,7 @@ class Scorer(Protocol):
     """Protocol for the scores that top-N search needs; see `recsys.models.base.Model`.
 
     The caller may overwrite `scores`. They differ from `pair_scores` by at most `_score_error`, or
-    not at all if that is None. `_factor_form` is None for all users if scores have no factored
-    form. It may also be None for a single user, if that is faster.
+    not at all if that is None. `_factor_form` is None if scores have no factored form.
     """
 
     @property
@@ -384,11 +383,7 @@ class Cosine:
         return dots * self._confidence[items]
 
     def scores(self, users: Indices) -> Floats:  # noqa: D102
-        if len(users) == 1:  # BLAS has a faster product for one vector
-            product = self._vectors @ self._queries[users[0]]
-            block: Floats = product[None, :]
-        else:
-            block = self._queries[users] @ self._vectors.T
+        block: Floats = self._queries[users] @ self._vectors.T
         block *= self._scale[users, None]
         block *= self._inverse * self._confidence
         return block
@@ -399,10 +394,8 @@ class Cosine:
         bound = 2 * terms * np.finfo(np.float32).eps
         return np.full(len(users), bound, np.float32)
 
-    def _factor_form(self, users: Indices) -> FactorForm | None:
+    def _factor_form(self, users: Indices) -> FactorForm:
         """Return queries and vectors, with factors that convert their products to cosines."""
-        if len(users) == 1:  # a product is faster than the kernel for many
-            return None
         return FactorForm(
             self._queries[users],
             self._vectors,
