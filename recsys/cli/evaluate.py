@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a report
 _LEAST = 1e-30  # lowest propensity: 0 is none
 _MARK = "*"
-_OF_CUTS = ("cut", "until", "users")
+_OF_CUTS = ("cut", "until", "users", "since")
 _OF_SLICES = ("side", "by", "group", "users", "exposure", "relevance")
 _OF_GROUPS = ("gap", "p_value", "adjusted")
 _METRICS = (
@@ -619,23 +619,14 @@ def _document(command: str, found: Evaluation) -> dict[str, Any]:
 
 def _model_document(found: Evaluation, row: dict[str, Any]) -> dict[str, Any]:
     """Return the results of the model in a row of the table as JSON values."""
-    from recsys.data.times import shown_time
-
     model = row["model"]
-    folds = _nested(found.folds, model, ["fold"])
-    cuts = _nested(found.cuts, model, ["fold", *_OF_CUTS])
-    for cut in cuts:
-        del cut["fold"]
-        # The time in words comes before the metrics.
-        cut["since"] = shown_time(cut["cut"])
-        cut["metrics"] = cut.pop("metrics")
     gaps = found.largest_gaps.filter(model=model).drop("model")
     return {
         "model": model,
         "parameters": found.parameters[model],
         "metrics": _values_of(found, row),
-        "folds": folds,
-        "cuts": cuts,
+        "folds": _nested(found.folds, model, ["fold"]),
+        "cuts": _nested(_dated_cuts(found), model, _OF_CUTS),
         "staleness": _staleness_of(found, model),
         "slices": _nested(found.slices, model, _OF_SLICES, _OF_GROUPS),
         "largest_gaps": gaps.to_dicts(),
@@ -774,15 +765,23 @@ def _cut_table(found: Evaluation) -> pl.DataFrame:
     """Return a table of the windows in time, by the NDCG or the first metric."""
     import polars as pl
 
-    from recsys.data.times import shown_time
-
     name = _main_metric(found.cuts)
-    values = found.cuts.filter(metric=name)
-    since = [shown_time(cut) for cut in values["cut"]]
-    values = values.with_columns(pl.Series("since", since), pl.col("value").round(4))
+    values = (
+        _dated_cuts(found).filter(metric=name).with_columns(pl.col("value").round(4))
+    )
     return values.pivot("model", index=["since", "users"], values="value").rename(
         {"since": f"{name} since"}
     )
+
+
+def _dated_cuts(found: Evaluation) -> pl.DataFrame:
+    """Return the values in each window in time, with the time of the cut in words."""
+    import polars as pl
+
+    from recsys.data.times import shown_time
+
+    since = [shown_time(cut) for cut in found.cuts["cut"]]
+    return found.cuts.with_columns(pl.Series("since", since, pl.String))
 
 
 def _staleness_table(found: Evaluation) -> list[pl.DataFrame]:

@@ -125,7 +125,8 @@ def evaluate(
         higher values are better.
     by, by_user : sequence of str
         Columns of the table of items (or "popularity"), and of the table of users (or
-        "activity"), by whose groups the metrics are listed in `Evaluation.slices`.
+        "activity"), by whose groups the metrics are listed in `Evaluation.slices`. Without a value
+        in the column, a user or item is in no group.
     propensity : str, Ratings or frame, optional
         Probability that a relevant test item was seen: ``"popularity:0.5"`` (that power of the
         number of training ratings, relative to the most popular item), a column of the table of
@@ -194,7 +195,7 @@ def evaluate(
         random_state=random_state,
         diversity=diversity,
         positions=positions,
-        propensity=None if propensity is None else _described(propensity),
+        propensity=propensity if isinstance(propensity, str | None) else "of pairs",
     )
     experiment = _Experiment(
         _labelled(models),
@@ -249,7 +250,7 @@ class _Experiment:
     def __post_init__(self) -> None:
         self.runs: dict[str, list[Measurement]] = {label: [] for label in self.models}
         self.splits: list[SplitInfo] = []
-        self.fingerprint = ""
+        self.fingerprints: list[str] = []
         self.groups: list[Grouping] = []
         # Models of the first of several cuts in time, which are measured later, too.
         self.first_cut: dict[str, tuple[Model, RankingTask]] = {}
@@ -277,9 +278,19 @@ class _Experiment:
                 task, info = self._prepared(split, fitted, as_is=as_is)
                 if not tasks:
                     self.splits.append(info)
-                self.fingerprint = self.fingerprint or fingerprint(*split.parts)
+                if not tasks:
+                    self._check_new(fingerprint(*split.parts))
                 tasks[key] = task
             self._measure(label, model, tasks[key])
+
+    def _check_new(self, mark: str) -> None:
+        """Check that no earlier fold has the same ratings, and keep their fingerprint."""
+        if mark in self.fingerprints:
+            raise DataError(
+                f"Folds {self.fingerprints.index(mark) + 1} and {len(self.fingerprints) + 1} have "
+                "the same ratings; give each fold once."
+            )
+        self.fingerprints.append(mark)
 
     def _has_fitted(self, split: Split) -> bool:
         """Return whether a model is fitted to data of the size of the training part."""
@@ -381,15 +392,10 @@ class _Experiment:
                 name: sum(info.counts[name] for info in self.splits)
                 for name in self.splits[0].counts
             },
-            fingerprint=self.fingerprint,
+            fingerprint=self.fingerprints[0],
             parameters={label: run.parameters for label, run in of_folds.items()},
             timed=tuple(label for label, run in of_folds.items() if run.timed),
         )
-
-
-def _described(propensity: Propensity) -> str:
-    """Return the propensity as text, for the settings of an evaluation."""
-    return propensity if isinstance(propensity, str) else "of pairs"
 
 
 def _check_positions(metrics: Sequence[Metric], candidates: int | None) -> None:

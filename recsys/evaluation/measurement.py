@@ -312,7 +312,7 @@ def _sliced(
     ratings are summed over the ratings of the users, or of the items.
     """
     test = task.split.test
-    of_ratings = {"user": test.user_index_of_nonzeros(), "item": test.indices}
+    raters = test.user_index_of_nonzeros()
     of_lists = [metric for metric in metrics if metric.is_sliced]
     names = [name for *_, name in value_names(of_lists, ns)]
     parts = []
@@ -322,48 +322,48 @@ def _sliced(
         for named in zip(group.names, group.members, strict=True)
     ]
     for group, group_name, is_member in named_members:
-        part = task
+        exposure = relevance = np.nan
         if group.side == "user":
-            rows = np.flatnonzero(is_member[task.users])
-            values = {name: of_all[name][rows] for name in names}
-            exposure = relevance = np.nan
+            is_rated = is_member[raters]
+            values = {
+                name: np.where(is_member, task.of_users(of_all[name]), np.nan)
+                for name in names
+            }
         else:
+            is_rated = is_member[test.indices]
             # The lists stay as they are: hits are counted among the items of the group.
             relevant = task.relevant.take(is_member[task.relevant.indices])
             n_relevant = relevant.counts("user")[task.users]
             rows = np.flatnonzero(n_relevant)
             part = replace(task, relevant=relevant, users=task.users[rows])
-            values, _ = measure_lists(lists[rows], part, ns, of_lists)
+            of_rows, _ = measure_lists(lists[rows], part, ns, of_lists)
+            values = {name: part.of_users(of_rows[name]) for name in names}
             # Over all users: those with relevant items of the group have more of them.
             is_listed = lists >= 0
             n_listed = np.maximum(is_listed.sum(axis=1), 1)
             n_of_group = (is_listed & is_member[lists]).sum(axis=1)
             exposure = float((n_of_group / n_listed).mean())
             relevance = float((n_relevant / task.n_relevant).mean())
-        is_rated = is_member[of_ratings[group.side]]
         sums = {"ratings": is_rated.astype(np.float64)}
         if errors is not None:
             sums["squared_error"] = is_rated * errors**2
             sums["absolute_error"] = is_rated * np.abs(errors)
-        of_users = {
-            name: np.bincount(of_ratings["user"], values, test.n_users)
-            for name, values in sums.items()
+        totals = {
+            name: np.bincount(raters, of_ratings, test.n_users)
+            for name, of_ratings in sums.items()
         }
-        columns: dict[str, Any] = {
-            "side": group.side,
-            "by": group.by,
-            "group": group_name,
-            "user": test.users.take(task.users[rows]),
-            **{name: total[task.users[rows]] for name, total in of_users.items()},
-            **{name: values[name] for name in names},
-            "exposure": exposure,
-            "relevance": relevance,
-        }
-        if len(rows):
-            parts.append(pl.DataFrame(columns))
-    if not parts:
+        of_users = _of_test_users(totals | values, test)
+        names_of_group = [
+            pl.lit(group.side).alias("side"),
+            pl.lit(group.by).alias("by"),
+            pl.lit(group_name).alias("group"),
+        ]
+        shares = {"exposure": pl.lit(exposure), "relevance": pl.lit(relevance)}
+        parts.append(of_users.select(*names_of_group, pl.all(), **shares))
+    sliced = pl.concat(parts)
+    if sliced.is_empty():
         raise DataError("No test user is in any of the groups.")
-    return pl.concat(parts)
+    return sliced
 
 
 def measure_lists(
@@ -380,7 +380,7 @@ def measure_lists(
     Raises
     ------
     DataError
-        If a custom metric does not return one value per user.
+        If a custom metric does not return one finite value (or NaN) per user.
     """
     catalogue = task.catalogue
     n_items = task.split.train.n_items
@@ -422,6 +422,11 @@ def measure_lists(
                 raise DataError(
                     f"The metric {metric.name} must return one value per user, shape "
                     f"{hits.shape[:1]}; got {values.shape}."
+                )
+            if np.isinf(values).any():
+                raise DataError(
+                    f"The metric {metric.name} must return finite values, or NaN where it has "
+                    "none; got infinity."
                 )
             blocks[f"{metric.name}@{n}"].append(values)
     overall = {

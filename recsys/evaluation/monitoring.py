@@ -22,6 +22,7 @@ from recsys.evaluation.experiment import evaluate
 from recsys.evaluation.results import Evaluation, verdict
 from recsys.evaluation.slices import SLICE_NAME, groupings
 from recsys.evaluation.split_files import shared_test, unknown_and_known
+from recsys.evaluation.splits import Split
 from recsys.evaluation.statistics import (
     Ratio,
     at_any_time,
@@ -164,7 +165,8 @@ def monitor(
     Raises
     ------
     DataError
-        If there are no new ratings, or they are implicit and the ratings of the model are not.
+        If there are no new ratings, they are implicit and the ratings of the model are not, or
+        no user with new ratings is in a group.
 
     Examples
     --------
@@ -181,7 +183,7 @@ def monitor(
         new = new.with_dislikes_as_grades()
     if new.implicit and not train.implicit:
         raise DataError("The model was fitted to ratings, and the new data have none.")
-    groupings(train, by, by_user)  # a column that a table lacks is an error
+    groupings(train, by, by_user)  # a column that a table lacks is an early error
     drift = _drifts(train, new)
     rows = [_Row("new_ratings", new.n_ratings, "ratings in the new data")]
     rows += _unknown(train, new, confidence)
@@ -196,10 +198,13 @@ def monitor(
     )
     label = recommender.model.name
     result = None
+    splits: dict[str, Split] = {}
     with suppress(DataError):  # no usable test rating
+        splits = shared_test({label: train}, new).splits
+    if splits:
         result = evaluate(
             {label: recommender},
-            shared_test({label: train}, new).splits,
+            splits,
             n,
             by=by,
             by_user=by_user,
@@ -207,7 +212,6 @@ def monitor(
             confidence=confidence,
             random_state=random_state,
         )
-    if result is not None:
         # An error can be compared with the training error even without earlier values.
         before = {"rmse": recommender.training.get("train_rmse")}
         rows += _measured(result, before | dict(reference or {}))

@@ -115,12 +115,11 @@ def plan_online_test(
     >>> plan["users"], plan["days"], plan["users_any_time"]
     (14749, 15, 31835)
     """
-    if not 0.5 <= power < 1:
-        raise DataError(f"The power must be at least 0.5 and below 1; got {power:g}.")
-    if not 0.5 <= confidence < 1:
-        raise DataError(
-            f"The confidence must be at least 0.5 and below 1; got {confidence:g}."
-        )
+    for name, value in (("power", power), ("confidence", confidence)):
+        if not 0.5 <= value < 1:
+            raise DataError(
+                f"The {name} must be at least 0.5 and below 1; got {value:g}."
+            )
     if not difference or not math.isfinite(difference):
         raise DataError(
             f"The difference must be a number other than 0; got {difference:g}."

@@ -160,11 +160,3 @@ def corrected_values(
         for metric in metrics:
             values[f"{metric.name}@{n}"] = metric._of_users(arrays) / weights
     return values
-
-
-def too_small(size: float) -> str:
-    """Return the reason why corrected metrics have no value."""
-    return (
-        f"the effective sample size is {size:.1f}, below {LEAST}: a few rare items decide the "
-        "corrected metrics, which have no value"
-    )

@@ -228,7 +228,7 @@ def _groups(found: Evaluation, n: int) -> dict[str, Any]:
     groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     exposure: dict[str, list[tuple[str, float, float, str]]] = {}
     # The models of a group are next to each other, and groups stay in their order.
-    of_metric = found.slices.filter(metric=shown)
+    of_metric = found.slices.filter(metric=shown).drop_nulls("value")
     by_group = of_metric.group_by("side", "by", "group", maintain_order=True)
     for (_, by, group), rows in by_group:
         for row in rows.to_dicts():

@@ -16,7 +16,7 @@ import recsys
 from recsys.errors import DataError
 from recsys.evaluation.latex import latex_table
 from recsys.evaluation.metrics import CORRECTED, Metric
-from recsys.evaluation.propensity import LEAST, SAMPLE_SIZE, WEIGHT, too_small
+from recsys.evaluation.propensity import LEAST, SAMPLE_SIZE, WEIGHT
 from recsys.evaluation.reliability import RELIABILITY
 from recsys.evaluation.saved import (
     EvaluationDocument,
@@ -285,7 +285,12 @@ class Evaluation:
         """Reason why metrics corrected for exposure have no value, if they have none."""
         sizes = self.metrics.filter(metric=SAMPLE_SIZE.name)["value"]
         smallest = float(sizes.to_numpy().min(initial=LEAST))
-        return too_small(smallest) if smallest < LEAST else None
+        if smallest >= LEAST:
+            return None
+        return (
+            f"the effective sample size is {smallest:.1f}, below {LEAST}: a few rare items decide "
+            "the corrected metrics, which have no value"
+        )
 
     def __repr__(self) -> str:
         tested = self.worded(counted(self.counts["test_ratings"], "test rating"))
@@ -520,7 +525,7 @@ def _estimates(
     """Return the values of the metrics of each model, with intervals if there are samples."""
     rows = []
     for (model, run), (metric, n, name) in product(runs.items(), named_values):
-        ends: Any = (None, None)
+        ends: Sequence[float | None] = (None, None)
         users = run.values.height
         if name in run.values.columns:
             users = run.values[name].count()
@@ -529,7 +534,8 @@ def _estimates(
             if settings.resamples and users > 1 and n:
                 influence = run.values[name].drop_nulls().to_numpy()
                 # Coverage and gini are in [0, 1]; normal quantiles may not be.
-                ends = np.clip(jackknife(value, influence, settings.confidence), 0, 1)
+                bounds = jackknife(value, influence, settings.confidence)
+                ends = np.clip(bounds, 0, 1).tolist()
         elif (ratio := ratios.get((model, name))) is not None:
             value = ratio.value
             if replicates:

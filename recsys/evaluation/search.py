@@ -202,9 +202,7 @@ def _measure(
     for kind in _KINDS:
         for n in _NS:
             inputs = {"hits": hits[:, :n], "n_relevant": n_relevant}
-            metric = METRICS[kind]
-            arguments = [inputs[name] for name in metric.needs]
-            columns[f"{kind}@{n}"] = metric.function(*arguments)
+            columns[f"{kind}@{n}"] = METRICS[kind]._of_users(inputs)
         if kind == "map":  # of all relevant documents, not of at most n
             columns[f"map@{_DEPTH}"] *= np.minimum(_DEPTH, n_relevant) / n_relevant
     return Measurement(pl.DataFrame(columns), {}, None, (), 0.0, seconds)

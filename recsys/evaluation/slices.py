@@ -248,7 +248,7 @@ def summarized(
                 "by": by,
                 "group": group,
                 "metric": measured,
-                "users": len(of_group),
+                "users": [np.count_nonzero(ratio.below) for ratio in ratios],
                 "value": [ratio.value for ratio in ratios],
                 "low": low,
                 "high": high,
@@ -296,8 +296,9 @@ def _to_other_groups(
     A user without a value for the group or for other groups is left out.
     """
     columns = pl.col(pl.Float64)
-    # NaN for users whose relevant items are all of this group.
-    means = (columns.sum().over("user") - columns) / (pl.len().over("user") - 1)
+    n_others = columns.count().over("user") - columns.is_not_null().cast(pl.Int64)
+    # NaN for users who have a value for this group alone.
+    means = (columns.sum().over("user") - columns.fill_null(0)) / n_others
     others = values.with_columns(means).filter(group=of_group["group"][0])
     gaps = np.empty(len(names))
     differences = np.zeros((len(of_group), len(names)))

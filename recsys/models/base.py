@@ -151,12 +151,33 @@ class Progress:
 
 
 def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
-    """Return predictions of held-out ratings, at their times if the model uses times."""
+    """Return predictions of held-out ratings, at their times if the model uses times.
+
+    Raises
+    ------
+    DataError
+        If they are not finite numbers, one for each rating, as of a model of one's own.
+    """
     users = held_out.user_index_of_nonzeros()
     options = {}
     if model.uses_times and held_out.seconds is not None:
         options["times"] = held_out.timestamps
-    return unmasked(model.predict(users, held_out.indices, **options), np.nan)
+    predicted = unmasked(model.predict(users, held_out.indices, **options), np.nan)
+    if predicted.shape != users.shape or predicted.dtype.kind not in "biuf":
+        raise DataError(
+            f"The predictions of the {model.name} model must be one number for each pair, shape "
+            f"{users.shape}; got {predicted.dtype} of shape {predicted.shape}."
+        )
+    # An error of NaN would be worse or better than nothing.
+    is_finite = np.isfinite(predicted)
+    if not is_finite.all():
+        position = int(is_finite.argmin())
+        raise DataError(
+            f"The predictions of the {model.name} model must be finite; got "
+            f"{predicted[position]} for the user of index {users[position]} and the item of index "
+            f"{held_out.indices[position]}."
+        )
+    return predicted
 
 
 def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:

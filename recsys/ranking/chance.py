@@ -45,15 +45,11 @@ class Chances(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         # A saved model may be damaged.
-        points = np.array(self.points)
-        values = np.array(self.values)
-        has_points = len(points) == len(values) > 0
-        steps = np.diff(points)
+        has_points = len(self.points) == len(self.values) > 0
         # NaN is not ascending, either.
-        if not has_points or not (steps >= 0).all():
+        if not has_points or not (np.diff(self.points) >= 0).all():
             raise ValueError("the points of the chances are not ascending")
-        is_share = (values >= 0) & (values <= 1)
-        if not is_share.all():
+        if not all(0 <= value <= 1 for value in self.values):
             raise ValueError("the chances are not from 0 to 1")
 
     @classmethod
@@ -73,8 +69,8 @@ class Chances(Struct, frozen=True, kw_only=True):
         points, values = _isotonic(_keys(scores, by), hits)
         return cls(
             by=by,
-            points=tuple(points.tolist()),
-            values=tuple(values.tolist()),
+            points=points,
+            values=values,
             users=len(scores),
             held_out=held_out,
         )
@@ -152,7 +148,7 @@ def _keys(scores: Floats, by: Key) -> Doubles:
     return np.where(np.isnan(scores), np.nan, -ranks)
 
 
-def _isotonic(keys: Doubles, hits: Mask) -> tuple[Doubles, Doubles]:
+def _isotonic(keys: Doubles, hits: Mask) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the points and values of the isotonic regression of hits on keys."""
     from scipy.optimize import isotonic_regression
 
@@ -176,4 +172,4 @@ def _isotonic(keys: Doubles, hits: Mask) -> tuple[Doubles, Doubles]:
     before = np.concatenate([[True], rises])
     after = np.concatenate([rises, [True]])
     is_end = before | after
-    return points[is_end], values[is_end]
+    return tuple(points[is_end].tolist()), tuple(values[is_end].tolist())

@@ -262,6 +262,7 @@ def record(
             ),
         ]
     )
+    rows = rows.drop_nulls("value")  # a metric may have no value in a group
     entry = Measured(
         test=test,
         fingerprint=evaluation.fingerprint,

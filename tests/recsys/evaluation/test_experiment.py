@@ -593,7 +593,8 @@ def test_candidates_are_at_least_one(split, n):
 
 
 def test_other_splits_than_folds_are_described_by_the_first(split):
-    found = evaluate(["popular"], [split, split], n=3, metrics=["ndcg"])
+    other = random_split(split.train)
+    found = evaluate(["popular"], [split, other], n=3, metrics=["ndcg"])
     assert (
         found.held_out == f"each of 2 splits in turn, the first one {split.description}"
     )
@@ -767,3 +768,11 @@ def test_a_model_without_features_is_compared_on_the_same_split(split):
     assert found["rmse"][1] == alone["rmse"][0] != found["rmse"][0]
     wrapped = evaluate([ALS(), WithoutFeatures(ALS())], with_them).table
     assert wrapped["rmse"].to_list() == found["rmse"].to_list()
+
+
+def test_rejects_a_metric_of_infinity(split):
+    def endless(hits):
+        return np.full(len(hits), np.inf)
+
+    with pytest.raises(DataError, match="endless must return finite values"):
+        evaluate("popular", split, n=3, metrics=[endless])

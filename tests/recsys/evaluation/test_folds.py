@@ -236,3 +236,9 @@ def test_models_with_the_best_value_are_all_bold():
     folds = k_fold(some_ratings(), 2)
     found = evaluate(models, folds, n=3, metrics=["ndcg"], resamples=0)
     assert found.to_latex(["ndcg@3"]).count("mathbf") == 2
+
+
+def test_a_fold_given_twice_is_an_error():
+    split = recsys.random_split(Ratings.from_frame(some_ratings()))
+    with pytest.raises(DataError, match="Folds 1 and 2 have the same ratings"):
+        evaluate("popular", [split, split], metrics=["ndcg"], resamples=0)

@@ -336,6 +336,16 @@ def test_monitor_lists_groups(ratings):
         monitor(recommender, split.test, by_user=["shoe"])
 
 
+def test_monitor_names_groups_without_users(ratings):
+    users = pl.DataFrame({"user": range(N_USERS), "age": [20] + [None] * (N_USERS - 1)})
+    table = Ratings.from_frame(ratings.to_frame(), user_table=users)
+    split = random_split(table, 0.3, random_state=1)
+    recommender = Recommender("popular").fit(split.train)
+    others = split.test.take(split.test.user_index_of_nonzeros() > 0)
+    with pytest.raises(DataError, match="No test user is in any of the groups"):
+        monitor(recommender, others, by_user=["age"])
+
+
 def test_command_fails_for_a_worse_group(tmp_path, ratings):
     ratings.to_frame().write_csv(tmp_path / "log.csv")
     ratings.user_table.frame.write_csv(tmp_path / "users.csv")
@@ -407,3 +417,27 @@ def test_gate_of_the_error_of_a_group(ratings):
     condition = [gate("rmse[age=under 27] worse", found)]
     (verdict,) = verdicts(condition, found, ["als"])
     assert f"by {difference:+.4f} " in verdict.reason
+
+
+def test_errors_of_a_group_include_ratings_that_are_not_relevant(ratings):
+    rng = np.random.default_rng(3)
+    frame = ratings.to_frame().with_columns(
+        rating=pl.Series(rng.integers(1, 6, ratings.n_ratings).astype(float))
+    )
+    tables = {
+        "item_table": ratings.item_table.frame,
+        "user_table": ratings.user_table.frame,
+    }
+    split = random_split(Ratings.from_frame(frame, **tables), 0.3, random_state=1)
+    groups = {"by": ["genres"], "by_user": ["age"], "features": False}
+    options = {"n": 5, "resamples": 20, **groups}
+    alone = evaluate("bias", split, **options).slices
+    found = evaluate("bias", split, relevant_from=5, **options).slices
+    is_error = pl.col("metric").is_in(["rmse", "mae"])
+    columns = ["by", "group", "metric", "users", "value", "gap"]
+    of_errors = found.filter(is_error).select(columns)
+    assert of_errors.equals(alone.filter(is_error).select(columns))
+    relevant = split.without_new().test
+    n_users = len(np.unique(relevant.user_index_of_nonzeros()[relevant.values >= 5]))
+    by_age = found.filter(metric="ndcg@5", by="age")
+    assert by_age["users"].sum() == n_users

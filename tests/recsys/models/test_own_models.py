@@ -243,3 +243,24 @@ def test_masked_scores_leave_items_out(ratings):
     assert best not in recommender.recommend(1, exclude_seen=False)["item"].to_list()
     user, item = ratings.users.values[0], ratings.items.values[0]
     assert np.isnan(recommender.predict([(user, item)])["prediction"][0])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda predicted: predicted[:-1], r"one number for each pair, shape \(\d+,\)"),
+        (lambda predicted: predicted.astype(str), "one number for each pair"),
+        (
+            lambda predicted: np.where(predicted > 0, np.nan, 0),
+            "must be finite; got nan",
+        ),
+    ],
+)
+def test_rejects_predictions_that_are_not_numbers_of_the_pairs(ratings, change, reason):
+    class Changed(Damped):
+        def predict(self, users, items):
+            return change(super().predict(users, items))
+
+    split = random_split(ratings)
+    with pytest.raises(DataError, match=f"predictions of the damped model .*{reason}"):
+        evaluate(Changed(), split, metrics=["rmse"], resamples=0)
