@@ -69,6 +69,7 @@ _EXACT_FLOATS: dict[object, int] = {pl.Float32: 2**24, pl.Float16: 2**11}
 ROUNDED_ID = r"^-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,}$"
 """Pattern of a long number as a spreadsheet writes it, rounded."""
 _INEXACT = r"^-?[1-9][0-9]{15,}\.0+$"
+_FEW = 1000  # a dict is faster than a query of polars for fewer texts
 _JOIN_PAYS_FROM = (
     10  # a join is faster than a search for more than one query per this many ids
 )
@@ -239,7 +240,11 @@ class Ids:
         series = query_series(queries, self.kind)
         if self._numbers is None:
             texts = series.cast(pl.String)
-            if len(texts) * _JOIN_PAYS_FROM < len(self):
+            if len(texts) + len(self) < _FEW:
+                ranks_of_texts = {text: rank for rank, text in enumerate(self._sorted)}
+                text_ranks = [ranks_of_texts.get(text, -1) for text in texts]
+                indices = np.array(text_ranks, dtype=np.int64)
+            elif len(texts) * _JOIN_PAYS_FROM < len(self):
                 ranks = self._sorted.search_sorted(texts).to_numpy().astype(np.int64)
                 ranks = np.minimum(ranks, len(self) - 1)
                 indices = np.where((self._sorted[ranks] == texts).to_numpy(), ranks, -1)
@@ -375,9 +380,10 @@ def alike_remark(ids: Ids) -> str:
     """
     if ids.dtype != pl.String:
         return ""
-    forms = ids.values.str.normalize("NFKC").str.to_lowercase()
-    forms = forms.str.replace_all(_UNSEEN, "").str.strip_suffix(".0")
-    forms = forms.str.replace(_UUID, "$1$2$3$4$5").str.strip_chars_start("+0")
+    form = pl.lit(ids.values).str.normalize("NFKC").str.to_lowercase()
+    form = form.str.replace_all(_UNSEEN, "").str.strip_suffix(".0")
+    form = form.str.replace(_UUID, "$1$2$3$4$5").str.strip_chars_start("+0")
+    forms = pl.select(form).to_series()
     n_alike = len(forms) - forms.n_unique()
     if not n_alike:
         return ""
@@ -506,13 +512,17 @@ def is_bad_id(series: pl.Series) -> pl.Series:
     """Return which values of a column cannot be ids; `id_problem` says why."""
     dtype = series.dtype
     if dtype == pl.String:
-        rounded = series.str.contains(ROUNDED_ID)
-        inexact = series.str.contains(_INEXACT)
+        text = pl.lit(series)
+        missing = text.str.strip_chars().is_in(MISSING_IDS)
+        rounded = text.str.contains(ROUNDED_ID)
+        bad, inexact = pl.select(
+            bad=(missing | rounded).fill_null(True),
+            inexact=text.str.contains(_INEXACT),
+        )
         if inexact.any():
             numbers = series.str.replace(r"\.0+$", "").cast(pl.Float64, strict=False)
-            inexact &= numbers.abs() > _EXACT_FLOAT64
-        missing = series.str.strip_chars().is_in(MISSING_IDS)
-        return (missing | rounded | inexact).fill_null(True)
+            bad |= inexact & (numbers.abs() > _EXACT_FLOAT64)
+        return bad
     if dtype.is_decimal():
         return (series.floor() != series).fill_null(True)
     if dtype.is_float():

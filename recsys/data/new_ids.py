@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import polars as pl
 
 from recsys.data.ids import Ids
@@ -39,21 +38,23 @@ def doubt(ids: Ids, other_ids: Ids, new_ids: Ids) -> str | None:
                 f"of the {noun}, {n_other:,} are known {other_ids.kind}s, as if the "
                 "columns were exchanged"
             )
+    text = pl.lit(texts)
     forms = [
-        texts.str.to_lowercase(),
-        texts.str.to_uppercase(),
-        texts.str.normalize("NFC"),
-        texts.str.normalize("NFD"),
-        texts.str.strip_suffix(".0"),
-        texts.str.strip_chars_start("0"),
-        texts.str.strip_chars_start(" 0+").str.strip_chars_end(),
-        texts.str.replace(r"^\D+(\d+)$", "$1"),
+        text.str.to_lowercase(),
+        text.str.to_uppercase(),
+        text.str.normalize("NFC"),
+        text.str.normalize("NFD"),
+        text.str.strip_suffix(".0"),
+        text.str.strip_chars_start("0"),
+        text.str.strip_chars_start(" 0+").str.strip_chars_end(),
+        text.str.replace(r"^\D+(\d+)$", "$1"),
     ]
     prefixed = _PREFIXED.fullmatch(str(next(iter(ids), "")))
     if prefixed is not None:
-        forms.append(pl.select(pl.lit(prefixed[1]) + texts).to_series())
-    is_known = [ids.find(form) >= 0 for form in forms]
-    n_alike = int(np.logical_or.reduce(is_known).sum())
+        forms.append(pl.lit(prefixed[1]) + text)
+    writings = pl.select(pl.concat_list(forms).explode()).to_series()
+    is_known = ids.find(writings).reshape(len(texts), -1) >= 0
+    n_alike = int(is_known.any(axis=1).sum())
     if not n_alike:
         return None
     differ = "differs" if n_alike == 1 else "differ"

@@ -50,7 +50,7 @@ def decimal_points(texts: pl.Series, *, commas: bool) -> tuple[pl.Series, str]:
     >>> numbers.to_list(), remark
     (['1250', '980'], 'points between thousands: 1.250 is 1250')
     """
-    numeric = texts.filter(texts.str.contains(_NUMERIC).fill_null(False))
+    numeric = texts.filter(texts.str.contains(_NUMERIC))
     is_grouped = numeric.str.contains(_GROUPED)
     has_commas = bool(numeric.str.contains(",", literal=True).any())
     remark = ""

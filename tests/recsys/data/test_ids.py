@@ -44,20 +44,22 @@ def test_many_queries_go_through_a_table_with_the_same_result() -> None:
     np.testing.assert_array_equal(Ids(known, "item").find(asked), expected)
 
 
+@pytest.mark.parametrize("n_others", [0, 1000])
 @given(
     st.lists(st.text(max_size=3), min_size=30, max_size=60, unique=True),
     st.lists(st.text(max_size=3), max_size=3),
     st.integers(0, 29),
 )
-def test_few_strings_are_searched_with_the_same_result(
-    known: list[str], asked: list[str], one: int
+def test_few_and_many_strings_are_found_among_few_and_many(
+    n_others: int, known: list[str], asked: list[str], one: int
 ) -> None:
     asked = [*asked, known[one]][-3:]
-    order = sorted(known)
+    order = sorted([*known, *(f"other {number}" for number in range(n_others))])
     expected = [order.index(a) if a in order else -1 for a in asked]
-    assert Ids(known, "user").find(asked).tolist() == expected
-    assert Ids(known, "user").find(asked * 20).tolist() == expected * 20
-    assert Ids(known, "user").find(pl.Series([], dtype=pl.String)).tolist() == []
+    ids = Ids(order, "user")
+    for times in (1, 20, 200):
+        assert ids.find(asked * times).tolist() == expected * times
+    assert ids.find(pl.Series([], dtype=pl.String)).tolist() == []
 
 
 @pytest.mark.parametrize(
