@@ -136,9 +136,11 @@ class RowBlocks(MatrixOperator):
             If `n_columns` is not a positive integer, or is too small, when the blocks are read.
         """
         path = Path(folder)
+        _check_csr(path)
         count = _count(n_columns, "n_columns")
         if not count:
-            count = int(_opened(path, "indices").max(initial=-1)) + 1
+            indices = _opened(path, "indices")
+            count = int(indices.max()) + 1 if indices.size else 0
         return cls(partial(_blocks_of_csr, path, count))
 
     @classmethod
@@ -318,7 +320,7 @@ class RowBlocks(MatrixOperator):
     def _blocks(self) -> Iterator[tuple[slice, MatrixOperator]]:
         """Yield the rows of each block, and the scaled and centred block."""
         start = 0
-        blocks = self._start()
+        blocks = iter(self._start())
         # The thread reads the next block during the computation.
         with ThreadPoolExecutor(1) as reader:
             coming = reader.submit(next, blocks, None)
@@ -369,6 +371,39 @@ def _opened(folder: Path, name: str) -> Any:
     return np.load(folder / f"{name}.npy", mmap_mode="r")
 
 
+def _check_csr(folder: Path) -> None:
+    """Check the shapes and types of the arrays of a CSR matrix; entries are checked by blocks.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+    """
+    arrays = {name: _opened(folder, name) for name in ("indptr", "indices", "data")}
+    for name, array in arrays.items():
+        if array.ndim != 1:
+            raise ArgumentError(
+                f"{name}.npy must be one-dimensional; got shape {array.shape}."
+            )
+        if name != "data" and array.dtype.kind not in "iu":
+            raise ArgumentTypeError(
+                f"{name}.npy must hold integers; got dtype {array.dtype}."
+            )
+    indptr = arrays["indptr"]
+    n_entries = arrays["data"].size
+    if arrays["indices"].size != n_entries:
+        raise ArgumentError(
+            f"indices.npy must have {n_entries} numbers, as data.npy; "
+            f"got {arrays['indices'].size}."
+        )
+    # SciPy would leave out entries before the first row in silence.
+    ends = (int(indptr[0]), int(indptr[-1])) if indptr.size else ()
+    if ends != (0, n_entries):
+        raise ArgumentError(
+            f"indptr.npy must begin with 0 and end with {n_entries}, the number of entries; "
+            f"got {ends}."
+        )
+
+
 def _blocks_of_csr(folder: Path, n_columns: int) -> Iterator[Block]:
     """Yield blocks of rows of a CSR matrix, whose arrays are files in a folder."""
     indptr = _opened(folder, "indptr")
@@ -383,7 +418,7 @@ def _blocks_of_csr(folder: Path, n_columns: int) -> Iterator[Block]:
         end = min(max(end, start + 1), last)
         entries = slice(int(indptr[start]), int(indptr[end]))
         columns = np.array(indices[entries])
-        needed = int(columns.max(initial=-1)) + 1
+        needed = int(columns.max()) + 1 if columns.size else 0
         if needed > n_columns:
             raise ArgumentError(
                 f"n_columns must be at least {needed}, as indices.npy says; "

@@ -6,12 +6,11 @@ function uses pyplot or changes its settings.
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowrank.errors import ArgumentError, missing_extra
+from lowrank.errors import ArgumentError, checked_integer, missing_extra
 from lowrank.rank import cumulative_energy
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def scree(
         raise ArgumentError("spectrum must have at least one value; got none.")
     if rule is not None and k is None:
         raise ArgumentError(f"k must be given with a rule; got rule={rule!r} alone.")
-    if k is not None and not 0 <= operator.index(k) <= values.size:
+    if k is not None and not 0 <= checked_integer(k, "k") <= values.size:
         raise ArgumentError(f"k must be between 0 and {values.size}; got {k}.")
     axes = _axes(ax, (7, 4.2))
     ranks = np.arange(1, values.size + 1)
@@ -118,11 +117,12 @@ def _spectrum(source: Any, total: float | None) -> tuple[Float64s, Float64s, str
         values = np.asarray(source.explained_variance_, np.float64)
         shares = np.cumsum(np.asarray(source.explained_variance_ratio_, np.float64))
         return values, shares, "explained variance", "cumulative variance"
-    values = np.asarray(getattr(source, "s", source), np.float64)
+    singular_values = getattr(source, "s", source)
     norm = getattr(source, "frobenius_norm", None)
     if total is None and norm:
         total = norm**2
-    shares = cumulative_energy(values, total)
+    shares = cumulative_energy(singular_values, total)
+    values = np.asarray(singular_values, np.float64)
     return values, shares, "singular value", "cumulative energy"
 
 
@@ -298,7 +298,7 @@ def eigen_images(
     pixels = rows.shape[1]
     side = round(np.sqrt(pixels))
     height, width = (side, side) if shape is None else shape
-    if height * width != pixels:
+    if height * width != pixels or height < 1:
         got = "images that are not square need one" if shape is None else f"got {shape}"
         raise ArgumentError(f"shape must fit images with {pixels} pixels; {got}.")
     across = int(np.ceil(np.sqrt(len(rows))))

@@ -22,6 +22,7 @@ from lowrank import (
 )
 from lowrank.arguments import as_operator
 from lowrank.blocks import by_blocks
+from lowrank.errors import LowRankError
 
 METHODS = ["auto", "dense", "gram", "lanczos", "randomized", "arpack"]
 
@@ -337,3 +338,42 @@ def test_nullable_frames_are_blocks():
     frame.iloc[100, 3] = pd.NA
     with pytest.raises(ArgumentError, match="NaN at row 100, column 3"):
         RowBlocks([frame.iloc[:90], frame.iloc[90:]])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("indptr", lambda x: x + 3, r"indptr.npy must begin with 0 and end with 96"),
+        ("indptr", lambda x: x[:-1], r"indptr.npy must begin with 0 and end with 96"),
+        ("indptr", lambda x: x[:0], r"number of entries; got \(\)"),
+        ("indptr", lambda x: x[None], r"indptr.npy must be one-dimensional; got shape"),
+        (
+            "indices",
+            lambda x: x + 0.5,
+            "indices.npy must hold integers; got dtype float",
+        ),
+        ("indices", lambda x: x[:-3], "indices.npy must have 96 numbers, .* got 93"),
+        ("data", lambda x: x[:, None], "data.npy must be one-dimensional; got shape"),
+    ],
+)
+def test_rejects_damaged_files_of_a_sparse_matrix(name, change, message, tmp_path):
+    matrix = sparse.random_array((30, 8), density=0.4, rng=0).tocsr()
+    for array in ("indptr", "indices", "data"):
+        np.save(tmp_path / f"{array}.npy", getattr(matrix, array))
+    np.save(tmp_path / f"{name}.npy", change(getattr(matrix, name)))
+    with pytest.raises(LowRankError, match=message):
+        RowBlocks.from_csr(tmp_path)
+
+
+def test_files_of_a_sparse_matrix_may_have_unsigned_indices(tmp_path):
+    matrix = sparse.random_array((30, 8), density=0.4, rng=0).tocsr()
+    np.save(tmp_path / "data.npy", matrix.data)
+    for name in ("indptr", "indices"):
+        np.save(tmp_path / f"{name}.npy", getattr(matrix, name).astype(np.uint64))
+    blocks = RowBlocks.from_csr(tmp_path)
+    np.testing.assert_array_equal(blocks.toarray(), matrix.toarray())
+
+
+def test_a_function_may_return_a_list_of_blocks():
+    blocks = RowBlocks(lambda: [np.ones((2, 3)), np.zeros((1, 3))])
+    np.testing.assert_allclose(truncated_svd(blocks, 1).s, 6**0.5)

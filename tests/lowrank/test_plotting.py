@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from lowrank import PCA, truncated_svd
+from lowrank import PCA, LowRankError, truncated_svd
 from lowrank.plotting import eigen_images, scores, scree
 
 RNG = np.random.default_rng(0)
@@ -221,3 +221,19 @@ def test_no_components_to_draw_raise():
         ValueError, match=r"at least one row and one column; got shape \(0, 6\)"
     ):
         eigen_images(np.zeros((0, 6)))
+
+
+@pytest.mark.parametrize(
+    ("plot", "message"),
+    [
+        (lambda: scree(np.array([2 + 1j, 1])), "s must hold real numbers"),
+        (lambda: scree([2.0, 1.0], k=1.5), "k must be an integer; got 1.5"),
+        (
+            lambda: eigen_images(np.ones((2, 6)), (-2, -3)),
+            "shape must fit images with 6",
+        ),
+    ],
+)
+def test_rejects_what_cannot_be_plotted(plot, message):
+    with pytest.raises(LowRankError, match=message):
+        plot()
