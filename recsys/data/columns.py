@@ -47,6 +47,7 @@ _TRUTHS = ("0", "1", "0.0", "1.0")
 _JOURNAL_WEIGHT = "value"  # in the events of `recsys serve`
 _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
+_WIDE = 8  # number of columns from which a table may have one for each item
 _UNIT = re.compile(r"\(.*\)|\[.*\]")  # as in "Rating (1-5)"
 _DIGITS = re.compile(r"\s*\d{1,18}\s*")
 _NAMED = 5  # maximum number of unused columns in a description
@@ -330,7 +331,7 @@ def _option_for(
 
 def wide_hint(width: int) -> str:
     """Return a hint that a table of many columns may be a matrix of users by items."""
-    if width <= _LISTED:
+    if width <= _WIDE:
         return ""
     return (
         " If it has one column per item, convert it first to one row per rating, with the columns "
@@ -526,7 +527,8 @@ def assign_roles(
             raise DataError(
                 f"{where}: column {rating!r} has words, not numbers: {quoted(kinds)}. To "
                 f"use them as kinds of events, give weights: --event-col {rating} "
-                f"--event-weight {weights} (event=, event_weights=); 0 leaves a kind out."
+                f"--event-weight {weights} (event=, event_weights=); 0 leaves a kind out, and "
+                "a negative weight is of a dislike."
             )
     parts = {role: f"{role} = {names[position]}" for role, position in roles.items()}
     weight = request.columns.get("weight")

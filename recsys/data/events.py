@@ -157,7 +157,7 @@ def aggregate(
         return replace(csr, values=Values.of(grades)), 0
     if rule.above is not None:
         return _interactions(csr, rule.above)
-    return _without_returned(csr, implicit=implicit)
+    return without_returned(csr, implicit=implicit)
 
 
 def _totals(
@@ -462,7 +462,7 @@ def _sorted_by_time(events: Events, in_time_order: Mask | None) -> Events:
     return sort_rows_by(events, np.asarray(events.seconds))
 
 
-def _without_returned(csr: CSR, *, implicit: bool) -> tuple[CSR, int]:
+def without_returned(csr: CSR, *, implicit: bool) -> tuple[CSR, int]:
     """Leave out interactions with no positive weight, such as returned purchases."""
     if not (implicit and _has_returns(csr.values)):
         return csr, 0

@@ -13,6 +13,7 @@ import polars as pl
 
 from recsys.data.arrays import Longs
 from recsys.data.columns import id_column, plain_name, title_column
+from recsys.data.feedback import isolated_end
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.kinds import FeatureKind, ReadAs
@@ -25,7 +26,6 @@ from recsys.messages import counted, enumerated
 _NAMED = 8  # maximum number of columns named in a summary
 _AMOUNTS = 0.5  # minimum share of numbers in a column of which other texts are named
 _SAMPLE = 500
-_FEWEST_OTHERS = 3  # minimum number of values next to one that may stand for none
 _INTEGER = r"^[-+]?\d{1,18}$"
 _NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?$"
 # Commas of thousands. 1,299 alone may mean 1.299, and 101,202,303 a list of numbers.
@@ -553,22 +553,18 @@ def _plain_values(texts: pl.Series) -> pl.Series | None:
 
 
 def _mark_remark(values: pl.Series) -> str:
-    """Return a remark on a repeated number or date that may stand for none; "" for none.
+    """Return a remark on a number or date that may stand for none; "" for none.
 
-    It is the least or the largest, and further from the others than they are from each other, or it
-    is -1 among whole numbers from 0.
+    Such are the repeated value of `isolated_end`, and -1 among whole numbers from 0.
     """
     table = values.drop_nulls().value_counts(name="n").sort(values.name)
-    if len(table) < _FEWEST_OTHERS + 1:
-        return ""
     numbers = table[values.name].to_physical().cast(pl.Float64).to_numpy()
-    lower_gap, upper_gap = np.diff(numbers)[[0, -1]]
-    is_low = lower_gap > numbers[-1] - numbers[1] or marks_unrated(numbers)
-    is_high = upper_gap > numbers[-2] - numbers[0]
-    end = 0 if is_low else -1
-    mark, n = table.row(end)
-    if not (is_low or is_high) or n == 1:
+    end = isolated_end(numbers, table["n"].to_numpy())
+    if end is None and len(numbers) > 1 and marks_unrated(numbers):
+        end = 0
+    if end is None:
         return ""
+    mark, n = table.row(end)
     shown = f"{mark:g}" if values.dtype.is_numeric() else str(mark)
     return f", {shown} {n:,} times: if this means none, leave it empty"
 

@@ -231,6 +231,27 @@ def usual_range(levels: AnyFloats, counts: Longs) -> tuple[float, float] | None:
     return (low, high) if is_usual else None
 
 
+def isolated_end(levels: AnyFloats, counts: Longs) -> int | None:
+    """Return the position, 0 or -1, of a value that may stand for none, or None.
+
+    It is the least or the largest, repeated, and further from the others than they are from each
+    other.
+
+    Examples
+    --------
+    >>> isolated_end(np.array([-9.5, 0.5, 2, 8, 99]), np.array([3, 2, 4, 1, 20]))
+    -1
+    """
+    if len(levels) <= _FEWEST_LEVELS:
+        return None
+    lower_gap, upper_gap = np.diff(levels)[[0, -1]]
+    if counts[0] > 1 and lower_gap > levels[-1] - levels[1]:
+        return 0
+    if counts[-1] > 1 and upper_gap > levels[-2] - levels[0]:
+        return -1
+    return None
+
+
 def _most_odd(n: int) -> int:
     """Return the number of rows that may be odd among `n`."""
     return min(n // _ROWS_PER_ODD, max(_FEW, n // _ODD_SHARE))

@@ -154,6 +154,14 @@ def _pandas_column(series: Any, mixed: Collection[str] = ()) -> pl.Series:
         raise DataError(f"Column {name!r} mixes values of several types.") from None
 
 
+def are_booleans(matrix: Any) -> bool:
+    """Return whether an array, a sparse matrix or a frame has Booleans only."""
+    if is_pandas(matrix):
+        kinds = {dtype.kind for dtype in matrix.dtypes}
+        return kinds == {"b"}
+    return getattr(getattr(matrix, "dtype", None), "kind", None) == "b"
+
+
 def matrix_entries(
     matrix: Any, *, zeros: bool = True
 ) -> tuple[Any, Array, Array, Floats]:
@@ -207,8 +215,6 @@ def matrix_entries(
         data = data[is_entry]
     with np.errstate(over="ignore"):
         values = data.astype(np.float32)
-    if not len(values):
-        raise DataError("There are no ratings: the matrix has no entries.")
     finite = np.isfinite(values)
     if not finite.all():
         bad = int(np.argmin(finite))

@@ -35,12 +35,14 @@ from recsys.data.events import (
     implied_events,
     selected_pairs,
     with_used_kinds,
+    without_returned,
     zeros_of,
 )
 from recsys.data.features import Features, TableLike
 from recsys.data.feedback import Feedback
 from recsys.data.frames import (
     FrameLike,
+    are_booleans,
     as_frame,
     column_names,
     is_pandas,
@@ -51,6 +53,7 @@ from recsys.data.ids import (
     Ids,
     IdsLike,
     Place,
+    Spot,
     alike_remark,
     as_id_series,
     id_problem,
@@ -72,6 +75,7 @@ from recsys.data.rows import (
     Rows,
     Source,
     check_policy,
+    decide,
     prepared,
 )
 from recsys.errors import DataError, RecsysError, check_flags
@@ -254,7 +258,8 @@ class Ratings:
         *,
         users: IdsLike | None = None,
         items: IdsLike | None = None,
-        implicit: bool = False,
+        implicit: bool | None = None,
+        missing: float | None = None,
         item_table: TableLike | None = None,
         user_table: TableLike | None = None,
     ) -> Ratings:
@@ -266,11 +271,16 @@ class Ratings:
             In a sparse matrix every stored entry is a rating, zeros too; entries that are stored
             twice are summed, as scipy does. In a dense array NaN marks what is missing, and in a
             masked one the mask. A sparse pandas frame is as a sparse matrix if zeros fill it.
-            If `implicit`, zeros are missing in each of them.
+            If `implicit`, zeros are missing in each of them. True entries of a Boolean matrix are
+            interactions.
         users, items : sequence or Series of ids, optional
             Ids of the rows and columns. By default the labels of a pandas frame, else 0..n-1.
-        implicit : bool
-            The values are weights or counts, not ratings; a value of 0 means no interaction.
+        implicit : bool, optional
+            Whether the values are weights, not ratings; a value of 0 then means no interaction. By
+            default, grades are told from counts as in `from_frame`, and `source` says what was
+            decided.
+        missing : float, optional
+            Value that marks a missing rating, such as 0 or 99.
         item_table, user_table : frame or Features, optional
             As in `from_frame`.
 
@@ -281,20 +291,57 @@ class Ratings:
             if sparse, a NaN), has no ratings, or the ids don't fit its shape, repeat or stand for a
             missing one.
         """
-        check_flags(implicit=implicit)
+        if implicit is not None:
+            check_flags(implicit=implicit)
         check_process()
         if is_pandas(matrix):
             users = matrix.index.tolist() if users is None else users
             items = matrix.columns.tolist() if items is None else items
+        if implicit is None and are_booleans(matrix):
+            implicit = True
         shape, rows, columns, values = matrix_entries(matrix, zeros=not implicit)
+        rules = RowRules.from_options({"missing": missing})
+        if rules.missing is not None:
+            is_rated = values != np.float32(rules.missing)
+            rows, columns, values = rows[is_rated], columns[is_rated], values[is_rated]
+        if not len(values):
+            raise DataError("There are no ratings: the matrix has no entries.")
         # Ids are sorted, and so the rows and columns may get another order.
         row_ids, row_codes = _axis(users, shape[0], "user")
         column_ids, column_codes = _axis(items, shape[1], "item")
-        entries = Entries(row_codes[rows], column_codes[columns], Values.of(values))
-        csr = to_csr(entries, shape)
-        policy: Policy = "sum" if implicit else "last"
-        collected = Collected(csr, None, EventRule(policy))
-        ratings = _of_collected(row_ids, column_ids, collected, implicit)
+
+        def place(entry: int) -> Spot:
+            spot = int(rows[entry]), int(columns[entry])
+            return Spot(spot, f"row {spot[0]}, column {spot[1]} (from 0)")
+
+        entries = Rows(
+            {
+                "user": pl.Series(row_codes[rows]),
+                "item": pl.Series(column_codes[columns]),
+                "rating": pl.Series(values),
+            },
+            "a row for each user, a column for each item",
+            place,
+            implicit=bool(implicit),
+        )
+        if implicit is None:
+            n_zeros = int(np.count_nonzero(values == 0))
+            decide(entries, rules)
+            if 2 * n_zeros > len(values) and not entries.implicit:
+                share = f"{100 * n_zeros / len(values):.0f}%"
+                entries.remarks.append(
+                    f"{share} of the ratings are 0; missing=0 leaves them out"
+                )
+        ratings = _of_matrix(entries, row_ids, column_ids)
+        if ratings.nnz < len(values) and not ratings.implicit:
+            # Rows and columns of nothing but marks of missing ratings are not read.
+            had_user = np.bincount(row_codes[rows], minlength=shape[0]) > 0
+            had_item = np.bincount(column_codes[columns], minlength=shape[1]) > 0
+            ratings = restricted(
+                ratings,
+                has_ratings(ratings) | ~had_user,
+                has_items(ratings) | ~had_item,
+            )
         return replace(
             ratings,
             item_table=table_of(item_table, column_ids),
@@ -822,6 +869,29 @@ def ratings_of_frame(
     return with_options(build_ratings(rows, policy, "frame"), options, request.rules)
 
 
+def _of_matrix(rows: Rows, users: Ids, items: Ids) -> Ratings:
+    """Return the ratings of judged entries of a matrix, which have indices for ids."""
+    shape = len(users), len(items)
+    policy: Policy = "sum" if rows.implicit else "last"
+    entries = Entries(
+        rows.columns["user"].to_numpy(writable=True),
+        rows.columns["item"].to_numpy(writable=True),
+        Values.of(rows.columns["rating"].to_numpy()),
+    )
+    csr = to_csr(entries, shape)
+    n_returned = 0
+    if rows.feedback is not None:
+        csr, n_returned = without_returned(csr, implicit=rows.implicit)
+    if n_returned:
+        rows.remarks.append(_returned_pairs(n_returned))
+    collected = Collected(csr, None, EventRule(policy))
+    return replace(
+        _of_collected(users, items, collected, rows.implicit),
+        source=Source.of("matrix", rows, 0, policy),
+        feedback=rows.feedback,
+    )
+
+
 def build_ratings(
     rows: Rows,
     duplicates: Policy | None,
@@ -869,8 +939,7 @@ def build_ratings(
             f"{counted(n_disliked, 'disliked pair')} and {n_shown:,} only shown"
         )
     if n_returned:
-        pairs = counted(n_returned, "pair")
-        rows.remarks.append(f"{pairs} left out whose weights add up to zero or less")
+        rows.remarks.append(_returned_pairs(n_returned))
     ratings = _of_collected(users, items, collected, rows.implicit)
     source = Source.of(name, rows, ratings.n_duplicates, policy)
     untyped = tuple(sorted(rows.untyped))
@@ -936,6 +1005,11 @@ def _repeated_rows(collected: Collected) -> str:
     if collected.rule.kinds:
         alike = "user, item, time and kind"
     return f"{count} left out (the same {alike}; --event-id-col tells them apart)"
+
+
+def _returned_pairs(n: int) -> str:
+    """Describe pairs of user and item whose weights leave no interaction."""
+    return f"{counted(n, 'pair')} left out whose weights add up to zero or less"
 
 
 def conflicts(n: int) -> str:

@@ -26,6 +26,7 @@ from recsys.data.arrays import Array, Floats, Longs
 from recsys.data.feedback import (
     Feedback,
     Kind,
+    isolated_end,
     judge,
     judge_values,
     sampled_levels,
@@ -563,7 +564,7 @@ def _convert(rows: Rows, rules: RowRules) -> None:
         left_out = counted(rows.keep(liked), "row")
         rows.remarks.append(f"{left_out} left out whose rating is false")
     if rows.feedback is None:
-        _decide(rows, rules)
+        decide(rows, rules)
     if rows.implicit and "rating" in columns:
         _remark_on_large_weight(rows)
     if rules.scale is not None and rows.implicit:
@@ -646,7 +647,7 @@ def _readable_times(
     return seconds
 
 
-def _decide(rows: Rows, rules: RowRules) -> None:
+def decide(rows: Rows, rules: RowRules) -> None:
     """Decide whether values are grades, counts or weights; leave out any others."""
     if rows.implicit:
         return
@@ -750,9 +751,14 @@ def _remark_on_range(rows: Rows) -> None:
     distribution = _distribution(rows)
     if distribution is None:
         distribution = sampled_levels(rows.columns["rating"].to_numpy())
-    usual = usual_range(*distribution)
+    levels, counts = distribution
+    usual = usual_range(levels, counts)
+    end = isolated_end(levels, counts)
+    if usual is None and end is not None:
+        others = np.delete(levels, end)
+        usual = float(others[0]), float(others[-1])
     if usual is None:
-        lowest, highest = distribution[0][[0, -1]]
+        lowest, highest = levels[[0, -1]]
         if highest > _HIGHEST_GRADE and not rows.implicit:
             rows.remarks.append(
                 f"ratings from {lowest:g} to {highest:g} are taken as grades; for amounts, name "

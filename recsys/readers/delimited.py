@@ -470,7 +470,10 @@ def _read_blocks(
             texts = column.unique().cast(pl.String)
             name = header[roles[role]] if header else ""
             # Such as "1.23457E+11", or a header in the middle.
-            if is_bad_id(texts).any() or (texts == name).any():
+            if (
+                is_bad_id(texts).any()
+                or (texts.str.to_lowercase() == name.lower()).any()
+            ):
                 return None
     return rows
 
@@ -569,7 +572,10 @@ def repeats_header(layout: Layout, roles: Roles) -> pl.Expr:
     """Return which rows of texts are the header again, where files were joined."""
     # Each of the joined files may begin with a byte order mark.
     return pl.all_horizontal(
-        pl.col(role).str.strip_chars('\ufeff"').eq_missing(layout.names[position])
+        pl.col(role)
+        .str.strip_chars('\ufeff"')
+        .str.to_lowercase()
+        .eq_missing(layout.names[position].lower())
         for role, position in roles.items()
         if layout.names[position]
     )

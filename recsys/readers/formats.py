@@ -161,6 +161,11 @@ def read_parquet(data: DataFile, request: Request) -> Rows:
         columns = {}
         for role, position in roles.items():
             column = pl.col(names[position])
+            if types[names[position]] in (pl.Int128, pl.UInt128):
+                # NumPy has no such integers.
+                column = column.cast(
+                    pl.String if role in ("user", "item") else pl.Float64
+                )
             if types[names[position]] == pl.Binary:
                 where = f"{data.name}: the column of {role}s"
                 column = _text(column, scan, where)
@@ -227,7 +232,10 @@ def read_jsonl(data: DataFile, request: Request) -> Rows:
     def values_of(position: int) -> list[Any]:
         return [row.get(names[position]) for row in sample]
 
-    roles, description = assign_roles(names, request, data.name, values_of)
+    try:
+        roles, description = assign_roles(names, request, data.name, values_of)
+    except DataError as error:
+        raise DataError(f"{error}{_hint_on_fields(sample)}") from None
     keys = {role: names[position] for role, position in roles.items()}
     bad = BadRows(request.rules.bad_rows)
     lines = pl.Series(dtype=pl.Int64)
@@ -251,6 +259,15 @@ def read_jsonl(data: DataFile, request: Request) -> Rows:
         form += f", a row for each of {nested}"
     rows.layout = f"{form}, {description}"
     return rows
+
+
+def _hint_on_fields(sample: Sequence[JsonObject]) -> str:
+    """Return how to name a field of an object inside of others, if there is one."""
+    for fields in sample:
+        for name, value in fields.items():
+            if isinstance(value, dict) and value:
+                return f" A field of an object has a name such as '{name}.{next(iter(value))}'."
+    return ""
 
 
 def _check_flat(fields: JsonObject, where: str) -> None:
@@ -278,7 +295,7 @@ def _read_objects(
             try:
                 for role in ("user", "item"):
                     if role in by_role:
-                        by_role[role] = _checked_id(by_role[role], role)
+                        by_role[role] = _checked_id(by_role[role], role, keys[role])
             except DataError as error:
                 bad.add(data.at(line), str(error))
                 continue
@@ -487,7 +504,7 @@ def _type_of(role: str, types: set[type]) -> pl.DataType | None:
     return pl.String() if types <= {str} else None
 
 
-def _checked_id(value: Any, role: str) -> int | str | None:
+def _checked_id(value: Any, role: str, key: str) -> int | str | None:
     """Return an id, which pandas writes as a float, or NaN, if another one is missing.
 
     Raises
@@ -506,7 +523,7 @@ def _checked_id(value: Any, role: str) -> int | str | None:
         text = json.dumps(value)[:40]
         cure = ""
         if isinstance(value, dict) and value:
-            path = f"'COLUMN.{next(iter(value))}'"
+            path = f"'{key}.{next(iter(value))}'"
             cure = f"; name its field with --{role}-col {path} ({role}={path})"
         raise DataError(f"{role} id {text} is neither integer nor string{cure}.")
     return value

@@ -110,6 +110,8 @@ _NOT_RATINGS = ("links.csv", "tags.csv", "tags.dat")
 _OF_A_SPLIT = re.compile(
     r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)"
 )
+# Marks such as Spark's _SUCCESS, and locks of office programs, are not data.
+_NO_DATA = ("_", "~$")
 _LISTED = 5  # maximum number of file names in messages
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*")
 _OF_NETFLIX = re.compile(r"\d+,[\d.]+,[\d-]+")
@@ -370,9 +372,9 @@ class _Opener:
                 return self._sheet(sheet_path, sheet_path.name, workbook["sheet"])
         if path.exists() or not glob.has_magic(source):
             return self._local(path, path.name or source)
-        # Hidden files, and marks such as Spark's _SUCCESS, are not data.
+        # Hidden files are not data, either.
         matches = (Path(entry) for entry in sorted(glob.glob(source, recursive=True)))  # noqa: PTH207
-        paths = [entry for entry in matches if not entry.name.startswith("_")]
+        paths = [entry for entry in matches if not entry.name.startswith(_NO_DATA)]
         if "**" in source:  # matches directories and also the files in them
             paths = [entry for entry in paths if entry.is_file()]
         if not paths:
@@ -586,7 +588,7 @@ def _candidates(names: list[str], where: str) -> list[str]:
     """Return the files of a directory or zip whose names suggest ratings."""
     if any(re.search(r"(^|/)arrays/\w+\.npy$", name) for name in names):
         raise DataError(f"{where} has the arrays of a saved model, but no model.json.")
-    names = [name for name in names if not plain_name(name).startswith("_")]
+    names = [name for name in names if not plain_name(name).startswith(_NO_DATA)]
     table_names = {
         *_NOT_RATINGS,
         *table_files(names, "item"),

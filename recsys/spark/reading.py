@@ -243,7 +243,10 @@ def _repeats_header(names: Sequence[str]) -> Column:
     """Return which rows of texts are the header again, where files were joined."""
     from pyspark.sql import functions as sql
 
-    fields = [sql.col(str(n)).eqNullSafe(name) for n, name in enumerate(names)]
+    fields = [
+        sql.lower(sql.col(str(n))).eqNullSafe(name.lower())
+        for n, name in enumerate(names)
+    ]
     return reduce(and_, fields)
 
 

@@ -603,3 +603,49 @@ def test_html_has_the_counts_the_source_and_a_histogram() -> None:
     assert "&lt;r&gt;.csv: comma-separated" in html
     assert html.count("<td") == 2
     assert "<td" not in Ratings.from_frame(frame.drop("rating"))._repr_html_()
+
+
+@pytest.mark.parametrize("container", [sp.csr_array, sp.coo_array, pd.DataFrame])
+def test_a_matrix_of_counts_is_judged_as_a_frame_is(container):
+    rng = np.random.default_rng(0)
+    counts = rng.geometric(0.1, (40, 30)) * (rng.random((40, 30)) < 0.3)
+    counts[0, :2] = -3, 7
+    matrix = container(counts)
+    if container is pd.DataFrame:
+        matrix = matrix.astype(float).where(counts != 0)
+    ratings = Ratings.from_matrix(matrix)
+    users, items = np.nonzero(counts)
+    rows = {"user": users, "item": items, "rating": counts[users, items]}
+    expected = Ratings.from_frame(pl.DataFrame(rows))
+    assert ratings.implicit
+    assert ratings.to_frame().equals(expected.to_frame())
+    assert ratings.feedback.kind == expected.feedback.kind == "counts"
+    assert "; 1 pair left out whose weights add up to zero or less" in str(
+        ratings.source
+    )
+    assert not Ratings.from_matrix(matrix, implicit=False).implicit
+    assert Ratings.from_matrix(matrix, implicit=True).feedback is None
+
+
+def test_values_of_a_matrix_that_may_stand_for_none_are_named():
+    rng = np.random.default_rng(0)
+    jokes = np.where(rng.random((20, 10)) < 0.5, 99.0, rng.uniform(-10, 10, (20, 10)))
+    assert "99 (row 0, column 1 (from 0)); --missing 99 (missing=)" in str(
+        Ratings.from_matrix(jokes).source
+    )
+    assert Ratings.from_matrix(jokes, missing=99).value_range()[1] < 10
+    zeros = np.where(rng.random((20, 10)) < 0.7, 0, rng.integers(1, 5, (20, 10)))
+    assert "of the ratings are 0; missing=0 leaves them out" in str(
+        Ratings.from_matrix(zeros).source
+    )
+    assert Ratings.from_matrix(zeros, missing=0).nnz == np.count_nonzero(zeros)
+    with pytest.raises(DataError, match="the matrix has no entries"):
+        Ratings.from_matrix(np.zeros((2, 2)), missing=0)
+
+
+def test_true_entries_of_a_matrix_are_interactions():
+    likes = np.array([[True, False, True], [False, True, False]])
+    for matrix in (likes, sp.csr_array(likes), pd.DataFrame(likes)):
+        ratings = Ratings.from_matrix(matrix)
+        assert ratings.implicit
+        assert ratings.to_frame().rows() == [(0, 0), (0, 2), (1, 1)]

@@ -225,7 +225,7 @@ def test_bad_text(read: Read, content: str | bytes, message: str) -> None:
         ),
         (
             '{"user": {"$oid": "a"}, "item": 1, "rating": 1}',
-            "nor string; name its field with --user-col 'COLUMN.$oid'",
+            "nor string; name its field with --user-col 'user.$oid'",
         ),
     ],
 )

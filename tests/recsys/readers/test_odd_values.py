@@ -485,3 +485,42 @@ def test_categories_of_ratings_and_times(tmp_path: Path) -> None:
     for ratings in (Ratings.from_frame(frame), read_ratings(tmp_path)):
         assert ratings.timestamps is not None
         assert set(ratings.values) == {1, 2, 3, 4, 5}
+
+
+def test_the_header_may_be_repeated_in_other_letters(tmp_path):
+    path = tmp_path / "clicks.csv"
+    path.write_text("user,item\nann,tea\nUser,Item\nbob,tea\n")
+    ratings = read_ratings(path)
+    assert ratings.users.values.to_list() == ["ann", "bob"]
+    assert "1 repeated header left out" in str(ratings.source)
+
+
+def test_integers_of_128_bits_are_ids_in_parquet(tmp_path):
+    users = pl.Series("user", [2**70 + 1, 2**70 + 2], dtype=pl.Int128)
+    items = pl.Series("item", [1, 2], dtype=pl.Int128)
+    frame = pl.DataFrame([users, items])
+    frame.write_parquet(tmp_path / "x.parquet")
+    expected = [str(2**70 + 1), str(2**70 + 2)]
+    for ratings in (read_ratings(tmp_path / "x.parquet"), Ratings.from_frame(frame)):
+        assert ratings.users.values.to_list() == expected
+
+
+def test_names_fields_inside_of_objects(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"context": {"userId": 1}, "item": 2}\n' * 2)
+    with pytest.raises(DataError, match=r"has a name such as 'context\.userId'"):
+        read_ratings(path)
+
+
+def test_locks_of_office_programs_are_not_data(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item\n1,2\n")
+    (tmp_path / "~$a.csv").write_text("x")
+    assert read_ratings(tmp_path).nnz == 1
+    assert read_ratings(str(tmp_path / "*.csv")).nnz == 1
+
+
+def test_an_empty_like_is_missing(tmp_path):
+    path = tmp_path / "likes.csv"
+    path.write_text("user,item,liked\n1,2,true\n1,3,\n2,2,false\n")
+    with pytest.raises(DataError, match="line 3: the rating is missing"):
+        read_ratings(path)
