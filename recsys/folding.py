@@ -19,7 +19,7 @@ from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ids import Ids, as_id_series, query_series
 from recsys.data.kinds import EventRule
 from recsys.data.ratings import Ratings, ratings_of_frame, table_of, with_collected
-from recsys.data.rows import rating_problem, rating_values
+from recsys.data.rows import rating_problem, rating_values, truths
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
 from recsys.models import abilities
@@ -267,12 +267,18 @@ def _new_ratings(
     if "rating" in frame.columns:
         if model._needs_values and frame["rating"].dtype == pl.Boolean:
             raise DataError("Ratings must be numbers; got Boolean values.")
-        values = rating_values(frame["rating"]).to_numpy()
+        column = frame["rating"]
+        if known.implicit and (liked := truths(column)) is not None:
+            column = liked
+        values = rating_values(column).to_numpy()
         if model._needs_values:
             check_range(values, known)
-        # Plain interactions are ones, without an array of values.
         if not known.implicit or known.weighted:
             entries.values = Values.of(values)
+        elif known.feedback is not None:
+            # Plain interactions are ones, without an array of values.
+            entries = entries.take(values > 0)
+            frame = frame.filter(pl.Series(values > 0))
     elif model._needs_values:
         raise DataError(
             "The model needs ratings with values, but the history has no column 'rating'."

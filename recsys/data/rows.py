@@ -608,7 +608,7 @@ def _readable_ids(column: pl.Series) -> pl.Series:
 def _readable_ratings(column: pl.Series, rules: RowRules) -> pl.Series:
     """Return ratings as numbers (likes as Booleans), null where they are bad."""
     if not rules.weights and rules.missing is None:
-        liked = _truths(column)
+        liked = truths(column)
         if liked is not None:
             return liked
     numbers = _numbers(column)
@@ -858,7 +858,7 @@ def _problem(
         return time_problem(value, rules.time_format, column)
     if role == "rating":
         is_missing = value is None or value in MISSING_IDS
-        if not is_missing and _truths(column) is not None:
+        if not is_missing and truths(column) is not None:
             return f"rating {value!r} is neither true nor false."
         problem = rating_problem(value, rules.noun)
         if problem is None and rules.scale is not None:
@@ -1095,7 +1095,7 @@ def are_truths(texts: Sequence[str]) -> bool:
     return 2 * sum(map(is_truth, texts)) > len(texts)
 
 
-def _truths(series: pl.Series) -> pl.Series | None:
+def truths(series: pl.Series) -> pl.Series | None:
     """Convert likes to Booleans, null for other words; None for numbers."""
     if series.dtype == pl.Boolean:
         return series

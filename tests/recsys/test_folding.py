@@ -677,3 +677,21 @@ def test_interactions_without_a_positive_weight_say_nothing(weight):
     assert recommender.recommend(history={100: weight}, n=5).equals(popular)
     liked = recommender.recommend(history={101: 4}, n=20)
     assert recommender.recommend(history={100: weight, 101: 4}, n=20).equals(liked)
+
+
+@pytest.mark.parametrize(("name", "value"), [("liked", True), ("plays", 3)])
+def test_a_history_is_read_as_the_first_data_were(name, value):
+    rng = np.random.default_rng(0)
+    pairs = [(n, item) for n in range(30) for item in rng.permutation(12)[:6]]
+    frame = pl.DataFrame(pairs, schema=["user", "item"], orient="row")
+    values = rng.geometric(0.3, len(pairs))
+    frame = frame.with_columns(pl.Series(name, values).cast(type(value)))
+    recommender = Recommender("ease").fit(Ratings.from_frame(frame))
+    expected = recommender.recommend(history=[1, 2], n=5)
+    both = {"item": [1, 2, 3], name: [value, value, type(value)(0)]}
+    assert recommender.recommend(history=pl.DataFrame(both), n=5).equals(expected)
+    words = pl.DataFrame({"item": [1, 2, 3], "rating": ["true", "Yes", "no"]})
+    assert recommender.recommend(history=words, n=5).equals(expected)
+    assert recommender.recommend(history={1: value, 2: value, 3: 0}, n=5).equals(
+        expected
+    )
