@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from recsys.data.arrays import Mask
 from recsys.data.ids import Place
-from recsys.data.time_units import sure_unit
+from recsys.data.time_units import UNITS, sure_unit
 from recsys.data.times import Moment, is_time, moment, shown_time
 from recsys.errors import DataError
 from recsys.messages import counted
@@ -65,6 +65,7 @@ NEVER = (
 )
 YEAR_1 = NEVER[0] - ZONES
 _YEAR_10000 = _midnight(9999, 12, 31) + DAY
+_YEAR_2100 = _midnight(2100, 1, 1)
 YEAR_2999 = _midnight(2999, 1, 1)  # later times mean "never", too
 MODERN = _midnight(1990, 1, 1)
 INFINITE = -9e12  # -infinity of PostgreSQL, which has microseconds, is earlier
@@ -277,6 +278,12 @@ def all_early(first: int, last: int) -> str:
     advice = "--time-format gives another unit"
     if _YEARS[0] <= first <= last <= _YEARS[1]:
         advice = "--time-format %Y reads the numbers as years"
+    for name in ("d", "h", "min"):
+        size = round(1 / UNITS[name].per_second)
+        if MODERN <= first * size <= last * size < _YEAR_2100:
+            noun = UNITS[name].noun
+            since = shown_time(first * size, day=True)
+            advice = f"--time-format {name} reads the numbers as {noun}, from {since}"
     return f"all times are before 1990, {period}; {advice}"
 
 

@@ -189,11 +189,12 @@ class FrameOptions(TypedDict, total=False):
         str | None,
         Declaration(
             "text",
-            "Format of the timestamps: s, ms, us, ns, d, excel, ticks, filetime, or a pattern such "
-            "as %m/%d/%Y.",
+            "Format of the timestamps: s, ms, us, ns, min, h, d, excel, ticks, filetime, or a "
+            "pattern such as %m/%d/%Y.",
             metavar="FORMAT",
-            details="Units are of numbers: d is days since 1970, ticks are of .NET and filetime of "
-            "Windows. By default the size of each number tells it; two units are an error.",
+            details="Units are of numbers: min, h and d are minutes, hours and days since 1970, "
+            "ticks are of .NET and filetime of Windows. By default the size of each number tells "
+            "it; two units are an error.",
             is_saved=True,
         ),
     ]

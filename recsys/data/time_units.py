@@ -55,7 +55,7 @@ class Unit:
         if self.form:
             seconds = _from_digits(finite, self.form)
         elif self.per_second < 1:
-            seconds = _from_days(finite, self.origin)
+            seconds = _from_long_units(finite, round(1 / self.per_second), self.origin)
         else:
             seconds = divided(finite, int(self.per_second)) + self.origin
         if seconds.dtype.is_float():
@@ -84,11 +84,11 @@ def divided(ticks: pl.Series, per_second: int) -> pl.Series:
     return seconds + remainders / per_second if (remainders != 0).any() else seconds
 
 
-def _from_days(days: pl.Series, origin: int) -> pl.Series:
-    """Return days since an origin as seconds, without differences by rounding."""
-    if not days.dtype.is_float():
-        return days.cast(pl.Int64) * _DAY + origin
-    exact = days * _DAY + origin
+def _from_long_units(numbers: pl.Series, size: int, origin: int) -> pl.Series:
+    """Return units of `size` seconds since an origin as seconds, without rounding differences."""
+    if not numbers.dtype.is_float():
+        return numbers.cast(pl.Int64) * size + origin
+    exact = numbers * size + origin
     rounded = exact.round()
     is_whole = bool(((exact - rounded).abs() < SAME_SECOND).all())
     return (
@@ -111,6 +111,8 @@ UNITS = {
         Unit("ms", "milliseconds", 10**3),
         Unit("us", "microseconds", 10**6),
         Unit("ns", "nanoseconds", 10**9),
+        Unit("min", "minutes since 1970", 1 / 60),
+        Unit("h", "hours since 1970", 1 / 3600),
         Unit("d", "days since 1970", 1 / _DAY),
         Unit("excel", "days of Excel", 1 / _DAY, -25_569 * _DAY),
         Unit("ticks", "ticks of .NET", 10**7, -62_135_596_800),

@@ -85,8 +85,8 @@ def unix_seconds(
     nanoseconds, days of Excel, ticks of .NET, file times of Windows, or dates such as 20250609.
     Fractions of a second are dropped; with `exact`, a column that has some is of Float64. A `form`
     says how all are written: "%m/%d/%Y %H:%M", or the unit of numbers, one of "s", "ms", "us",
-    "ns", "d" (days since 1970), "excel", "ticks" and "filetime"; times such as 2025-06-09T03:52:05Z
-    are read next to any.
+    "ns", "min", "h" and "d" (since 1970), "excel", "ticks" and "filetime"; times such
+    as 2025-06-09T03:52:05Z are read next to any.
 
     Raises
     ------

@@ -84,7 +84,7 @@ def test_a_range_of_time(run, events):
         (("--since", "soon"), "since must be a date or time"),
         (
             ("--time-format", "DD/MM"),
-            "must be s, ms, us, ns, d, excel, ticks, filetime, or have the parts",
+            "must be s, ms, us, ns, min, h, d, excel, ticks, filetime, or have the parts",
         ),
         (
             ("--event-weight", "buy=1"),

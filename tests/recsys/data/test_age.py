@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from recsys.data.age import (
+    DAY,
     Dated,
     check_reach,
     dated,
@@ -247,3 +248,16 @@ def test_says_that_some_times_have_no_time_of_day(times, is_mixed):
     rows = {"user": range(len(times)), "item": [1] * len(times), "time": times}
     ratings = Ratings.from_frame(pl.DataFrame(rows), as_of="2026-01-01")
     assert ("of the times are midnight" in str(ratings.source)) == is_mixed
+
+
+@pytest.mark.parametrize(("unit", "size"), [("min", 60), ("h", 3600), ("d", DAY)])
+def test_minutes_hours_and_days_since_1970_are_named_and_read(unit, size):
+    moments = [1_704_240_000 + 3 * DAY * n for n in range(5)]
+    times = [moment // size for moment in moments]
+    frame = pl.DataFrame({"user": range(5), "item": [1] * 5, "time": times})
+    remark = f"--time-format {unit} reads the numbers as "
+    assert remark in str(Ratings.from_frame(frame, as_of="2026-01-01").source)
+    for form in (pl.Int64, pl.Float64, pl.String):
+        read = frame.with_columns(pl.col("time").cast(form))
+        ratings = Ratings.from_frame(read, time_format=unit, as_of="2026-01-01")
+        assert sorted(ratings.timestamps.tolist()) == moments
