@@ -103,10 +103,17 @@ class Feedback:
         if self.kind == "counts":
             return f"{self.reason} ({self._certainty}; {weights}, --scale LOW,HIGH (scale=) grades)"
         if self.kind == "likes" and self.by_name is not None:
-            return f"{self.name} is 1 for a like (--scale 0,1 (scale=) reads grades)"
+            like = "1" if self.low == 0 and self.high == 1 else "above 0"
+            return (
+                f"{self.name} is {like} for a like (--scale 0,1 (scale=) reads grades)"
+            )
         if {word.lower() for word in _WORD.findall(self.name)} & {*_RANKS.split()}:
             best = "; if 1 is the best, subtract all from the largest one"
             return f"a higher {self.name} counts as better{best}"
+        if self.kind == "grades" and self.by_name == "likes":
+            return (
+                f"{self.name} has other values than 0 and 1, which are taken as grades"
+            )
         if self.kind == "grades" and not self.is_sure:
             doubt = "grades, although the values look like counts"
             return f"{doubt} (unsure; {weights}, --implicit (implicit=True) reads none)"
@@ -163,7 +170,9 @@ def judge(
     if not n:
         return Feedback("grades", np.inf, -np.inf, name)
     low, high = float(levels[0]), float(levels[-1])
-    if set(levels.tolist()) == {0, 1} and named_kind(name) == "likes":
+    is_truth = np.isin(levels, (0, 1))
+    n_odd = int(counts[~is_truth].sum())
+    if is_truth.sum() == 2 and n_odd <= _most_odd(n) and named_kind(name) == "likes":
         return Feedback("likes", low, high, name, "likes")
     if n > 1 and n - int(counts.max()) <= _most_odd(n):
         common = float(levels[counts.argmax()])
@@ -209,7 +218,9 @@ def sampled_levels(values: AnyFloats) -> tuple[AnyFloats, Longs]:
 
 
 def usual_range(levels: AnyFloats, counts: Longs) -> tuple[float, float] | None:
-    """Return the range of the usual grades if a few others are far from it, else None.
+    """Return the range of the usual grades if others are far from it, else None.
+
+    They are a few, or the value of `isolated_end`.
 
     Examples
     --------
@@ -227,8 +238,13 @@ def usual_range(levels: AnyFloats, counts: Longs) -> tuple[float, float] | None:
     n_far = min(n_below, n - n_below)
     are_far = gaps[end - 1] > _FAR * (high - low) and n_far <= _MOST_FAR * n
     are_negative = levels[0] < 0 <= low and n_far <= _most_odd(n)
-    is_usual = len(usual) >= _FEWEST_LEVELS and (are_far or are_negative)
-    return (low, high) if is_usual else None
+    if len(usual) >= _FEWEST_LEVELS and (are_far or are_negative):
+        return low, high
+    mark = isolated_end(levels, counts)
+    if mark is None:
+        return None
+    others = np.delete(levels, mark)
+    return float(others[0]), float(others[-1])
 
 
 def isolated_end(levels: AnyFloats, counts: Longs) -> int | None:

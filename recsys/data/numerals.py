@@ -75,13 +75,15 @@ def decimal_points(texts: pl.Series, *, commas: bool) -> tuple[pl.Series, str]:
 
 
 def plain_number(text: str) -> str | None:
-    """Return the number that a text means with its unit, scale or stars; None if not one.
+    r"""Return the number that a text means with its unit, scale or stars; None if not one.
 
     Examples
     --------
-    >>> [plain_number(text) for text in ("4 stars", "80%", "4,5/5", "1 250", "U7")]
+    >>> [plain_number(text) for text in ("4 stars", "80%", "4,5/5", "1 250", "4\u00bd")]
     ['4', '80', '4.5', '1250', None]
     """
+    if any(sign.isnumeric() and not sign.isascii() for sign in text):
+        return None  # such as a half after a 4
     unrated = _STARS.sub("", text).strip(" \u2606")
     if unrated != text and not unrated:
         return str(len(_STARS.findall(text)))

@@ -26,7 +26,6 @@ from recsys.data.arrays import Array, Floats, Longs
 from recsys.data.feedback import (
     Feedback,
     Kind,
-    isolated_end,
     judge,
     judge_values,
     sampled_levels,
@@ -91,6 +90,8 @@ TRUTHS = {
 JUDGED = 100
 """Number of values of a column that tell words such as true from numbers."""
 _MOST_CODES = 256
+# At most seven digits, so that seconds are a quarter of an hour apart.
+_ROUNDED_TIME = r"^\s*[0-9](?:\.[0-9]{1,6})?[eE]\+?[0-9]{1,2}\s*$"
 # What differs between bad rows of one cause.
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")
 
@@ -642,6 +643,13 @@ def _readable_times(
         seconds, unit = timed(times, rows.place, form)
         if form is None and unit is not None and unit.name != "s":
             remarks.append(f"times in {unit.noun}")
+    if times.dtype == pl.String:
+        is_rounded = times.str.contains(_ROUNDED_TIME).fill_null(False)
+        if is_rounded.any():
+            example = times[is_rounded.arg_max() or 0]
+            remarks.append(
+                f"times such as {example} are rounded, as spreadsheets write long numbers"
+            )
     if times.dtype == pl.Float32:  # two seconds of today are 128 apart
         remarks.append("times in single precision, which are rounded to minutes")
     return seconds
@@ -753,10 +761,6 @@ def _remark_on_range(rows: Rows) -> None:
         distribution = sampled_levels(rows.columns["rating"].to_numpy())
     levels, counts = distribution
     usual = usual_range(levels, counts)
-    end = isolated_end(levels, counts)
-    if usual is None and end is not None:
-        others = np.delete(levels, end)
-        usual = float(others[0]), float(others[-1])
     if usual is None:
         lowest, highest = levels[[0, -1]]
         if highest > _HIGHEST_GRADE and not rows.implicit:

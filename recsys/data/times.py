@@ -59,7 +59,16 @@ _DURATIONS = {
 }
 _DAY_AND_MONTH = re.compile(r"\d\d?([/.-])\d\d?\1(\d{4}|\d\d)(?!\d)")
 _YEAR_LAST = r"^\d\d?[./-]\d\d?[./-]\d{4}"
-_CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
+_CLOCKS = (
+    "",
+    " %H:%M",
+    " %H:%M:%S%.f",
+    " %I:%M %p",
+    " %I:%M:%S %p",
+    ", %H:%M",
+    ", %H:%M:%S",
+    ", %I:%M:%S %p",  # of browsers
+)
 _NAMED_MONTHS = (
     "%d-%b-%Y",
     "%d %b %Y",

@@ -175,6 +175,7 @@ def read_parquet(data: DataFile, request: Request) -> Rows:
         if "item" in roles and isinstance(types[names[roles["item"]]], pl.List):
             # A list of items becomes a row for each.
             plans = [scan.select(**columns).explode("item").drop_nulls("item")]
+            description = f"a row for each of {names[roles['item']]}, {description}"
         # Room for all rows, because arrays that grow need more memory.
         batches = Batches(n_rows)
         for n_plans, plan in enumerate(plans):

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from recsys.auto import choose_model
-from recsys.data.feedback import judge_values, named_kind
+from recsys.data.feedback import judge, judge_values, named_kind, usual_range
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.registry import make_model
@@ -253,3 +253,22 @@ def test_a_number_for_no_rating_does_not_make_counts_of_ratings():
     assert not ratings.implicit
     assert "18 ratings are far from the usual 1 to 5: 99" in str(ratings.source)
     assert Ratings.from_frame(frame.rename({"rating": "plays"})).implicit
+
+
+def test_one_odd_value_does_not_make_grades_of_likes():
+    levels = np.array([0.0, 1, 2])
+    likes = judge(levels, np.array([30, 29, 1]), "liked")
+    assert likes.kind == "likes"
+    assert likes.remark.startswith("liked is above 0 for a like")
+    assert judge(levels, np.array([30, 29, 25]), "liked").kind == "grades"
+    both = judge(np.array([-1.0, 1]), np.array([20, 40]), "liked")
+    assert (
+        both.remark == "liked has other values than 0 and 1, which are taken as grades"
+    )
+
+
+def test_a_mark_of_many_rows_does_not_make_counts_of_grades():
+    levels = np.array([1.0, 2, 3, 4, 5, 9999])
+    n_rows = np.array([10, 10, 10, 10, 10, 40])
+    assert judge(levels, n_rows, "score").kind == "grades"
+    assert usual_range(levels, n_rows) == (1, 5)

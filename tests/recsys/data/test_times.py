@@ -341,3 +341,12 @@ def test_years_of_two_digits_after_the_name_of_a_month(text):
         1728777600,
         1546300800,
     ]
+
+
+@pytest.mark.parametrize(
+    ("day", "clock"),
+    [("25.12.2023", "14:05:01"), ("25.12.2023", "14:05"), ("12/25/2023", "2:05:01 PM")],
+)
+def test_reads_dates_and_times_with_a_comma_between_as_browsers_write_them(day, clock):
+    (seconds,) = unix_seconds(pl.Series([f"{day}, {clock}"]))
+    assert datetime.fromtimestamp(seconds, UTC).strftime("%d %H:%M") == "25 14:05"

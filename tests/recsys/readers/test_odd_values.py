@@ -524,3 +524,26 @@ def test_an_empty_like_is_missing(tmp_path):
     path.write_text("user,item,liked\n1,2,true\n1,3,\n2,2,false\n")
     with pytest.raises(DataError, match="line 3: the rating is missing"):
         read_ratings(path)
+
+
+def test_times_that_a_spreadsheet_has_rounded_are_named(tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text("user,item,time\n1,2,1.70E+12\n1,3,1.71E+12\n")
+    assert "times such as 1.70E+12 are rounded" in str(read_ratings(path).source)
+    path.write_text("user,item,time\n1,2,1.700000001E+09\n1,3,1.71E+09\n")
+    assert "1.71E+09 are rounded" in str(read_ratings(path).source)
+    path.write_text("user,item,time\n1,2,1.700000001E+09\n")
+    assert "rounded" not in str(read_ratings(path).source)
+
+
+def test_a_list_of_items_in_parquet_is_a_row_for_each(tmp_path):
+    path = tmp_path / "x.parquet"
+    pl.DataFrame({"user": [1, 2], "items": [[1, 2], [3]]}).write_parquet(path)
+    assert "Parquet, a row for each of items, user" in str(read_ratings(path).source)
+
+
+def test_a_number_and_a_fraction_have_no_cure_that_drops_the_fraction(tmp_path):
+    path = tmp_path / "halves.csv"
+    path.write_text("user,item,rating\n1,2,3\n1,3,4\u00bd\n")
+    with pytest.raises(DataError, match=r"'4.' is not a number\.\n"):
+        read_ratings(path)
