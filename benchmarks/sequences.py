@@ -6,12 +6,12 @@ count as misses. Clicks: the last 15% of the sessions of yoochoose are held out,
 the first is predicted from those before it in the session, repeated items included. The figures are
 the hit rate and MRR at 20.
 
-The parts of `next` are a regression for each decay, the weights without order, and the neighbours,
-each alone in the scores of the same fit. Transition counts are the number of times that an item
-came right after the last one. All models run with their defaults. Seconds are processor seconds of
-the process, which depend less on other programs than wall time. SASRec is the one of RecTools, on
-the processor, with 64 factors, two blocks and the epochs that are best for the last training items;
-PEERS_PYTHON is the Python that has it (several are separated as in PATH).
+The parts of `next` are a regression for each decay, the weights without order, those of directions,
+and the neighbours, each alone in the scores of the same fit. Transition counts are the number of
+times that an item came right after the last one. All models run with their defaults. Seconds are
+processor seconds of the process, which depend less on other programs than wall time. SASRec is the
+one of RecTools, on the processor, with 64 factors, two blocks and the epochs that are best for the
+last training items; PEERS_PYTHON is the Python that has it (several are separated as in PATH).
 
 With `--scale`, the data are generated in the shape of MovieLens-25M, in a random order: seconds of
 the fit and of the best 20 items of all users, and the peak of memory.
@@ -179,11 +179,12 @@ def rows_of(trial: Trial) -> Iterator[list[object]]:
         yield [name, *figures(trial, folded(model)), seconds]
         if name != "next":
             continue
-        for at, decay in enumerate(model.decays):
+        labels = [f"  decay {decay:g}" for decay in model.decays[:-2]]
+        labels += ["  without order", "  directions"]
+        for at, label in enumerate(labels):
             part = copy.copy(fitted)
             part.shares = np.eye(len(model.decays), dtype=np.float32)[at]
             part.neighbor_share = 0.0
-            label = f"  decay {decay:g}" if decay else "  without order"
             yield [label, *figures(trial, folded(part)), ""]
         part = copy.copy(fitted)
         part.shares = np.zeros_like(model.shares)

@@ -12,14 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import sparse_rows
-from lowrank.subspace import leading_directions
 from recsys.errors import DataError
 from recsys.models.base import Model, Progress, check_indices
 from recsys.models.factor_form import FactorForm
 from recsys.models.habits import habit_parameter, habits
 from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.item_item import AxisProfiles, Profiles, fitted_axis
-from recsys.models.linear_filter import power, power_parameter
+from recsys.models.linear_filter import power_parameter
 from recsys.models.neighbors import NEIGHBOR_GAMMA, Neighborhood, TrainingUsers
 from recsys.models.new_items import NewItems
 from recsys.models.parameters import fitted, model, parameter
@@ -41,7 +40,12 @@ from recsys.models.sequences import (
     sources,
 )
 from recsys.models.shares import LEAST_SIZE, best_shares
-from recsys.models.transitions import Regression, unordered_weights
+from recsys.models.transitions import (
+    Regression,
+    direction_weights,
+    main_directions,
+    unordered_weights,
+)
 from recsys.saving.arrays import DamageError, check_rows
 
 if TYPE_CHECKING:
@@ -52,9 +56,9 @@ if TYPE_CHECKING:
 _DECAYS = (1.0, 3.0, 8.0)  # items: the last one, a sitting, a phase of a user
 # In the place of a decay: the whole history, in which all items count alike.
 _UNORDERED = 0.0
+_SITTING = 3.0  # decay of the items whose directions come next
 _MOST_WEIGHTS = 2**26  # stored weights of all regressions: 512 MB
 _DIRECTIONS = 64  # columns of the vectors of items
-_VECTOR_POWER = 0.5  # by which long histories and frequent items count less in them
 # Mean length of histories above which all users share some of the latest items.
 _LONG = 50
 _BACKOFF = 0.1  # of an item's chance in any history, next to its chance in this one
@@ -83,7 +87,8 @@ class Next(Model):
     after the latest items of the user. Impressions are left out.
 
     One more regression has the whole history without order: the weights of `ease`, between
-    frequent items.
+    frequent items. Another matrix of weights brings items of similar histories and the item
+    itself again (see `recsys.models.transitions.direction_weights`), for the latest items.
 
     Neighbours are training users with the same latest items. They add the mean of their
     histories, weighted by the square of what they share. In a history, the item j places
@@ -102,15 +107,15 @@ class Next(Model):
     unit : float
         The mean weight, which counts as 1 in a history.
     decays, shares : float32 ndarrays of shape (n_decays,)
-        Decay of each regression in items, and its share in the scores. The last decay is 0,
-        which stands for the whole history without order.
+        Decay of each matrix of weights in items, and its share in the scores. A decay of 0
+        stands for the whole history without order.
     neighbor_share : float
         Share of the neighbours in the scores.
     item_chances : float32 ndarray of shape (n_items,)
         Share of each item in all interactions, times a small constant: the score for a user
         without a history.
     weight_indptr, weight_items, weight_values : int64, int32 and float32 ndarrays
-        The matrices B_d below one another as CSR arrays: their largest weights, as many of
+        The matrices of weights below one another as CSR arrays: their largest weights, as many of
         each item as fit in 512 MB.
     history_indptr, history_items, history_weights : int64, int32 and float32 ndarrays
         Items of each user in the order of their latest times.
@@ -210,7 +215,7 @@ class Next(Model):
             )
         self.n_items = ratings.n_items
         decays = _DECAYS if self.decay is None else (self.decay,)
-        self.decays = np.array([*decays, _UNORDERED], np.float32)
+        self.decays = np.array([*decays, _UNORDERED, _SITTING], np.float32)
         self.weighted = ratings.implicit and ratings.weighted
         self.unit = 1.0
         if self.weighted:
@@ -270,10 +275,12 @@ class Next(Model):
 
         pairs = PairSums.of(sequences, self.n_items)
         weights = []
-        for gamma in self._gammas[:-1]:
+        for gamma in self._gammas[:-2]:
             regression = Regression(pairs, gamma, self.item_power, dislikes)
             weights.append(regression.weights(self.regularization, self._n_kept))
-        weights.append(unordered_weights(self._binary_histories, self._n_kept))
+        histories = self._binary_histories
+        weights.append(unordered_weights(histories, self._n_kept))
+        weights.append(direction_weights(histories, self._n_kept))
         stacked = kernels.csr_arrays(vstack(weights, format="csr"))
         self.weight_indptr, self.weight_items, self.weight_values = stacked
 
@@ -508,15 +515,8 @@ class Next(Model):
 
     @cached_property
     def _vectors(self) -> Floats:
-        histories = self._binary_histories
-        counts = np.bincount(histories.indices, minlength=self.n_items)
-        scaled = power(counts, -_VECTOR_POWER)[histories.indices]
-        lengths = np.diff(self.history_indptr)
-        scaled *= np.repeat(power(lengths, -_VECTOR_POWER), lengths)
-        k = min(_DIRECTIONS, *histories.shape)
-        rows = kernels.csr_arrays(histories)._replace(data=scaled)
-        vectors, values = leading_directions(rows, self.n_items, k)
-        return (vectors * values).astype(np.float32)
+        directions = main_directions(self._binary_histories, _DIRECTIONS)
+        return (directions.vectors * directions.values).astype(np.float32)
 
     def contributions(
         self,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
+from lowrank.subspace import Directions, leading_directions
 from recsys.errors import DataError
 from recsys.models.ease import default_penalty, invert
 from recsys.models.linear_filter import power
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _DENSE = 4096  # items with an exact Gram matrix; of the others, only its diagonal
 _MOST_SOLVED = 2**27  # entries of the solution of a regression: 512 MB
+_DIRECTIONS = 256  # whose items come next, if the user has had one of them
+_POWER = 0.5  # by which long histories and frequent items count less in directions
+_SAMPLED = 2**22  # interactions that tell directions
 _ROWS = 256  # rows of items with all other items at a time
 
 
@@ -175,18 +179,57 @@ def _with_dislikes(
 
 def unordered_weights(histories: Sparse, n_kept: int) -> Sparse:
     """Return the weights of EASE between the most frequent items; others have none."""
-    from scipy.sparse import csr_array
-
-    n_items = histories.shape[1]
-    counts = np.bincount(histories.indices, minlength=n_items)
-    by_count = np.argsort(-counts, kind="stable")
-    items = np.sort(by_count[:_DENSE])
+    counts = np.bincount(histories.indices, minlength=histories.shape[1])
+    items = _frequent(counts)
     P = gram(histories[:, items])
     P[np.diag_indices_from(P)] += np.float32(default_penalty(counts))
     invert(P)
     P /= -np.diagonal(P).copy()
     np.fill_diagonal(P, 0)
-    largest = _largest(P, n_kept)
+    return _between(items, P, len(counts), n_kept)
+
+
+def direction_weights(histories: Sparse, n_kept: int) -> Sparse:
+    """Return weights from an item to those of similar histories, and to itself again.
+
+    With the `main_directions` V and their singular values s, they are V diag(s) V' between the
+    most frequent items, and the identity.
+    """
+    from scipy.sparse import eye_array
+
+    n_items = histories.shape[1]
+    counts = np.bincount(histories.indices, minlength=n_items)
+    items = _frequent(counts)
+    sampled = histories[:: 1 + histories.nnz // _SAMPLED]
+    directions = main_directions(sampled, _DIRECTIONS)
+    V = directions.vectors[items]
+    products = (V * directions.values) @ V.T
+    weights = _between(items, products.astype(np.float32), n_items, n_kept)
+    same_item = eye_array(n_items, dtype=np.float32, format="csr")
+    return (weights + same_item).tocsr()
+
+
+def main_directions(histories: Sparse, k: int) -> Directions:
+    """Return directions of histories in which long ones and frequent items count less."""
+    counts = np.bincount(histories.indices, minlength=histories.shape[1])
+    lengths = np.diff(histories.indptr)
+    scaled = power(counts, -_POWER)[histories.indices]
+    scaled *= np.repeat(power(lengths, -_POWER), lengths)
+    rows = kernels.csr_arrays(histories)._replace(data=scaled)
+    return leading_directions(rows, len(counts), min(k, *histories.shape))
+
+
+def _frequent(counts: Indices) -> Indices:
+    """Return the items with the highest counts."""
+    by_count = np.argsort(-counts, kind="stable")
+    return np.sort(by_count[:_DENSE])
+
+
+def _between(items: Indices, weights: Floats, n_items: int, n_kept: int) -> Sparse:
+    """Return the largest weights between some of all items."""
+    from scipy.sparse import csr_array
+
+    largest = _largest(weights, n_kept)
     lengths = np.zeros(n_items, np.int64)
     lengths[items] = np.diff(largest.indptr)
     indptr = np.append(0, np.cumsum(lengths))

@@ -20,6 +20,7 @@ from recsys.models.sequences import (
     sources,
 )
 from recsys.models.shares import best_shares
+from recsys.models.transitions import direction_weights
 from recsys.recommender import Recommender
 from recsys.saving.arrays import DamageError
 
@@ -230,11 +231,11 @@ def test_without_times_the_error_names_the_option_and_another_model():
 
 def test_one_decay_replaces_the_three():
     ratings = make_ratings()
-    assert Next().fit(ratings).decays.tolist() == [1, 3, 8, 0]
-    assert Next(decay=2.5).fit(ratings).decays.tolist() == [2.5, 0]
+    assert Next().fit(ratings).decays.tolist() == [1, 3, 8, 0, 3]
+    assert Next(decay=2.5).fit(ratings).decays.tolist() == [2.5, 0, 3]
 
 
-def test_the_last_weights_are_the_weights_of_ease():
+def test_weights_without_order_are_the_weights_of_ease():
     ratings = make_ratings(seed=6)
     n = ratings.n_items
     model = Next().fit(ratings)
@@ -242,8 +243,38 @@ def test_the_last_weights_are_the_weights_of_ease():
     penalty = default_penalty(X.sum(axis=0))
     P = np.linalg.inv(X.T @ X + penalty * np.eye(n))
     expected = np.eye(n) - P / np.diag(P)
-    weights = model._weights.toarray()[3 * n :]
+    weights = model._weights.toarray()[3 * n : 4 * n]
     np.testing.assert_allclose(weights, expected, rtol=0, atol=2e-6)
+
+
+def test_the_last_weights_are_the_root_of_the_gram_matrix_and_the_identity():
+    ratings = make_ratings(seed=6)
+    n = ratings.n_items
+    model = Next().fit(ratings)
+    X = (ratings.matrix.toarray() > 0).astype(float)
+    scaled = X / np.sqrt(X.sum(axis=1)[:, None] * X.sum(axis=0))
+    values, vectors = np.linalg.eigh(scaled.T @ scaled)
+    root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    weights = model._weights.toarray()[4 * n :]
+    np.testing.assert_allclose(weights, root + np.eye(n), rtol=0, atol=1e-4)
+
+
+def test_directions_bring_items_of_similar_histories_without_a_common_user():
+    # No user has both the first and the last item, but both are with the two others.
+    middle = [(1, 2), (2, 1)]
+    rows = [
+        (f"{user}{end}", item, 1.5e9 + place)
+        for user in range(20)
+        for end in (0, 3)
+        for place, item in enumerate([end, *middle[user % 2]])
+    ]
+    rows += [(f"other{user}", 4 + user % 2, 1.5e9) for user in range(20)]
+    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    ratings = Ratings.from_frame(frame, implicit=True)
+    weights = direction_weights(Next().fit(ratings)._binary_histories, 6).toarray()
+    assert weights[0, 3] != 0
+    np.testing.assert_allclose(weights[0, 4:], 0, atol=1e-6)
+    assert (weights.diagonal() > 1).all()
 
 
 def test_shares_rank_the_last_items_at_least_as_well_as_equal_shares():
@@ -271,7 +302,7 @@ def test_shares_are_for_lists_with_and_without_seen_items():
 @pytest.mark.parametrize("bad", [-1.0, np.nan])
 def test_rejects_decays_of_a_damaged_model(bad):
     model = Next().fit(make_ratings())
-    arrays = {**model._arrays(), "decays": np.array([bad, 3, 8, 0], np.float32)}
+    arrays = {**model._arrays(), "decays": np.array([bad, 3, 8, 0, 3], np.float32)}
     with pytest.raises(DamageError, match="decays has values"):
         Next._from_arrays(model.get_params(), arrays)
 
