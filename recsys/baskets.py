@@ -16,7 +16,7 @@ from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import IdsLike
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models.parts import Indices, Mask
+from recsys.models.parts import Doubles, Indices, Mask
 from recsys.ranking.filters import blocked_pairs, candidate_mask
 from recsys.ranking.lists import ListOptions
 from recsys.ranking.rerank import best_items
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 BasketsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
 Sparse: TypeAlias = "sp.csr_array[Any]"
-Doubles = NDArray[np.float64]
 
 _PRIOR = 0.5  # baskets; see the notes of `together`
 _TAIL = 0.025  # probability on each side of an interval

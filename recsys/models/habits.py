@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,16 +60,14 @@ def habits(histories: Histories, *, weighted: bool) -> Floats:
     if weighted:
         counts *= weights
     if events.seconds is not None:
-        recency = _recency(events, events.seconds)
-        counts *= recency.of_events
+        recency, totals = _recency(events, events.seconds)
+        counts *= recency
     # Events of other pairs, such as returned ones, are left out.
     pairs = histories.pairs_of(events)
     is_entry = pairs >= 0
     sums = np.bincount(pairs[is_entry], counts[is_entry], len(histories.indices))
     sums = np.maximum(sums, 0)
-    if events.seconds is not None:
-        totals = recency.of_users
-    else:
+    if events.seconds is None:
         totals = np.zeros(histories.n_rows)
         np.maximum.at(totals, histories.rows, sums)
     # Users without a total have no entry above 0.
@@ -78,15 +76,11 @@ def habits(histories: Histories, *, weighted: bool) -> Floats:
     return shares.astype(np.float32)
 
 
-class _Recency(NamedTuple):
-    """Weights of baskets: of the basket of each event, and in total of each user."""
+def _recency(events: Events, times: Times) -> tuple[Doubles, Doubles]:
+    """Return what the basket of each event counts, and all baskets of each user.
 
-    of_events: Doubles
-    of_users: Doubles
-
-
-def _recency(events: Events, times: Times) -> _Recency:
-    """Return what baskets count by the number of later ones of the same user."""
+    A basket counts by the number of later ones of the same user.
+    """
     users = events.users
     # Folded histories need not be in the order of time.
     order = np.lexsort((times, users))
@@ -106,7 +100,7 @@ def _recency(events: Events, times: Times) -> _Recency:
     totals = np.bincount(ordered_users[firsts], counts[firsts], n_users)
     of_events = np.empty(len(order))
     of_events[order] = counts
-    return _Recency(of_events, totals.astype(np.float64))
+    return of_events, totals.astype(np.float64)
 
 
 @lru_cache(maxsize=4)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from recsys.models.parts import Doubles, Floats, Indices
+from recsys.models.parts import Floats, Indices
 from recsys.models.sequences import reach
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Neighborhood(NamedTuple):
 
 
 class TrainingUsers(NamedTuple):
-    """Users among whom neighbours are sought.
+    """Users among whom neighbours are sought, the newest last.
 
     Attributes
     ----------
@@ -151,57 +151,45 @@ class TrainingUsers(NamedTuple):
         Places of the items of each user, from 1.
     newest : csr_array of shape (n_items, n_users)
         Ones for the newest users of each item.
-    newness : float64 ndarray of shape (n_users,)
-        Place of each user in the order of the latest times, from 0 to 1.
     """
 
     histories: Sparse
     places: Sparse
     newest: Sparse
-    newness: Doubles
 
     @classmethod
     def of(cls, histories: Sparse, ranks: Indices) -> Self:
-        """Find the newest users of each item, by their place in the order of time.
+        """Put the users in their order of time, and find the newest of each item.
 
         The items of each user are in the order of time, too.
         """
-        lengths = np.diff(histories.indptr)
-        starts = np.repeat(histories.indptr[:-1], lengths)
-        place = np.arange(1, histories.nnz + 1) - starts
+        histories = histories[np.argsort(ranks)]
+        starts = np.repeat(histories.indptr[:-1], np.diff(histories.indptr))
         places = histories.copy()
+        place = np.arange(1, histories.nnz + 1) - starts
         places.data = place.astype(np.float32)
         places.sort_indices()
-        newest = _newest_users(places, ranks)
-        n_users = max(1, len(ranks))
-        return cls(
-            histories,
-            places,
-            newest,
-            newness=ranks / n_users,
-        )
+        newest = histories.T.tocsr()
+        ends = np.repeat(newest.indptr[1:], np.diff(newest.indptr))
+        is_new = ends - np.arange(newest.nnz) <= _CANDIDATES
+        newest.data = is_new.astype(np.float32)
+        newest.eliminate_zeros()
+        return cls(histories, places, newest)
 
     def neighborhood(self, latest: Sparse, lengths: Indices, n: int) -> Neighborhood:
         """Return the n nearest users of each row of latest items, from histories of some length."""
         from scipy.sparse import vstack
 
         n_users = max(1, len(lengths))
-        parts = []
-        for rows in kernels.pieces(n_users, _SEARCHED):
-            nearest = self._nearest(latest[rows], lengths[rows], n)
-            parts.append(nearest)
-        common = vstack(parts, format="csr")
-        return Neighborhood(
-            latest,
-            common,
-            self,
-        )
+        parts = [
+            self._nearest(latest[rows], lengths[rows], n)
+            for rows in kernels.pieces(n_users, _SEARCHED)
+        ]
+        return Neighborhood(latest, vstack(parts, format="csr"), self)
 
     def _nearest(self, latest: Sparse, lengths: Indices, n: int) -> Sparse:
         """Return the sums of the weights that the nearest users share."""
-        from scipy.sparse import csr_array
-
-        common = (latest @ self.newest).tocsr()
+        common: Sparse = (latest @ self.newest).tocsr()
         rows = common.tocoo().coords[0]
         # Who has the same items, such as the user in the training data, tells nothing new.
         all_lengths = np.diff(self.histories.indptr)
@@ -211,48 +199,20 @@ class TrainingUsers(NamedTuple):
         is_other = lengths_of_neighbors != lengths[rows]
         is_other |= common.data < smallest[rows]
         # Of users who share as much, the newest are nearer.
-        nearness = common.data.astype(np.float64)
-        nearness += _NEWNESS * self.newness[common.indices]
+        newness = common.indices / max(1, len(all_lengths))
+        nearness = common.data + _NEWNESS * newness
         nearness[~is_other] = 0
-        n_users = len(lengths)
         n_candidates = np.diff(common.indptr)
         width = max(n, int(n_candidates.max(initial=0)))
         starts = np.repeat(common.indptr[:-1], n_candidates)
         places = np.arange(len(rows)) - starts
-        padded = np.zeros((n_users, width))
+        padded = np.zeros((len(lengths), width))
         padded[rows, places] = nearness
         # The n-th largest value of each user.
         cut = width - n
         padded.partition(cut, axis=1)
         cuts = padded[:, cut]
         is_near = is_other & (nearness >= cuts[rows])
-        counts = np.bincount(rows[is_near], minlength=n_users)
-        ends = np.cumsum(counts)
-        arrays = (
-            common.data[is_near],
-            common.indices[is_near],
-            np.append(0, ends),
-        )
-        return csr_array(arrays, shape=common.shape)
-
-
-def _newest_users(histories: Sparse, ranks: Indices) -> Sparse:
-    """Return the newest users of each item, as a matrix of shape (n_items, n_users)."""
-    from scipy.sparse import csr_array
-
-    # With the newest users first, so are the users of each item.
-    newest_first = np.argsort(-ranks)
-    by_item = histories[newest_first].T.tocsr()
-    lengths = np.diff(by_item.indptr)
-    starts = np.repeat(by_item.indptr[:-1], lengths)
-    places = np.arange(by_item.nnz) - starts
-    is_new = places < _CANDIDATES
-    users = newest_first[by_item.indices[is_new]]
-    counts = np.minimum(lengths, _CANDIDATES)
-    ends = np.cumsum(counts)
-    arrays = (
-        np.ones(len(users), np.float32),
-        users,
-        np.append(0, ends),
-    )
-    return csr_array(arrays, shape=by_item.shape)
+        common.data[~is_near] = 0
+        common.eliminate_zeros()
+        return common

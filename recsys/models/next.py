@@ -87,8 +87,9 @@ class Next(Model):
     after the latest items of the user. Impressions are left out.
 
     One more regression has the whole history without order: the weights of `ease`, between
-    frequent items. Another matrix of weights brings items of similar histories and the item
-    itself again (see `recsys.models.transitions.direction_weights`), for the latest items.
+    frequent items. Another matrix of weights brings items of similar histories and, as often
+    as items come again, the latest items themselves (see
+    `recsys.models.transitions.direction_weights`).
 
     Neighbours are training users with the same latest items. They add the mean of their
     histories, weighted by the square of what they share. In a history, the item j places
@@ -280,7 +281,9 @@ class Next(Model):
             weights.append(regression.weights(self.regularization, self._n_kept))
         histories = self._binary_histories
         weights.append(unordered_weights(histories, self._n_kept))
-        weights.append(direction_weights(histories, self._n_kept))
+        # The share of the events whose item comes again.
+        repeats = 1 - histories.nnz / max(1, len(sequences.items))
+        weights.append(direction_weights(histories, repeats, self._n_kept))
         stacked = kernels.csr_arrays(vstack(weights, format="csr"))
         self.weight_indptr, self.weight_items, self.weight_values = stacked
 
@@ -540,19 +543,14 @@ class Next(Model):
             # Columns of new items are sums over those of all items.
             summed = np.arange(self.n_items)
         terms = np.zeros((len(order), len(summed)), np.float32)
-        all_weights = CsrArrays(
-            self.weight_indptr, self.weight_items, self.weight_values
-        )
+        all_weights = self._source._stacked_weights
         # The score of a user without a history.
         base = self.item_chances[columns]
         for at, gamma in enumerate(self._gammas):
             if not self.shares[at]:
                 continue
             sources_of_decay = at * self.n_items + rated.items.astype(np.int64)
-            if has_new:
-                weights = self._weights[sources_of_decay].toarray()
-            else:
-                weights = kernels.csr_block(all_weights, sources_of_decay, columns)
+            weights = kernels.csr_block(all_weights, sources_of_decay, summed)
             if features is not None:
                 weights += features.rows_of(at, rated.items, summed)
             share = self.shares[at] * recency(rated, gamma)

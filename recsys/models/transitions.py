@@ -189,11 +189,11 @@ def unordered_weights(histories: Sparse, n_kept: int) -> Sparse:
     return _between(items, P, len(counts), n_kept)
 
 
-def direction_weights(histories: Sparse, n_kept: int) -> Sparse:
-    """Return weights from an item to those of similar histories, and to itself again.
+def direction_weights(histories: Sparse, repeats: float, n_kept: int) -> Sparse:
+    """Return weights from an item to those of similar histories, and `repeats` to itself.
 
-    With the `main_directions` V and their singular values s, they are V diag(s) V' between the
-    most frequent items, and the identity.
+    With the `main_directions` V and their singular values s, they are V diag(s) V' between
+    different items, of the most frequent ones.
     """
     from scipy.sparse import eye_array
 
@@ -204,9 +204,10 @@ def direction_weights(histories: Sparse, n_kept: int) -> Sparse:
     directions = main_directions(sampled, _DIRECTIONS)
     V = directions.vectors[items]
     products = (V * directions.values) @ V.T
+    np.fill_diagonal(products, 0)
     weights = _between(items, products.astype(np.float32), n_items, n_kept)
     same_item = eye_array(n_items, dtype=np.float32, format="csr")
-    return (weights + same_item).tocsr()
+    return (weights + np.float32(repeats) * same_item).tocsr()
 
 
 def main_directions(histories: Sparse, k: int) -> Directions:

@@ -247,7 +247,7 @@ def test_weights_without_order_are_the_weights_of_ease():
     np.testing.assert_allclose(weights, expected, rtol=0, atol=2e-6)
 
 
-def test_the_last_weights_are_the_root_of_the_gram_matrix_and_the_identity():
+def test_the_last_weights_are_the_root_of_the_gram_matrix_and_the_share_of_repeats():
     ratings = make_ratings(seed=6)
     n = ratings.n_items
     model = Next().fit(ratings)
@@ -255,8 +255,9 @@ def test_the_last_weights_are_the_root_of_the_gram_matrix_and_the_identity():
     scaled = X / np.sqrt(X.sum(axis=1)[:, None] * X.sum(axis=0))
     values, vectors = np.linalg.eigh(scaled.T @ scaled)
     root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    np.fill_diagonal(root, 1 - X.sum() / len(ratings.log))
     weights = model._weights.toarray()[4 * n :]
-    np.testing.assert_allclose(weights, root + np.eye(n), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(weights, root, rtol=0, atol=1e-4)
 
 
 def test_directions_bring_items_of_similar_histories_without_a_common_user():
@@ -271,10 +272,17 @@ def test_directions_bring_items_of_similar_histories_without_a_common_user():
     rows += [(f"other{user}", 4 + user % 2, 1.5e9) for user in range(20)]
     frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
     ratings = Ratings.from_frame(frame, implicit=True)
-    weights = direction_weights(Next().fit(ratings)._binary_histories, 6).toarray()
+    weights = direction_weights(Next().fit(ratings)._binary_histories, 0.2, 6).toarray()
     assert weights[0, 3] != 0
     np.testing.assert_allclose(weights[0, 4:], 0, atol=1e-6)
-    assert (weights.diagonal() > 1).all()
+    np.testing.assert_allclose(weights.diagonal(), 0.2)
+
+
+def test_items_that_never_come_again_have_no_weight_for_themselves():
+    frame = make_events().unique(["user", "item"], maintain_order=True)
+    model = Next().fit(Ratings.from_frame(frame, implicit=True))
+    n = model.n_items
+    assert not model._weights.toarray()[4 * n :].diagonal().any()
 
 
 def test_shares_rank_the_last_items_at_least_as_well_as_equal_shares():
