@@ -316,14 +316,15 @@ class Evaluation:
         """
         if len(self.splits) == 1:
             return self.metrics
-        from scipy.stats import t
+        # The quantile function of scipy.stats, which is slow to import.
+        from scipy.special import stdtrit
 
         value = pl.col("value")
         of_folds = self.folds.group_by("model", "metric").agg(
             fold_mean=value.mean(), fold_deviation=value.std(), fold_high=pl.len()
         )
         n_folds = of_folds["fold_high"].to_numpy()
-        quantiles = t.ppf((1 + self.settings.confidence) / 2, n_folds - 1)
+        quantiles = stdtrit(n_folds - 1, (1 + self.settings.confidence) / 2)
         half = pl.col("fold_deviation") * pl.Series(quantiles / np.sqrt(n_folds))
         of_folds = of_folds.with_columns(
             fold_low=pl.col("fold_mean") - half, fold_high=pl.col("fold_mean") + half
