@@ -218,21 +218,14 @@ class Life(RuleBasedStateMachine):
         self._update(self.latest, refit=refit)
 
     @precondition(lambda self: self.setting.kinds)
-    @rule(
-        rows=st.none() | some_events,
-        refit=st.sampled_from([None, True]),
-        weights=some_weights,
-    )
+    @rule(rows=st.none() | some_events, weights=some_weights)
     def weigh_kinds_again(
-        self,
-        rows: list[Event] | None,
-        refit: bool | None,
-        weights: dict[str, float],
+        self, rows: list[Event] | None, weights: dict[str, float]
     ) -> None:
         """Give kinds other weights, which older events get, too, also if none is new."""
         if rows is not None:
             self.latest = self._rows(rows)
-        self._update(self.latest, refit=refit, weights=weights)
+        self._update(self.latest, weights=weights)
 
     @rule()
     def repeat_the_update(self) -> None:
