@@ -1,4 +1,4 @@
-"""What all estimators have in common."""
+"""Base of all estimators."""
 
 from __future__ import annotations
 

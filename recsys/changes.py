@@ -660,7 +660,7 @@ def _ratings_of(ratings: Ratings, users: pl.Series) -> tuple[Indices, Indices]:
 
 
 def _marked(indices: Indices, n: int) -> Mask:
-    """Mark those of `n` positions that indices have; negative indices are no positions."""
+    """Mark which of `n` positions the indices have, leaving out negative indices."""
     mask = np.zeros(n, np.bool_)
     mask[indices[indices >= 0]] = True
     return mask

@@ -153,7 +153,7 @@ class Output:
     ) -> Iterator[Sink | TableWriter | ChosenColumns]:
         """Yield a sink for frames.
 
-        `head` precedes the rows in a JSON document; `comment` is that of a table, and `identity`
+        `head` precedes the rows in a JSON document; `comment` is for a table, and `identity`
         is the version of the saved model.
         """
         with self._sink(comment, **head) as sink:

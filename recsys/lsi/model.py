@@ -70,7 +70,7 @@ class LSI(
         third of the documents (or terms, if they are fewer), at most 75.
     weighting : {"tfidf", "log-entropy", "count"}, default "tfidf"
         See `recsys.lsi.space.Weighting`. "count" keeps the counts of texts, or the values of a
-        matrix, such as that of a vectorizer of scikit-learn.
+        matrix, such as the output of a vectorizer of scikit-learn.
     method : {"hybrid", "lsi", "bm25"}, default "hybrid"
         How `query` ranks documents: by exact words and meaning together (see
         `recsys.lsi.search.Search`), by meaning ("lsi") or by exact words ("bm25"). "hybrid" and
@@ -247,7 +247,7 @@ class LSI(
         Parameters
         ----------
         documents, ids, titles : as for `fit`
-            By default, ids are numbers after those of the index.
+            By default, ids are numbers after the last one in the index.
         method : {"fold-in", "update"}
             "fold-in" projects the documents on the present dimensions and ignores the rest.
             "update" updates the singular value decomposition (see `recsys.lsi.space`). The result

@@ -43,7 +43,7 @@ class Ranking(NamedTuple):
 class Fusion(NamedTuple):
     """Coefficients of the hybrid score ``words * bm25 + meaning * cosine - average``.
 
-    The cosine is that of a document with `direction`: the mean of the `best` documents or, without
+    The cosine is between a document and `direction`: the mean of the `best` documents or, without
     any, the direction of the query.
     """
 
@@ -69,10 +69,10 @@ class Search:
 
     .. math:: 1 - w = 0.8 \, \frac{l}{l + 30 \sqrt{q / 8}}
 
-    for documents of l words on average and a query of q words. The cosine is not that with the
+    for documents of l words on average and a query of q words. The cosine is not with the
     query, but with the mean of the ten documents that score best by words and, with half the
     weight, by the cosine with the query (Rocchio's feedback in the space of dimensions). The weight
-    of each of the ten is the difference of its score and that of the eleventh. See
+    of each of the ten is its score minus the score of the eleventh. See
     docs/howto/lsi.md.
 
     `mean_length` is the mean number of words of a document. `totals` are `Collection.totals`, which

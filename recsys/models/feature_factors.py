@@ -86,8 +86,8 @@ def without_ratings(n_rows: int, features: GroupedFeatures | None) -> Histories:
 def reliability(offsets: Floats, variance: AnyFloats | np.floating[Any]) -> Floats:
     """Return the expected cosine of each vector with its prediction, shape (n,).
 
-    `offsets` are the predictions minus the mean vector, and `variance` is that of the vectors
-    around the predictions.
+    `offsets` are the predictions minus the mean vector, and `variance` is the variance of the
+    vectors around the predictions.
     """
     squares = np.einsum("ij,ij->i", offsets, offsets)
     cosines: Floats = np.sqrt(squares / (squares + variance)).astype(np.float32)

@@ -49,8 +49,8 @@ class Neighborhood(NamedTuple):
     def scores(self) -> Sparse:
         """Return the mean of the histories of the neighbours, weighted by squares.
 
-        A square is that of what a neighbour shares. In its history, an item counts less
-        with its distance from the latest shared one.
+        What a neighbour shares is squared. In its history, an item counts less with its
+        distance from the latest shared one.
         """
         from scipy.sparse import csr_array, vstack
 
