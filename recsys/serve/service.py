@@ -131,7 +131,7 @@ class Service:
             lambda: self.counters.table_failed(name),
         )
         self.tables[name] = table
-        return Slot(path, table.load, Trial())
+        return Slot(path, table.load, Trial(self._refresh_all))
 
     @property
     def is_ready(self) -> bool:
@@ -196,6 +196,12 @@ class Service:
         """Log the conditions that requests to a new model cannot use."""
         for reason in getattr(slot.current, "unusable", {}).values():
             _log.error("%s: %s", f"{self._prefix}{name}", reason)
+
+    def _refresh_all(self) -> None:
+        """Serve all models with their tables as they are now."""
+        # A trial load of a large model takes longer than a refresh.
+        for name in self.tables:
+            self._refresh(name, self.slots[name])
 
     def _refresh(self, name: str, slot: Slot[Responses]) -> None:
         """Serve a model with its table as it is now, if that is due."""

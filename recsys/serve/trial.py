@@ -10,19 +10,27 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from recsys.errors import ModelFileError, RecsysError
 from recsys.serve.settings import SHARED
 
 _TIME_LIMIT = 1800.0  # seconds of a trial
+_PAUSE = 1.0  # seconds between two calls of what is done meanwhile
 _OUTCOME = "outcome: "  # in front of the reason why a model cannot be served, if any
 
 
 class Trial:
-    """Trial loads for one slot of the service, one at a time."""
+    """Trial loads for one slot of the service, one at a time.
 
-    def __init__(self) -> None:
+    While one takes long, `meanwhile` is called every second.
+    """
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self._meanwhile = meanwhile
         self._process: subprocess.Popen[str] | None = None
         self._is_over = False
 
@@ -52,13 +60,7 @@ class Trial:
             return False
         with self._process as process:
             try:
-                output, _ = process.communicate(timeout=_TIME_LIMIT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise ModelFileError(
-                    f"{path} cannot be served: a trial load took more than "
-                    f"{_TIME_LIMIT / 60:.0f} minutes."
-                ) from None
+                output = self._output(process, path)
             finally:
                 self._process = None
         # The kernels may crash on arrays that pass all checks.
@@ -74,6 +76,19 @@ class Trial:
         if reason:
             raise ModelFileError(reason)
         return True
+
+    def _output(self, process: subprocess.Popen[str], path: Path) -> str:
+        """Return the output of a process when it has ended."""
+        deadline = time.monotonic() + _TIME_LIMIT
+        while time.monotonic() < deadline:
+            with suppress(subprocess.TimeoutExpired):
+                return process.communicate(timeout=_PAUSE)[0]
+            self._meanwhile()
+        process.kill()
+        raise ModelFileError(
+            f"{path} cannot be served: a trial load took more than "
+            f"{_TIME_LIMIT / 60:.0f} minutes."
+        )
 
     def stop(self) -> None:
         """End a trial in progress, and start no other one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from recsys.errors import DataError
 from tests.serving import Application
 
 pytest.importorskip("fastapi")
-from recsys.serve import create_app, live_table
+from recsys.serve import create_app, live_table, trial
 from recsys.serve.settings import Settings
 
 ITEMS = pl.DataFrame(
@@ -436,3 +437,35 @@ def test_an_application_with_a_condition_that_cannot_be_used_is_not_made(saved):
         create_app(str(saved["als"]), conditions={"there": "warehouse = 'Linz'"})
     settings = Settings(str(saved["als"]), conditions={"old": "year < 1990"})
     create_app({"shop": settings})
+
+
+def test_stock_is_read_again_while_a_new_model_is_tried(saved, tmp_path, monkeypatch):
+    model = tmp_path / "model"
+    copytree(saved["als"], model)
+    monkeypatch.setattr(trial, "_PAUSE", 0.1)
+    shop = Shop(model, tmp_path / "items.csv")
+    with shop.application:
+        shop.application.ready()
+        in_stock = shop.items("/v1/recommend/105?condition=available")
+        (model / "model.json").touch()
+        is_over = tmp_path / "over"
+        slow = tmp_path / "python"
+        slow.write_text(
+            f"#!/bin/sh\nuntil [ -e {is_over} ]; do sleep 0.1; done\nprintf 'outcome: '\n"
+        )
+        slow.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(slow))
+        checking = threading.Thread(target=shop.service.check)
+        checking.start()
+        try:
+            shop.write(ITEMS.with_columns(stock=pl.lit(0)))
+            deadline = time.monotonic() + 60
+            while in_stock and time.monotonic() < deadline:
+                time.sleep(0.1)
+                in_stock = shop.items("/v1/recommend/105?condition=available")
+            assert checking.is_alive()
+            assert in_stock == []
+        finally:
+            is_over.touch()
+            checking.join()
+        assert shop.items("/v1/recommend/105?condition=available") == []
