@@ -110,7 +110,7 @@ def checked_integer(
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        If it is no integer, or below `least`.
+        If it is not an integer, or is below `least`.
     """
     try:
         if isinstance(value, bool):
