@@ -26,8 +26,9 @@ Li et al. (2018), "Offline evaluation of ranking policies with click models".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -36,7 +37,7 @@ from recsys.data.arrays import Doubles
 from recsys.errors import DataError
 from recsys.evaluation.monitoring import attributed_clicks
 from recsys.evaluation.propensity import LEAST, effective_sample_size
-from recsys.evaluation.statistics import Ratio, estimate
+from recsys.evaluation.statistics import Ratio, estimates
 
 _PRIOR = 1.0  # clicks that pull the factor of an item towards 1
 _SUPPORT = 0.7  # smallest share of the other lists that the log may have shown
@@ -167,13 +168,16 @@ def _rated(part: pl.DataFrame, fitted: pl.DataFrame) -> pl.DataFrame:
     of_rank = pl.col("of_rank")
     ranks = fitted.group_by("rank").agg(of_rank=click.mean())
     fitted = fitted.join(ranks, on="rank")
-    of_item = (click.sum() + _PRIOR) / (of_rank.sum() + _PRIOR)
-    items = fitted.group_by("item").agg(factor=of_item)
+    n_clicks = click.sum() + _PRIOR
+    expected = of_rank.sum() + _PRIOR
+    items = fitted.group_by("item").agg(factor=n_clicks / expected)
     product = (factor * of_rank).clip(0, 1).alias("predicted")
     fitted = fitted.join(items, on="item").select("click", product)
     predicted = float(fitted["predicted"].to_numpy().sum())
-    n_clicks = float(fitted["click"].to_numpy().sum())
-    scale = n_clicks / predicted if predicted else 1.0
+    total = float(fitted["click"].to_numpy().sum())
+    scale = 1.0
+    if predicted:
+        scale = total / predicted
     part = part.join(ranks, on="rank", how="left")
     for column, name in (("item", "rate"), ("other", "of_other")):
         part = part.join(items.rename({"item": column}), on=column, how="left")
@@ -208,22 +212,34 @@ def _estimated(
     )
     floats = by_user.drop("user").cast(pl.Float64)
     sums = {column.name: column.to_numpy() for column in floats}
-    ratios = {
-        "logged": [Ratio(sums["logged"], sums["lists"])],
-        "ips": [Ratio(sums["ips"], sums["lists"])],
-        "snips": [Ratio(sums["snips"], sums["weights"])],
-        # The value by the model, and the correction of its errors.
-        "dr": [
-            Ratio(sums["model"], sums["lists"]),
-            Ratio(sums["errors"], sums["weights"]),
-        ],
-    }
-    rows = [
-        (name, *estimate(_total, parts, _RESAMPLES, confidence, random_state))
-        for name, parts in ratios.items()
+    ratios = [
+        Ratio(sums["logged"], sums["lists"]),
+        Ratio(sums["ips"], sums["lists"]),
+        Ratio(sums["snips"], sums["weights"]),
+        Ratio(sums["model"], sums["lists"]),
+        Ratio(sums["errors"], sums["weights"]),
     ]
-    return pl.DataFrame(rows, ["estimator", "value", "low", "high"], orient="row")
+    # The last one is the value by the model, corrected by its errors.
+    functions = [
+        partial(_total, (0,)),
+        partial(_total, (1,)),
+        partial(_total, (2,)),
+        partial(_total, (3, 4)),
+    ]
+    values = estimates(
+        functions,
+        ratios,
+        _RESAMPLES,
+        confidence,
+        random_state,
+    )
+    frame = pl.DataFrame(values, ["value", "low", "high"], orient="row")
+    return frame.select(
+        pl.Series("estimator", [*ESTIMATORS]),
+        pl.all(),
+    )
 
 
-def _total(*parts: Doubles) -> Doubles:
-    return np.asarray(sum(parts))
+def _total(parts: Sequence[int], *values: Doubles) -> Doubles:
+    """Return the sum of some of the values."""
+    return np.asarray(sum(values[part] for part in parts))

@@ -21,6 +21,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.settings import Settings
 from recsys.evaluation.statistics import (
+    ERRORS,
     adjusted,
     intervals,
     ratio_of,
@@ -295,11 +296,19 @@ def _to_other_groups(
 
     A user without a value for the group or for other groups is left out.
     """
-    columns = pl.col(pl.Float64)
-    n_others = columns.count().over("user") - columns.is_not_null().cast(pl.Int64)
-    # NaN for users who have a value for this group alone.
-    means = (columns.sum().over("user") - columns.fill_null(0)) / n_others
-    others = values.with_columns(means).filter(group=of_group["group"][0])
+    of_lists = [name for name in names if name not in ERRORS]
+    metrics = pl.col(of_lists)
+    sums = pl.col(pl.Float64).exclude(of_lists)
+    n_others = metrics.count().over("user") - metrics.is_not_null().cast(pl.Int64)
+    # NaN for users who have a value for this group alone; errors are ratios of sums.
+    others = values.with_columns(
+        (metrics.sum().over("user") - metrics.fill_null(0)) / n_others,
+        sums.sum().over("user") - sums.fill_null(0),
+        n_groups=pl.len().over("user"),
+    ).filter(group=of_group["group"][0])
+    is_paired = others["n_groups"] > 1
+    of_group = of_group.filter(is_paired)
+    others = others.filter(is_paired)
     gaps = np.empty(len(names))
     differences = np.zeros((len(of_group), len(names)))
     for number, name in enumerate(names):

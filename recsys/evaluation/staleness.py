@@ -9,7 +9,7 @@ import polars as pl
 
 from recsys.data.arrays import Doubles
 from recsys.evaluation.settings import Settings, SplitInfo
-from recsys.evaluation.statistics import estimate, ratio_of
+from recsys.evaluation.statistics import estimates, ratio_of
 
 STALENESS = {
     "model": pl.String,
@@ -38,11 +38,11 @@ def stale_values(
             of_window = (number + 1, cut, age, len(values))
             for n in settings.ns:
                 metric = f"ndcg@{n}"
-                names = (f"{metric} refit", metric)
+                names = (metric, f"{metric} refit")
                 ratios = [ratio_of(values, name) for name in names]
-                refit, stale = (ratio.value for ratio in ratios)
-                loss, low, high = estimate(
-                    _loss,
+                stale, refit = (ratio.value for ratio in ratios)
+                [(loss, low, high)] = estimates(
+                    [_loss],
                     ratios,
                     settings.resamples,
                     settings.confidence,
@@ -53,7 +53,7 @@ def stale_values(
     return pl.DataFrame(rows, schema=STALENESS, orient="row").fill_nan(None)
 
 
-def _loss(refit: Doubles, stale: Doubles) -> Doubles:
+def _loss(stale: Doubles, refit: Doubles) -> Doubles:
     """Return relative losses; NaN where the refit model has none of the metric to lose."""
     shares = np.full_like(refit, np.nan)
     np.divide(stale, refit, out=shares, where=refit > 0)

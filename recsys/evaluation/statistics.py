@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -223,20 +223,28 @@ def intervals(
     return np.array(ends).T
 
 
-def estimate(
-    function: Callable[..., Doubles],
+def estimates(
+    functions: Sequence[Callable[..., Doubles]],
     ratios: list[Ratio],
     resamples: int,
     confidence: float,
     random_state: int = 0,
-) -> tuple[float, float, float]:
-    """Return a function of several metrics of the same users, and its BCa interval."""
-    value = float(function(*(np.array(ratio.value) for ratio in ratios)))
-    if not resamples:
-        return value, math.nan, math.nan
-    samples = function(*bootstrap(ratios, resamples, random_state).T)
-    left_out = function(*(ratio.leave_one_out() for ratio in ratios))
-    return value, *bca(samples, value, left_out, confidence)
+) -> list[tuple[float, float, float]]:
+    """Return functions of all the metrics with BCa intervals, which share their samples."""
+    values = [np.array(ratio.value) for ratio in ratios]
+    left_out = [ratio.leave_one_out() for ratio in ratios]
+    samples = None
+    if resamples:
+        samples = bootstrap(ratios, resamples, random_state).T
+    estimated = []
+    for function in functions:
+        value = float(function(*values))
+        low = high = math.nan
+        if samples is not None:
+            sampled = function(*samples)
+            low, high = bca(sampled, value, function(*left_out), confidence)
+        estimated.append((value, low, high))
+    return estimated
 
 
 def jackknife(
