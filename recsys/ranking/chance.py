@@ -172,4 +172,6 @@ def _isotonic(keys: Doubles, hits: Mask) -> tuple[tuple[float, ...], tuple[float
     before = np.concatenate([[True], rises])
     after = np.concatenate([rises, [True]])
     is_end = before | after
-    return tuple(points[is_end].tolist()), tuple(values[is_end].tolist())
+    ends = points[is_end]
+    chances = values[is_end]
+    return tuple(ends.tolist()), tuple(chances.tolist())
