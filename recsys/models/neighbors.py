@@ -64,7 +64,8 @@ class Neighborhood(NamedTuple):
             shape = (common.shape[0], common.nnz)
             of_pairs = csr_array((squares, pairs, common.indptr), shape=shape)
             of_users = of_pairs @ self._near(rows)
-            of_users.data /= np.repeat(totals[rows], np.diff(of_users.indptr))
+            n_scored = np.diff(of_users.indptr)
+            of_users.data /= np.repeat(totals[rows], n_scored)
             scores.append(of_users)
         summed: Sparse = vstack(scores, format="csr")
         return summed
@@ -97,15 +98,18 @@ class Neighborhood(NamedTuple):
         starts = histories.indptr[neighbors]
         ends = histories.indptr[neighbors + 1]
         shared = starts + shared_places - 1
-        near_starts = np.maximum(shared - _REACH, starts)
-        near_ends = np.minimum(shared + _REACH + 1, ends)
+        first = shared - _REACH
+        last = shared + _REACH
+        near_starts = np.maximum(first, starts)
+        near_ends = np.minimum(last + 1, ends)
         # With the bounds as row pointers, every second row is a part of a history.
         bounds = np.stack([near_starts, near_ends], axis=1)
         bounds = bounds.astype(np.int64).ravel()
         pairs = np.arange(0, len(bounds), 2)
         entries, indptr = kernels.row_places(bounds, pairs)
         lengths = np.diff(indptr)
-        distances = np.abs(entries - np.repeat(shared, lengths))
+        shared_entries = np.repeat(shared, lengths)
+        distances = np.abs(entries - shared_entries)
         nearness = np.exp(-distances / np.float32(_DISTANCE))
         nearness = nearness.astype(np.float32)
         shape = (len(neighbors), histories.shape[1])
@@ -121,14 +125,17 @@ class Neighborhood(NamedTuple):
         users = np.repeat(np.arange(len(n_neighbors)), n_neighbors)
         starts = latest.indptr.astype(np.int64)
         entries, indptr = kernels.row_places(starts, users)
-        neighbors = np.repeat(common.indices, np.diff(indptr))
-        places = self.training_users.places[neighbors, latest.indices[entries]]
+        n_latest = np.diff(indptr)
+        neighbors = np.repeat(common.indices, n_latest)
+        items = latest.indices[entries]
+        places = self.training_users.places[neighbors, items]
         weights = np.where(places > 0, latest.data[entries], 0)
         # Each neighbour shares an item with the largest weight.
         most = np.maximum.reduceat(weights, indptr[:-1])
-        is_latest = weights == np.repeat(most, np.diff(indptr))
+        is_latest = weights == np.repeat(most, n_latest)
         shared_places = np.where(is_latest, places, 0)
-        return np.maximum.reduceat(shared_places, indptr[:-1]).astype(np.int64)
+        latest_places = np.maximum.reduceat(shared_places, indptr[:-1])
+        return latest_places.astype(np.int64)
 
     def _totals(self) -> Floats:
         """Return the total weight of the neighbours of each user, or 1 without any."""
@@ -163,15 +170,19 @@ class TrainingUsers(NamedTuple):
 
         The items of each user are in the order of time, too.
         """
-        histories = histories[np.argsort(ranks)]
-        starts = np.repeat(histories.indptr[:-1], np.diff(histories.indptr))
+        in_order = np.argsort(ranks)
+        histories = histories[in_order]
+        lengths = np.diff(histories.indptr)
+        starts = np.repeat(histories.indptr[:-1], lengths)
         places = histories.copy()
         place = np.arange(1, histories.nnz + 1) - starts
         places.data = place.astype(np.float32)
         places.sort_indices()
         newest = histories.T.tocsr()
-        ends = np.repeat(newest.indptr[1:], np.diff(newest.indptr))
-        is_new = ends - np.arange(newest.nnz) <= _CANDIDATES
+        n_users_of_items = np.diff(newest.indptr)
+        ends = np.repeat(newest.indptr[1:], n_users_of_items)
+        n_newer = ends - np.arange(newest.nnz)
+        is_new = n_newer <= _CANDIDATES
         newest.data = is_new.astype(np.float32)
         newest.eliminate_zeros()
         return cls(histories, places, newest)
