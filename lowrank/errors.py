@@ -6,8 +6,6 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-from numpy import finfo
-
 
 class LowRankError(Exception):
     """Base class of the exceptions that lowrank raises."""
@@ -78,6 +76,9 @@ def check_range(
     ------
     ArgumentError
     """
+    # `recsys --help` imports this module, and not NumPy.
+    from numpy import finfo
+
     limit = float(finfo(dtype).max)
     if largest > limit:
         raise ArgumentError(

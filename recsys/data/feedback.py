@@ -31,6 +31,7 @@ _FEWEST_LEVELS = 3
 _ONES = 0.5  # minimum share of ones among small counts
 _MOST_FAR = 0.2  # maximum share of grades that are far from all others
 _FAR = 2  # ranges of the others by which they are far
+_NINES = re.compile(r"9{2,}")  # how a number for a missing value is written
 _NOISE = 3.0  # standard deviations by which a frequency may exceed the one before
 _MOST_SAMPLED = 1 << 20
 
@@ -220,7 +221,7 @@ def sampled_levels(values: AnyFloats) -> tuple[AnyFloats, Longs]:
 def usual_range(levels: AnyFloats, counts: Longs) -> tuple[float, float] | None:
     """Return the range of the usual grades if others are far from it, else None.
 
-    They are a few, or the value of `isolated_end`.
+    They are a few, or the value of `isolated_end`, if it is written in nines.
 
     Examples
     --------
@@ -241,7 +242,8 @@ def usual_range(levels: AnyFloats, counts: Longs) -> tuple[float, float] | None:
     if len(usual) >= _FEWEST_LEVELS and (are_far or are_negative):
         return low, high
     mark = isolated_end(levels, counts)
-    if mark is None:
+    # Of counts, too, the largest may be far from the others.
+    if mark is None or not _NINES.fullmatch(f"{abs(levels[mark]):g}"):
         return None
     others = np.delete(levels, mark)
     return float(others[0]), float(others[-1])

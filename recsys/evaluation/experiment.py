@@ -278,7 +278,6 @@ class _Experiment:
                 task, info = self._prepared(split, fitted, as_is=as_is)
                 if not tasks:
                     self.splits.append(info)
-                if not tasks:
                     self._check_new(fingerprint(*split.parts))
                 tasks[key] = task
             self._measure(label, model, tasks[key])

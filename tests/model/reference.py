@@ -313,10 +313,16 @@ class Next:
             self.weights.append(D @ np.linalg.solve(system, D @ ST))
         # One more regression, between the items of whole histories.
         X = table.mask.astype(float)
-        counts = X.sum(axis=0)
+        lengths, counts = X.sum(axis=1), X.sum(axis=0)
         ridge = 90 * np.cbrt(counts @ counts / counts.sum())
         P = np.linalg.inv(X.T @ X + ridge * np.eye(n))
         self.weights.append(np.eye(n) - P / np.diag(P))
+        # Items of similar histories, and the same item as often as items come again.
+        scaled = _power(lengths, -0.5)[:, None] * X * _power(counts, -0.5)
+        _, s, Vt = np.linalg.svd(scaled, full_matrices=False)
+        similar = Vt.T @ np.diag(s) @ Vt
+        np.fill_diagonal(similar, 1 - X.sum() / len(visits))
+        self.weights.append(similar)
 
     def _source(self, visits: Iterable[tuple[int, float]], gamma: float) -> Matrix:
         """Return the sum of the items so far; what is far back counts nothing."""
@@ -332,7 +338,7 @@ class Next:
             (self.at[item], value / self.unit if self.unit else 1.0)
             for item, value in history.items()
         ]
-        gammas = [*np.exp(-1 / np.array(self.DECAYS)), 1.0]
+        gammas = [*np.exp(-1 / np.array(self.DECAYS)), 1.0, np.exp(-1 / 3)]
         scores = self.chances.copy()
         for gamma, share, B in zip(gammas, self.shares, self.weights, strict=True):
             scores += share * self._source(visits, gamma) @ B

@@ -99,7 +99,7 @@ def test_pairs_of_tables_are_read_as_pairs_of_files(run, ratings, prefix):
     expected = table(run("evaluate", *files, *model)).select("rmse", "ndcg@10")
     pair = table(run("evaluate", "--train", train, "--test", test, *model))
     assert pair.select(expected.columns).equals(expected)
-    folds = ("--fold", train, test, "--fold", "parts/train.csv", test)
+    folds = ("--fold", train, test, "--fold", "parts/test.csv", train)
     assert table(run("evaluate", *folds, *model))["rmse"].is_finite().all()
     said = run("evaluate", train, "--test", test, *model, code=2).stderr
     assert f"{train} is not a saved model" in said
