@@ -153,7 +153,8 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         return ProductOperator(source, _working_dtype(source.dtype, source.shape))
     entries: Any
     matrix: SparseOperator | DenseOperator
-    if sparse.issparse(source):
+    is_sparse = sparse.issparse(source)
+    if is_sparse:
         dtype = _working_dtype(source.dtype, source.shape)
         source = checked_sparse(source, "A")
         entries = canonical(sparse.csr_array(source)).astype(dtype, copy=False)

@@ -109,7 +109,8 @@ class Biases(NamedTuple):
         from lowrank.operators import row_of_entry, with_data
 
         residual = X.data - self.at(row_of_entry(X), X.indices)
-        return with_data(X, residual)
+        result: csr_array = with_data(X, residual)
+        return result
 
 
 class _Deviations(NamedTuple):
