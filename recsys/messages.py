@@ -127,8 +127,9 @@ def is_out_of_memory(error: BaseException) -> bool:
         if isinstance(error.__cause__, MemoryError):
             return True
         return "without exception set" in text or "without setting an exc" in text
-    # polars panics with the representation of the exception.
-    return isinstance(error, MemoryError) or "<class 'MemoryError'>" in text
+    # polars panics with the representation of the exception, or has the sentence of zstd.
+    replaced = "<class 'MemoryError'>", "not enough memory"
+    return isinstance(error, MemoryError) or any(part in text for part in replaced)
 
 
 def shortened(text: str, length: int = 40) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import random
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,3 +69,5 @@ def test_tells_memory_errors_that_libraries_replace():
     assert not is_out_of_memory(replaced)
     replaced.__cause__ = MemoryError()
     assert is_out_of_memory(replaced)
+    of_zstd = "parquet: zstd error: Allocation error : not enough memory"
+    assert is_out_of_memory(pl.exceptions.ComputeError(of_zstd))
