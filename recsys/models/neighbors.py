@@ -112,8 +112,9 @@ class Neighborhood(NamedTuple):
         distances = np.abs(entries - shared_entries)
         nearness = np.exp(-distances / np.float32(_DISTANCE))
         nearness = nearness.astype(np.float32)
+        near_items = histories.indices[entries]
         shape = (len(neighbors), histories.shape[1])
-        return csr_array((nearness, histories.indices[entries], indptr), shape=shape)
+        return csr_array((nearness, near_items, indptr), shape=shape)
 
     def _shared_places(self, rows: slice) -> Indices:
         """Return the place of the latest shared item in the history of each pair."""
@@ -143,7 +144,8 @@ class Neighborhood(NamedTuple):
         rows = self.common.tocoo().coords[0]
         n_users = self.common.shape[0]
         totals = np.bincount(rows, squares, n_users)
-        totals[totals == 0] = 1
+        has_no_neighbors = totals == 0
+        totals[has_no_neighbors] = 1
         return totals.astype(np.float32)
 
 
@@ -210,14 +212,16 @@ class TrainingUsers(NamedTuple):
         is_other = lengths_of_neighbors != lengths[rows]
         is_other |= common.data < smallest[rows]
         # Of users who share as much, the newest are nearer.
-        newness = common.indices / max(1, len(all_lengths))
+        n_training_users = max(1, len(all_lengths))
+        newness = common.indices / n_training_users
         nearness = common.data + _NEWNESS * newness
         nearness[~is_other] = 0
         n_candidates = np.diff(common.indptr)
         width = max(n, int(n_candidates.max(initial=0)))
         starts = np.repeat(common.indptr[:-1], n_candidates)
         places = np.arange(len(rows)) - starts
-        padded = np.zeros((len(lengths), width))
+        shape = (len(lengths), width)
+        padded = np.zeros(shape)
         padded[rows, places] = nearness
         # The n-th largest value of each user.
         cut = width - n

@@ -214,8 +214,10 @@ def main_directions(histories: Sparse, k: int) -> Directions:
     """Return directions of histories in which long ones and frequent items count less."""
     counts = np.bincount(histories.indices, minlength=histories.shape[1])
     lengths = np.diff(histories.indptr)
-    scaled = power(counts, -_POWER)[histories.indices]
-    scaled *= np.repeat(power(lengths, -_POWER), lengths)
+    of_items = power(counts, -_POWER)
+    of_users = power(lengths, -_POWER)
+    scaled = of_items[histories.indices]
+    scaled *= np.repeat(of_users, lengths)
     rows = kernels.csr_arrays(histories)._replace(data=scaled)
     return leading_directions(rows, len(counts), min(k, *histories.shape))
 
