@@ -173,7 +173,8 @@ def _thirds(counts: Longs) -> Longs:
     n_groups = len(_POPULARITY)
     thirds = np.empty(len(counts), np.int64)
     # Integers: a sum of floats may put an item on the other side of a third.
-    thirds[order] = n_before * n_groups // max(1, counts.sum())
+    n_ratings = max(1, int(counts.sum()))
+    thirds[order] = n_before * n_groups // n_ratings
     return np.minimum(thirds, n_groups - 1)
 
 
