@@ -159,12 +159,23 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the process, and return its exit code."""
         if self.returncode is None:
-            if not select.select([self._server], [], [], timeout)[0]:
+            if not is_ready(self._server.fileno(), timeout):
                 raise subprocess.TimeoutExpired("recsys", timeout or 0)
             self.returncode = int(self._answers.readline())
             self._answers.close()
             self._server.close()
         return self.returncode
+
+
+def is_ready(descriptor: int, timeout: float | None) -> bool:
+    """Wait until a descriptor can be read, for seconds or without end.
+
+    `select.select` takes no numbers from 1,024 on, and a worker may have more files open.
+    """
+    readable = select.poll()
+    readable.register(descriptor, select.POLLIN)
+    milliseconds = None if timeout is None else 1000 * timeout
+    return bool(readable.poll(milliseconds))
 
 
 def serve(path: str) -> None:
@@ -175,7 +186,10 @@ def serve(path: str) -> None:
     listener.bind(f"{path}.new")
     listener.listen()
     Path(f"{path}.new").rename(path)  # it takes requests from now on
-    while listener in select.select([listener, sys.stdin], [], [])[0]:
+    requests = select.poll()
+    requests.register(listener, select.POLLIN)
+    requests.register(sys.stdin)
+    while listener.fileno() in dict(requests.poll()):
         connection, _ = listener.accept()
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
