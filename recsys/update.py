@@ -173,7 +173,7 @@ def planned(
         forgets,
         wider,
         untimed,
-        doubtful=None if new is None else doubtful_ids(old, new),
+        doubtful=None if new is None else doubtful_ids(old, new.users, new.items),
         lacks_keys=_have_keys(old) and new is not None and not _have_keys(new),
     )
 

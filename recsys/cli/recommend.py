@@ -594,6 +594,8 @@ def predict(
     """
     import polars as pl
 
+    from recsys.data.ids import Ids
+    from recsys.data.new_ids import doubtful_ids
     from recsys.folding import NEW_USER
 
     fits = bool(user_features is None or (item and not user))
@@ -617,6 +619,12 @@ def predict(
         reader = source.reader if inputs.is_model(source.path) else cli.ReaderOptions()
         like = recommender.provenance.reading
         frame = pl.DataFrame(inputs.load_pairs(pairs, reader, like))
+        known = recommender.ratings
+        doubt = doubtful_ids(
+            known, Ids(frame["user"], "user"), Ids(frame["item"], "item")
+        )
+        if doubt is not None:
+            note(doubt)
     if cold_start != "error":
         answers = {
             "bias": "they get the known biases",

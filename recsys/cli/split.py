@@ -283,7 +283,7 @@ def note_doubts(train: Ratings, test: Ratings) -> None:
 
     from recsys.data.new_ids import doubtful_ids
 
-    doubt = doubtful_ids(train, test)
+    doubt = doubtful_ids(train, test.users, test.items)
     if doubt is not None:
         note(doubt)
     if train.implicit or test.implicit or not (train.nnz and test.nnz):

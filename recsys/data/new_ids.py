@@ -13,11 +13,11 @@ from recsys.messages import counted
 _PREFIXED = re.compile(r"(\D+)\d+")
 
 
-def doubtful_ids(known: Ratings, new: Ratings) -> str | None:
+def doubtful_ids(known: Ratings, users: Ids, items: Ids) -> str | None:
     """Return a remark on new ids that may be known ones, or None."""
     sides = (
-        (known.users, known.items, new.users),
-        (known.items, known.users, new.items),
+        (known.users, known.items, users),
+        (known.items, known.users, items),
     )
     remarks = [doubt(*side) for side in sides]
     return ", ".join(filter(None, remarks)) or None

@@ -215,7 +215,7 @@ def check_scale(scale: Any) -> tuple[float, float]:
 
 
 class BadRowsError(DataError):
-    """Error for several bad rows of `total`."""
+    """Error for `count` bad rows of `total`."""
 
     def __init__(
         self,
@@ -811,7 +811,7 @@ def _leave_out_bad(rows: Rows, bad: pl.Series) -> None:
     # A single bad row needs no list of causes.
     if record.limit is None and n_bad == 1:
         cause = next(iter(record.causes.values()))
-        raise DataError(f"{cause.spot}: {cause.problem}")
+        raise BadRowsError(f"{cause.spot}: {cause.problem}", n_bad, len(bad))
     if record.limit is None and n_bad:
         number = f"{n_bad:,} of {counted(len(bad), 'row')}"
         message = f"{number} cannot be read{record.listed()}"

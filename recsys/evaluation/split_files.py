@@ -165,7 +165,7 @@ def shared_test(
             f"{np.sum(new):,}"
             for label, (new, trained) in masks.items()
         )
-        doubt = doubtful_ids(first, test)
+        doubt = doubtful_ids(first, test.users, test.items)
         if doubt is not None:
             reasons += f" ({doubt})"
         raise DataError(

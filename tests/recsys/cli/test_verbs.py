@@ -479,6 +479,15 @@ def test_predict_unknown_pairs(run, model, loaded, cold_start):
     assert "unknown items: 888; they get " in result.stderr
 
 
+def test_predict_says_that_columns_are_exchanged(run):
+    seen = "user,item,rating\nanna,tea,5\nanna,rice,2\nbert,tea,4\nbert,figs,1\n"
+    Path("seen.csv").write_text(seen)
+    Path("pairs.csv").write_text("user,item\ntea,anna\nrice,bert\n")
+    run("fit", "seen.csv", "--model", "bias", "--out", "of-names")
+    said = run("predict", "of-names", "pairs.csv", code=1).stderr
+    assert said.startswith("of the 2 new users, 2 are known items, as if the columns")
+
+
 def test_predict_without_an_item_column(run, model):
     Path("pairs.csv").write_text("user,rating\n1,3\n")
     assert (

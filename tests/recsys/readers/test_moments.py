@@ -234,6 +234,13 @@ def test_causes_of_bad_rows_are_counted(read: Read) -> None:
         "Such rows are left out with --bad-rows 25% (bad_rows='25%')."
     ]
     assert read(users, timestamp="zeit", bad_rows="25%").nnz == 9
+    # One bad row is more than the 1% of "skip", if there are few.
+    single = users.replace("\n;a;", "\n7;a;", 2)
+    with pytest.raises(DataError, match="line 4: the user id is missing") as one_row:
+        read(single, timestamp="zeit")
+    assert one_row.value.__notes__ == [
+        "Such rows are left out with --bad-rows 9% (bad_rows='9%')."
+    ]
 
 
 @pytest.mark.parametrize("name", ["r.csv", "r.jsonl", "frame"])
