@@ -149,17 +149,46 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByUnit(config, log)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_report_to_serializable() -> Generator[None, Any, dict[str, bytes]]:
-    """Send a report as one value: xdist takes its time for each, of three reports a test."""
-    values = yield
-    return {"pickled": pickle.dumps(values)}
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a worker send what is shown: of a test that passes, one of five messages."""
+    plugins = config.pluginmanager.get_plugins()
+    workers = [p for p in plugins if type(p).__name__ == "WorkerInteractor"]
+    if not workers or config.option.verbose > 0:
+        return
+    worker: Any = workers[0]
+    send = worker.sendevent
+
+    def send_what_is_shown(name: str, **values: Any) -> None:
+        if name == "testreport" and "dull" in values["data"]:
+            return
+        if name not in ("logstart", "logfinish"):
+            send(name, **values)
+
+    worker.sendevent = send_what_is_shown
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_report_from_serializable(data: dict[str, Any]) -> None:
-    """Unpack the values of a report, of which pytest makes the report."""
-    data.update(pickle.loads(data.pop("pickled")))
+def pytest_report_to_serializable(
+    config: pytest.Config, report: Any
+) -> dict[str, Any] | None:
+    """Send the report of a success as one value: xdist takes its time for each."""
+    if type(report) is not pytest.TestReport or not report.passed:
+        return None
+    # `--durations` leaves shorter phases out.
+    is_shown = report.when == "call" or report.sections or report.duration > 0.005
+    if not is_shown and config.option.verbose <= 0:
+        return {"dull": True}
+    return {"pickled": pickle.dumps(report)}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_from_serializable(data: dict[str, Any]) -> Any:
+    """Unpack the report of a success."""
+    if "pickled" not in data:
+        return None
+    report = pickle.loads(data.pop("pickled"))
+    vars(report).update(data)
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
