@@ -234,7 +234,7 @@ def explained(
     user_index = int(ratings.users.index([user])[0])
     item_indices = ratings.items.index([item])
     history = user_history(model, ratings, user_index)
-    explanation = user_contributions(model, history, item_indices, fitted)
+    (explanation,) = user_contributions(model, [history], [item_indices], fitted)
     rows = pl.concat(
         [
             pl.DataFrame(
@@ -325,11 +325,11 @@ def user_history(model: Model, ratings: Ratings, user: int) -> Histories:
 
 def user_contributions(
     model: Model,
-    history: Histories,
-    items: Indices,
+    histories: Sequence[Histories],
+    lists: Sequence[Indices],
     fitted: Ratings,
-) -> Explanation:
-    """Return the scores of items as sums of contributions from the history of a user.
+) -> list[Explanation]:
+    """Return the scores of a list of items for each user as sums over the history of the user.
 
     `fitted` has the training ratings.
 
@@ -342,10 +342,16 @@ def user_contributions(
     if not hasattr(model, "contributions"):
         raise abilities.unsupported(model, abilities.Explains, "explain its scores")
     explains = cast(abilities.Explains, model)
-    has_features = history.features is not None or fitted.item_features is not None
-    if not (model.uses_features and has_features):
-        return explains.contributions(history, items)
-    return explains.contributions(history, items, fitted)
+    has_features = histories[0].features is not None or fitted.item_features is not None
+    described = fitted if model.uses_features and has_features else None
+    # Some models solve for several users in the time of one.
+    of_lists = getattr(model, "contributions_of_lists", None)
+    if of_lists is not None:
+        return cast("list[Explanation]", of_lists(histories, lists, described))
+    return [
+        explains.contributions(history, items, described)
+        for history, items in zip(histories, lists, strict=True)
+    ]
 
 
 def ranked(

@@ -11,7 +11,6 @@ priors.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, Self
@@ -163,8 +162,8 @@ class Terms(NamedTuple):
 
     Attributes
     ----------
-    system : float64 ndarray of shape (d, d)
-        Symmetric matrix of the normal equations.
+    inverse : float64 ndarray of shape (d, d)
+        Inverse of the matrix of the normal equations.
     base : float64 ndarray of shape (d,)
         The term of the mean of all rows.
     values : float64 ndarray of shape (n, d)
@@ -177,7 +176,7 @@ class Terms(NamedTuple):
         Precision of the prior.
     """
 
-    system: Float64s
+    inverse: Float64s
     base: Float64s
     values: Float64s
     features: Float64s
@@ -190,11 +189,12 @@ class Terms(NamedTuple):
         The products of a solution with the terms add up to the product of its vector
         and the mean.
         """
-        total = self.base + self.values.sum(axis=0) + self.features.sum(axis=0)
-        total += self.links.sum(axis=0) @ self.pull
-        right = np.vstack([vectors, total])
-        solutions: Float64s = kernels.solve_positive(self.system, right)
-        return solutions[:-1], solutions[-1]
+        total = self.base + self.values.sum(axis=0)
+        if len(self.features):
+            total += self.features.sum(axis=0)
+        if len(self.links):
+            total += self.links.sum(axis=0) @ self.pull
+        return vectors @ self.inverse, total @ self.inverse
 
     def of_entries(self, solutions: Float64s) -> Float64s:
         """Return the products of solutions with the terms of entries, shape (m, n)."""
@@ -214,37 +214,67 @@ def posterior_terms(
     mean: float,
     noise: float = 1.0,
     features: kernels.CsrArrays | None = None,
-) -> Terms:
-    """Return the terms of the posterior mean of a single row, given its `entries`.
+) -> list[Terms]:
+    """Return the terms of the posterior mean of each row, given the `entries`.
 
     `means` has the mean of the column of each entry, `covariance` that of every column. See
     `posterior_rows` for the other parameters.
     """
     n, d = means.shape
-    design = means.astype(np.float64)
-    target = entries.data - design[:, -1] - mean
-    design[:, -1] = 1
-    right = design * target[:, None]
-    system = design.T @ design
+    counts = np.diff(entries.indptr)
+    vectors = means.astype(np.float64)
+    data = entries.data.astype(np.float64)
+    packed = np.zeros((len(counts), d * (d + 1) // 2))
     if covariance.shape[1]:
-        positions = _packed_positions(d)[:-1]
-        right[:, :-1] -= covariance[entries.indices[:, None], positions[:, -1]]
         # The covariances of the entries are not copied.
         ones = entries._replace(data=np.ones(n, covariance.dtype))
-        summed = kernels.csr_matmat(ones, covariance)[0]
-        system[:-1, :-1] += summed.take(positions[:, :-1])
-    weight = prior.weights(np.array([n])).item()
-    pull = prior.precision.astype(np.float64) * (weight * noise)
+        packed += kernels.csr_matmat(ones, covariance)
+    weight = prior.weights(counts).astype(np.float64)
+    precision = prior.precision.astype(np.float64) * noise
+    # The systems of several rows are inverted in the time of one.
+    posteriors.posterior_half_sweep(
+        kernels.CsrArrays(entries.indptr, np.arange(n, dtype=np.int32), data),
+        vectors,
+        prior=precision,
+        weight=weight,
+        prior_right=np.zeros((len(counts), d)),
+        vectors=np.empty((len(counts), d)),
+        covariance=packed,
+    )
+    inverses = unpack(packed, d)
+    target = data - vectors[:, -1] - mean
+    right = vectors * target[:, None]
+    right[:, -1] = target
+    if covariance.shape[1]:
+        positions = _packed_positions(d)[:-1, -1]
+        right[:, :-1] -= covariance[entries.indices[:, None], positions]
     links = np.zeros((0, d))
     if len(prior.link):
         links = prior.link[entries.indices].astype(np.float64)
-        links /= math.sqrt(max(n, 1))
+        links /= np.sqrt(np.repeat(counts, counts))[:, None]
     feature_means = np.zeros((0, d))
+    feature_starts = np.zeros(len(counts) + 1, np.int64)
     if features is not None and prior.features is not None:
         coefficients = prior.features[features.indices].astype(np.float64)
         feature_means = coefficients * features.data[:, None]
-    base = pull @ prior.mean.astype(np.float64)
-    return Terms(system + pull, base, right, feature_means @ pull, links, pull)
+        feature_starts = features.indptr
+    base = precision @ prior.mean.astype(np.float64)
+    terms = []
+    for row, inverse in enumerate(inverses):
+        of_row = slice(entries.indptr[row], entries.indptr[row + 1])
+        of_features = slice(feature_starts[row], feature_starts[row + 1])
+        pull = precision * weight[row]
+        terms.append(
+            Terms(
+                inverse,
+                base * weight[row],
+                right[of_row],
+                feature_means[of_features] @ pull,
+                links[of_row],
+                pull,
+            )
+        )
+    return terms
 
 
 def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> Int64s:

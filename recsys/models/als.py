@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -229,18 +229,22 @@ class ALS(VectorModel):
             threads=self.threads,
         )
 
-    def _row_terms(self, side: str, row: Histories) -> links.Terms:
-        """Return the vector of a user or item as a sum over its entries and features."""
+    def _user_terms(self, histories: Sequence[Histories]) -> list[links.Terms]:
+        """Return the vector of each user as a sum over the entries and features."""
         if not self.nonnegative:
-            return super()._row_terms(side, row)
+            return super()._user_terms(histories)
+        return [self._nonnegative_terms(history) for history in histories]
+
+    def _nonnegative_terms(self, row: Histories) -> links.Terms:
+        """Return the vector of a user without negative factors as a sum over its ratings."""
         source = self._source
-        factors, _ = source._vectors_of(OTHER[side])
+        factors, _ = source._vectors_of("item")
         rated = factors[row.indices].astype(np.float64)
         regularization, count_power = self._penalty
         n = max(len(rated), 1)
         penalty = regularization * self.rating_std * n**count_power
         system = rated.T @ rated + penalty * np.eye(self.factors)
-        solution, _ = source._plain_rows(side, row.csr)
+        solution, _ = source._plain_rows("user", row.csr)
         # A non-negative solution solves the normal equations of its positive entries. On these it
         # is a sum over ratings, as an unconstrained solution is.
         support = np.flatnonzero(solution[0] > 0)
@@ -250,7 +254,8 @@ class ALS(VectorModel):
         parts = np.zeros((len(rated), d))
         parts[:, support] = rated[:, support] * row.values[:, None]
         none = np.zeros((0, d))
-        return links.Terms(on_support, np.zeros(d), parts, none, none, np.eye(d))
+        inverse = kernels.solve_positive(on_support, np.eye(d))
+        return links.Terms(inverse, np.zeros(d), parts, none, none, np.eye(d))
 
     def _check_parts(self, ratings: Ratings) -> None:
         """Check that ratings can be fitted by non-negative factors."""

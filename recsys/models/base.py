@@ -211,10 +211,12 @@ def check_indices(
             f"{what} indices must be a one-dimensional array of integers; "
             f"got {array.dtype} of shape {array.shape}."
         )
-    if array.min() < 0 or array.max() >= size:
+    longs = array.astype(np.int64, copy=False)
+    # As unsigned numbers, negative ones are the largest.
+    if longs.view(np.uint64).max() >= size:
         bad = array[(array < 0) | (array >= size)][0]
         raise IndexError(f"{what} indices must be between 0 and {size - 1}; got {bad}.")
-    return array.astype(np.int64, copy=False)
+    return longs
 
 
 def obscurity(

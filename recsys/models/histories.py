@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -129,6 +129,16 @@ class Histories:
             zeros,
         )
 
+    @classmethod
+    def joined(cls, rows: Sequence[Histories]) -> Histories:
+        """Return ratings and features of several histories as one."""
+        if len(rows) == 1:
+            return rows[0]
+        features = None
+        if rows[0].features is not None:
+            features = _joined([cast(CsrArrays, row.features) for row in rows])
+        return cls(*_joined([row.csr for row in rows]), features=features)
+
     def row(self, number: int) -> Histories:
         """Return a single row."""
         return self.take(np.array([number]))
@@ -169,6 +179,16 @@ def _rows_taken(arrays: CsrArrays, rows: Longs) -> CsrArrays:
     """Return some rows of CSR arrays."""
     at, indptr = row_places(arrays.indptr, rows)
     return CsrArrays(indptr, arrays.indices[at], arrays.data[at])
+
+
+def _joined(matrices: Sequence[CsrArrays]) -> CsrArrays:
+    """Return the rows of several CSR matrices as one."""
+    counts = np.concatenate([np.diff(matrix.indptr) for matrix in matrices])
+    return CsrArrays(
+        np.append(0, np.cumsum(counts)),
+        np.concatenate([matrix.indices for matrix in matrices]),
+        np.concatenate([matrix.data for matrix in matrices]),
+    )
 
 
 def rows_of(matrix: CsrArrays) -> Iterator[tuple[Ints, Floats]]:

@@ -50,8 +50,8 @@ from recsys.serve.visitors import RecentEvents
 Told: TypeAlias = Literal["", "en", "de"]
 """Language in which reasons are also told in words; empty for none."""
 
-ReasonsOf: TypeAlias = Callable[[int, Int64s], list[Json]]
-"""Function that returns the reasons of items in a list, given by its number."""
+ReasonsOf: TypeAlias = Callable[[Sequence[int], Sequence[Int64s]], list[list[Json]]]
+"""Function that returns the reasons of the items in some lists, given by their numbers."""
 
 HistoryOf: TypeAlias = Callable[[int], Histories]
 """Function that returns the history of a user, given by index."""
@@ -63,6 +63,7 @@ NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 _PIECE = 2**25  # scores of the users that are ranked together: some 0.3 s
 _N_REASONS = 3  # of a recommendation
 _LISTS = 2**10  # lists of known users whose reasons are kept, some 10 MB
+_TOGETHER = 32  # lists that are explained together
 _SHORT = 20  # items of such a list
 _grade = lru_cache(2**10)(short)  # grades are few
 _FIRST = 10  # places of the list in which an item should be
@@ -114,7 +115,7 @@ class Responses:
         self.conditions = conditions
         self.unusable: dict[str, str] = {}
         # A page that is opened again must not solve for its user again.
-        self._cached_reasons = lru_cache(_LISTS)(self._known_reasons)
+        self._kept_reasons: dict[tuple[int, bytes, Told], list[Json]] = {}
         self._searches: dict[str | None, KnownUsers] = {None: recommender._known_users}
         for condition, sql in conditions.items():
             try:
@@ -569,7 +570,7 @@ class Responses:
         items = np.array([index])
         model = self.recommender.model
         history = user_history(model, self.ratings, row)
-        terms, sums = self._terms(model, history, items)
+        ((terms, sums),) = self._terms(model, [history], [items])
         of_item = terms.values[0]
         (told_reasons,) = terms.told(n, told)
         reasons = told_reasons["because"]
@@ -729,52 +730,65 @@ class Responses:
         if explain is None:
             return None
 
-        def reasons_of(row: int, items: Int64s) -> list[Json]:
-            user = int(users[row])
-            if user < 0:
-                return [{}] * len(items)
-            check_time()
-            if model is self.recommender.model and len(items) <= _SHORT:
-                return self._cached_reasons(user, tuple(items.tolist()), explain)
-            terms, _ = self._terms(model, history_of(user), items)
-            return terms.told(_N_REASONS, explain)
+        is_own = model is self.recommender.model
+
+        def reasons_of(
+            rows: Sequence[int], lists: Sequence[Int64s]
+        ) -> list[list[Json]]:
+            answers: list[list[Json]] = [[{}] * len(items) for items in lists]
+            missing = []
+            for number, user in enumerate(users[rows].tolist()):
+                key = user, lists[number].tobytes(), explain
+                if is_own and key in self._kept_reasons:
+                    answers[number] = self._kept_reasons[key]
+                elif user >= 0:
+                    missing.append((number, key))
+            for part in pieces(len(missing), _TOGETHER):
+                check_time()
+                keys = missing[part]
+                histories = [history_of(key[0]) for _, key in keys]
+                explained = [lists[number] for number, _ in keys]
+                terms_of_lists = self._terms(model, histories, explained)
+                for (number, key), (terms, _) in zip(keys, terms_of_lists, strict=True):
+                    answers[number] = terms.told(_N_REASONS, explain)
+                    if is_own and len(lists[number]) <= _SHORT:
+                        self._keep(key, answers[number])
+            return answers
 
         return reasons_of
 
-    def _known_reasons(
-        self,
-        user: int,
-        items: tuple[int, ...],
-        explain: Told,
-    ) -> list[Json]:
-        """Return the reasons of items in the list of a known user."""
-        model = self.recommender.model
-        history = user_history(model, self.ratings, user)
-        terms, _ = self._terms(model, history, np.array(items))
-        return terms.told(_N_REASONS, explain)
+    def _keep(self, key: tuple[int, bytes, Told], reasons: list[Json]) -> None:
+        """Keep the reasons of a list of a known user."""
+        if len(self._kept_reasons) >= _LISTS:
+            self._kept_reasons = {}  # other threads may read the earlier ones
+        self._kept_reasons[key] = reasons
 
     def _terms(
         self,
         model: Model,
-        history: Histories,
-        items: Int64s,
-    ) -> tuple[_Terms, Explanation]:
-        """Return the terms of the scores of items, and the other parts of the scores."""
-        sums = user_contributions(model, history, items, self.ratings)
-        parts = [sums.terms]
-        features: list[str] = []
-        hidden: list[int] = []
-        for side, of_side in (
-            ("item", sums.item_features),
-            ("user", sums.user_features),
-        ):
-            if of_side is not None:
-                names, positions = self._feature_names[side]
-                hidden += [len(features) + position for position in positions]
-                features += names
-                parts.append(of_side)
-        values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-        return _Terms(self.catalogue, history, features, values, hidden), sums
+        histories: Sequence[Histories],
+        lists: Sequence[Int64s],
+    ) -> list[tuple[_Terms, Explanation]]:
+        """Return the terms of the scores of a list for each user, and all parts of the scores."""
+        answers = []
+        explanations = user_contributions(model, histories, lists, self.ratings)
+        for history, sums in zip(histories, explanations, strict=True):
+            parts = [sums.terms]
+            features: list[str] = []
+            hidden: list[int] = []
+            for side, of_side in (
+                ("item", sums.item_features),
+                ("user", sums.user_features),
+            ):
+                if of_side is not None:
+                    names, positions = self._feature_names[side]
+                    hidden += [len(features) + position for position in positions]
+                    features += names
+                    parts.append(of_side)
+            values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+            terms = _Terms(self.catalogue, history, features, values, hidden)
+            answers.append((terms, sums))
+        return answers
 
     @cached_property
     def _feature_names(self) -> dict[str, tuple[list[str], list[int]]]:
@@ -865,13 +879,15 @@ class _Terms:
     def told(self, n: int, language: Told) -> list[Json]:
         """Return the n largest terms of each item, also in words if a language is requested."""
         # The items of a list often have the same reasons.
-        name = cache(self.name)
+        names: dict[int, Json] = {}
         answers: list[Json] = [{"because": []} for _ in self.values]
         hidden = [len(self.history.indices) + feature for feature in self.hidden]
         rows, columns, contributions = _largest(self.values, n, hidden)
         for row, term, value in zip(rows, columns, contributions, strict=True):
             if value:
-                reason = {**name(term), "contribution": value}
+                if term not in names:
+                    names[term] = self.name(term)
+                reason = {**names[term], "contribution": value}
                 answers[row]["because"].append(reason)
         if not language:
             return answers
@@ -880,8 +896,8 @@ class _Terms:
 
         def with_kind(term: int) -> Json:
             if term < n_history:
-                return {**name(term), "kind": kinds[term]}
-            return name(term)
+                return {**self.name(term), "kind": kinds[term]}
+            return self.name(term)
 
         lists = reasons_of_scores(cache(with_kind), self.values)
         for answer, reasons in zip(answers, lists, strict=True):
@@ -906,8 +922,9 @@ def _add_reasons(top: TopN, entries: list[Json], reasons_of: ReasonsOf) -> None:
     positions: dict[int, list[int]] = {}
     for position, row in enumerate(top.rows.tolist()):
         positions.setdefault(row, []).append(position)
-    for row, of_list in positions.items():
-        reasons = reasons_of(row, top.items[of_list])
+    lists = [top.items[of_list] for of_list in positions.values()]
+    reasons_of_lists = reasons_of([*positions], lists)
+    for of_list, reasons in zip(positions.values(), reasons_of_lists, strict=True):
         for position, reasons_of_item in zip(of_list, reasons, strict=True):
             entries[position] |= reasons_of_item
 

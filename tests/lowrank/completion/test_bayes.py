@@ -167,7 +167,7 @@ def test_a_row_is_a_sum_over_its_entries():
         part = slice(X.indptr[row], X.indptr[row + 1])
         indices = X.indices[part]
         own = kernels.CsrArrays(np.array([0, len(indices)]), indices, X.data[part])
-        terms = posterior_terms(
+        (terms,) = posterior_terms(
             own,
             last.columns.mean[indices],
             last.columns.covariance,

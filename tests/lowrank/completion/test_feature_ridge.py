@@ -290,7 +290,7 @@ def test_a_row_is_a_sum_over_entries_and_features():
         of_row = kernels.CsrArrays(
             np.array([0, len(indices)]), indices, entries.data[part]
         )
-        terms = posterior_terms(
+        (terms,) = posterior_terms(
             of_row,
             sweep.rows.mean[indices],
             sweep.rows.covariance,

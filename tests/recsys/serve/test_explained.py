@@ -100,7 +100,9 @@ def test_the_reasons_of_a_page_that_is_opened_again_are_kept(
     answers = Responses(fitted("als"), "als")
     first = answers.best([7, 9], 5, None, "de")
     monkeypatch.setattr(
-        type(fitted("als").model), "contributions", lambda *_: pytest.fail("again")
+        type(fitted("als").model),
+        "contributions_of_lists",
+        lambda *_: pytest.fail("again"),
     )
     assert answers.best([7, 9], 5, None, "de") == first
     assert answers.recommend([9], 5, ListOptions(), "de")[0] == first[1]
@@ -163,6 +165,24 @@ def test_an_item_has_the_same_reasons_in_a_list_and_alone(
         )
         total = sum(reason["share"] for reason in row["reasons"])
         assert total == pytest.approx(1 if row["reasons"] else 0, abs=0.01)
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_lists_that_are_explained_together_have_the_reasons_of_single_ones(
+    fitted: Any, name: str
+) -> None:
+    answers = Responses(fitted(name), name)
+    together = answers.best([7, 3, 7, 11], 10, None, "en")
+    alone = Responses(fitted(name), name)
+    for user, answer in zip([7, 3, 7, 11], together, strict=True):
+        (single,) = alone.best([user], 10, None, "en")
+        for row, expected in zip(answer["items"], single["items"], strict=True):
+            assert row["item"] == expected["item"]
+            assert row["text"] == expected["text"]
+            contributions = [reason["contribution"] for reason in row["because"]]
+            assert contributions == pytest.approx(
+                [reason["contribution"] for reason in expected["because"]], rel=1e-5
+            )
 
 
 def test_repeated_items_have_the_same_explanation(fitted: Any) -> None:
