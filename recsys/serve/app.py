@@ -181,7 +181,8 @@ class _ByName:
             name = "" if match is None else match["name"].decode()
             if match is not None and name in self._entries:
                 entry = self._entries[name]
-                raw_path = b"/v1/" + match["path"]
+                is_health = match["path"].startswith(b"health/")
+                raw_path = (b"/" if is_health else b"/v1/") + match["path"]
                 path = unquote(raw_path.decode("latin-1"))
                 scope = {**scope, "raw_path": raw_path, "path": path}
         await entry(scope, receive, send)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache, partial
 from statistics import NormalDist
 from types import MappingProxyType
@@ -512,6 +512,11 @@ class Responses:
         labels = self.ratings.items.take(indices)
         blocks = recommender._similar_blocks(scorer, labels, n, options, indices)
         return self._similar(indices, blocks)[0]
+
+    def popular_items(self, n: int, options: ListOptions) -> list[Json]:
+        """Return the n most popular items that options of lists allow, to complete a list."""
+        popular = self.recommend_new({}, n, replace(options, fill="none"))
+        return [{"item": row["item"], "source": "fill"} for row in popular["items"]]
 
     def selected(self, rows: list[Json], options: ListOptions) -> list[Json]:
         """Return the rows of items that options of lists allow, in their order.

@@ -180,7 +180,7 @@ def _options(
 
 _OF_ITEMS = [name for name, option in declarations().items() if not option.of_users]
 _OF_PLACES = ("items", "block", "exclude_seen", "seen", "repeat_where", "where")
-_OF_PAIRS = ("items", "block", "where", "at_most", "per")
+_OF_PAIRS = ("items", "block", "where", "at_most", "per", "fill")
 
 
 def _with_list_options(names: Collection[str]) -> Callable[[Handler], Handler]:

@@ -164,13 +164,20 @@ class PairedItem(NamedItem):
     """Item that is bought together with another."""
 
     rank: Place
-    both: Place = Field(description="Number of baskets with both items.")
-    lift: Finite = Field(description="This number, relative to the one by chance.")
-    low: Finite = Field(
-        description="Lower limit of an interval for the lift; above 1, the items are bought "
-        "together more often than by chance."
+    # Absent in a popular item that completes the list.
+    both: Place | None = Field(None, description="Number of baskets with both items.")
+    lift: Finite | None = Field(
+        None, description="This number, relative to the one by chance."
     )
-    high: Finite
+    low: Finite | None = Field(
+        None,
+        description="Lower limit of an interval for the lift; above 1, the items are bought "
+        "together more often than by chance.",
+    )
+    high: Finite | None = None
+    source: Literal["model", "fill"] | None = Field(
+        None, description="Reason for the item in a list with `fill`."
+    )
 
 
 class TogetherBody(NamedItem):

@@ -273,15 +273,21 @@ class Service:
             sentence = "The service has no table of pairs (--together TABLE)."
             raise ProblemError("not-available", sentence)
         pairs = self.pairs.loaded()
-        catalogue = self.answers().catalogue
+        answers = self.answers()
+        catalogue = answers.catalogue
         answer: Json = {"item": str(item), "title": catalogue.title(item)}
         if str(item) not in pairs.places:
             catalogue.place(item)  # raises if it is unknown
         rows = pairs.rows_of(str(item), len(pairs.frame))
-        rows = self.answers().selected(rows, options)[:n]
+        if options.fill == "popular":
+            listed = {str(item), *[row["item"] for row in rows]}
+            popular = answers.popular_items(n + len(listed), options)
+            rows = [{**row, "source": "model"} for row in rows]
+            rows += [row for row in popular if row["item"] not in listed]
+        rows = answers.selected(rows, options)[:n]
         for rank, row in enumerate(rows, start=1):
             row["rank"] = rank
-            row["title"] = catalogue.title(row["item"]) or row["title"]
+            row["title"] = catalogue.title(row["item"]) or row.get("title")
         return {**answer, "items": rows, "model": pairs.name}
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:

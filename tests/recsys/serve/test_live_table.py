@@ -414,6 +414,24 @@ def test_items_that_are_bought_together_meet_conditions(saved, tmp_path):
         assert shop.items(f"{target}?items=8,9,10") == ["8", "9", "10"]
         assert shop.items(f"{target}?at_most=1&per=genre") == ["1", "2", "3"]
         assert shop.get(f"{target}?at_most=1").status == 400
+        # The pair with item 8, and then popular items that meet the condition.
+        pairs.filter(other=8).with_columns(
+            **{name: pl.lit(values[name]) for name in values}
+        ).write_parquet(tmp_path / "pairs.parquet")
+        shop.service.check()
+        where = "where=item IN (7, 8, 9, 10)"
+        assert shop.items(f"{target}?{where}") == ["8"]
+        rows = shop.get(f"{target}?{where}&fill=popular").json["items"]
+        assert [row["source"] for row in rows] == ["model", "fill", "fill"]
+        assert {row["item"] for row in rows} == {"8", "9", "10"}
+        assert [row["rank"] for row in rows] == [1, 2, 3]
+        assert rows[1]["title"] == f"The Film {rows[1]['item']}"
+        assert "lift" in rows[0]
+        assert "lift" not in rows[1]
+        pairs.with_columns(
+            **{name: pl.lit(values[name]) for name in values}
+        ).write_parquet(tmp_path / "pairs.parquet")
+        shop.service.check()
         many = "&".join(["condition=available"] * 100)
         assert shop.items(f"{target}?{many}") == shop.items(f"{target}?where=stock>0")
         shop.change(ITEMS.filter(pl.col("item") > 20))

@@ -113,6 +113,10 @@ def test_a_model_that_cannot_be_loaded_does_not_stop_the_others(saved, tmp_path)
         state = service.get("/health/ready")
         assert state.status == 503
         assert "damaged" in state.json["rejected"]["likes/model_a"]
+        # The state of one model tells whether its requests are answered.
+        alone = service.get("/v1/models/films/health/ready")
+        assert (alone.status, alone.json["status"]) == (200, "ready")
+        assert service.get("/v1/models/likes/health/ready").status == 503
 
 
 def test_names_and_keys_are_checked(saved, tmp_path):
