@@ -25,7 +25,7 @@ from recsys import (
     read_ratings,
     time_cuts,
 )
-from recsys.evaluation.planning import Baseline, plan_online_test
+from recsys.evaluation.planning import plan_online_test
 from recsys.evaluation.statistics import Ratio, at_any_time, standard_error
 
 Rows = Iterator[list[object]]
@@ -180,16 +180,19 @@ def online_rows(trials: int) -> Rows:
 def plan_rows(trials: int) -> Rows:
     """Yield the share of planned tests that find the planned difference."""
     for rate, difference in ((0.05, 0.02), (0.1, 0.03), (0.3, 0.05)):
-        plan = plan_online_test(Baseline.of_rate(rate), difference, traffic=200)
+        plan = plan_online_test(rate, difference)
+        # 200 users a day, of both models together.
+        n_days = -(-int(plan["users"]) // 100)
+        n_days_any_time = -(-int(plan["users_any_time"]) // 100)
         fixed = found = 0
         ends = []
         for trial in range(trials):
             rng = np.random.default_rng(trial)
-            n_users = 200 * int(plan["days_any_time"])
+            n_users = 200 * n_days_any_time
             second = rng.random(n_users) < 0.5
             clicks = (rng.random(n_users) < rate + difference * second).astype(float)
             end = None
-            for day in range(1, n_users // 200 + 1):
+            for day in range(1, n_days_any_time + 1):
                 until = slice(0, 200 * day)
                 a, b = (
                     Ratio(values, np.ones(len(values)))
@@ -201,17 +204,17 @@ def plan_rows(trials: int) -> Rows:
                 p_value = at_any_time(a, b, 0.95)[2]
                 if end is None and p_value is not None and p_value < 0.05:
                     end = day
-                if day == plan["days"]:
+                if day == n_days:
                     error = np.hypot(standard_error(a), standard_error(b))
                     fixed += b.value - a.value > 1.96 * error
             found += end is not None
-            ends.append(end or n_users // 200)
+            ends.append(end or n_days_any_time)
         yield [
             rate,
             difference,
-            f"{plan['users']:,} ({plan['days']} days)",
+            f"{plan['users']:,} ({n_days} days)",
             f"{fixed / trials:.1%}",
-            f"{plan['users_any_time']:,} ({plan['days_any_time']} days)",
+            f"{plan['users_any_time']:,} ({n_days_any_time} days)",
             f"{found / trials:.1%}",
             f"{np.median(ends):.0f}",
         ]

@@ -17,7 +17,7 @@ from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
 from recsys.models import abilities
-from recsys.models.base import FactorModel, Model
+from recsys.models.base import FactorModel, Model, checked_predictions
 from recsys.models.baselines import Bias, Popular
 from recsys.models.histories import (
     Explanation,
@@ -33,7 +33,6 @@ from recsys.ranking.topn import (
     Scorer,
     TopN,
     check_n,
-    unmasked,
 )
 from recsys.saving.storage import Saved
 
@@ -87,9 +86,9 @@ def predicted_pairs(
     predicted = np.empty(len(frame), np.float32)
     if not is_known.all():
         predicted = _cold_predictions(model, popular, users, items)
-    # A masked prediction is missing.
-    predictions = model.predict(known_users, known_items, **context)
-    predicted[is_known] = unmasked(predictions, np.nan)
+    predicted[is_known] = checked_predictions(
+        model, known_users, known_items, **context
+    )
     if model.predicts_ratings:
         predicted = clip_to_range(predicted, fitted.training)
     columns = [
@@ -197,7 +196,8 @@ def imputed(
         at, among = np.nonzero(is_missing)
         users = block[at]
         items = columns[among]
-        predicted = clip_to_range(model.predict(users, items), fitted.training)
+        predicted = checked_predictions(model, users, items)
+        predicted = clip_to_range(predicted, fitted.training)
         return pl.DataFrame(
             [
                 ratings.users.take(users),

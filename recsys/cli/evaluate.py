@@ -1020,7 +1020,7 @@ def _write(
         "recsys compare ratings.csv --model als,popular",
         "recsys compare live candidate --test today.csv --fail-if 'ndcg@10 worse'",
         "recsys compare --online requests.jsonl clicks.csv",
-        "recsys compare --plan --rate 0.1 --difference 5% --traffic 2000",
+        "recsys compare --plan --rate 0.1 --difference 5%",
     ],
     hints=_HINTS,
 )
@@ -1054,8 +1054,7 @@ def compare(
     the lists in the log of a service of two models. Its intervals "at any time" hold however often
     one looks. Saved models after the clicks get the number of clicks that their lists would have
     had. With --plan, the result is the users of each model that a test needs to detect a
-    --difference (0.01, or 5%) from a --rate of users who click, or the rates in --online LOG; and
-    the days, with --traffic users a day.
+    --difference (0.01, or 5%) from a --rate of users who click.
     """
     for flag in cli.given_in(sizes, typed=True):
         require(plan, f"{flag} needs --plan.")
@@ -1065,10 +1064,14 @@ def compare(
         for flag in cli.given_in(request, typed=True):
             require(flag not in _NOT_ONLINE, f"{flag} does not apply to --online.")
         clicks, reader = request.ratings, request.reader
-        if plan:
-            plan_online(sizes, online, clicks, reader, output)
-        elif online is not None:
+        if online is not None:
+            require(not plan, "--plan does not read a log; leave out --online.")
             compare_online(online, clicks, reader, output, request.fitting.seed)
+        else:
+            require(
+                not clicks, "--plan reads no ratings; give --rate and --difference."
+            )
+            plan_online(sizes, output)
         return
     result, gates = _run(request, at_least=2)
     sentence = (

@@ -25,9 +25,7 @@ _TESTS = "randomization test: random groups of users of the same sizes"
 class PlanOptions:
     """Options of the sizes of an online test."""
 
-    rate: float | None = cli.declared(
-        "X", "Share of users who click now; --online LOG measures it.", type=float
-    )
+    rate: float | None = cli.declared("X", "Share of users who click now.", type=float)
     difference: str | None = cli.declared(
         "X", "Smallest difference to detect, such as 0.01, or 5% of the rate."
     )
@@ -37,31 +35,17 @@ class PlanOptions:
     level: float = cli.declared(
         "X", "Probability of a false alarm.", default=0.05, type=cli.SHARE
     )
-    traffic: float | None = cli.declared(
-        "N", "New users per day, of both models together.", type=float
-    )
 
 
-def plan_online(
-    sizes: PlanOptions,
-    log: str | None,
-    clicks: Sequence[str],
-    reader: cli.ReaderOptions,
-    output: Output,
-) -> None:
-    """Print how many users and days an online test needs.
+def plan_online(sizes: PlanOptions, output: Output) -> None:
+    """Print how many users an online test needs.
 
     Raises
     ------
     UsageError
-        If the difference, or both the rate and a log, are missing.
+        If the rate or the difference is missing.
     """
-    from recsys.evaluation.planning import (
-        Baseline,
-        baselines,
-        plan_online_test,
-        users_per_day,
-    )
+    from recsys.evaluation.planning import plan_online_test
 
     text = sizes.difference or ""
     number = text.strip().removesuffix("%")
@@ -71,39 +55,25 @@ def plan_online(
         raise click.UsageError(
             f"--plan needs --difference, such as 0.01 or 5%; got {text!r}."
         ) from None
-    if (sizes.rate is None) == (log is None):
-        raise click.UsageError("--plan needs either --rate X, or --online LOG CLICKS.")
-    traffic = sizes.traffic
-    if sizes.rate is not None:
-        measured = [Baseline.of_rate(sizes.rate)]
-    else:
-        lists, columns = _log_and_clicks(str(log), clicks, reader)
-        measured = baselines(lists, columns)
-        # The log tells how many come, unless more are expected.
-        traffic = traffic or users_per_day(lists)
-    rows = []
-    for baseline in measured:
-        smallest = difference
-        # A percentage is of the rate of each metric.
-        if number != text.strip():
-            smallest = difference / 100 * baseline.rate
-        row = plan_online_test(
-            baseline,
-            smallest,
-            power=sizes.power,
-            confidence=1 - sizes.level,
-            traffic=traffic,
-        )
-        rows.append(row)
+    if sizes.rate is None:
+        raise click.UsageError("--plan needs --rate, the share of users who click now.")
+    # A percentage is of the rate.
+    if number != text.strip():
+        difference = difference / 100 * sizes.rate
+    plan = plan_online_test(
+        sizes.rate,
+        difference,
+        power=sizes.power,
+        confidence=1 - sizes.level,
+    )
     import polars as pl
 
-    table = pl.DataFrame(rows)
+    table = pl.DataFrame([plan])
     document = {
         "command": "compare",
         "power": sizes.power,
         "level": sizes.level,
-        "traffic": traffic,
-        "plans": rows,
+        "plans": [plan],
     }
     legend = (
         f"users of each model, for a power of {sizes.power:g} at level {sizes.level:g}: with one "

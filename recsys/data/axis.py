@@ -12,6 +12,8 @@ from recsys.data.features import Features
 from recsys.data.ids import Ids
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from lowrank.completion.feature_ridge import GroupedFeatures
     from recsys.features.encoder import FeatureEncoder
 
@@ -45,6 +47,12 @@ class Axis:
         if self.table is None:
             return np.zeros(len(self.ids), np.bool_)
         return self.table.rows_of(self.ids) >= 0
+
+    def column(self, name: str) -> pl.Series | None:
+        """Return a column of the table in the order of the ids; None if there is no such column."""
+        if self.table is None or name not in self.table.kinds:
+            return None
+        return self.table.aligned(self.ids)[name]
 
     @property
     def offered(self) -> Mask | None:

@@ -64,11 +64,8 @@ def calibrate(
     task = RankingTask.of(
         split.without_new(), n, random_state=random_state, only_rated=True
     )
-    users = task.users
-    if len(users) > _MOST_USERS:
-        rng = np.random.default_rng(random_state)
-        users = np.sort(rng.choice(users, _MOST_USERS, replace=False))
-        task = replace(task, users=users)
+    step = -(-len(task.users) // _MOST_USERS)
+    task = replace(task, users=task.users[::step])
     # What the fit has found by itself, such as a penalty, is not searched for again.
     parameters = model.get_params() | model._found_params()
     fitted = Recommender(type(model)(**parameters)).fit(

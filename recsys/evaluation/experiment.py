@@ -423,7 +423,8 @@ def _labelled(
             label = named if isinstance(named, str) else getattr(named, "name", None)
             if label is None or isinstance(model, type):
                 raise DataError(
-                    f"A model must be a name or a model object; got {model!r}."
+                    "A model must be a name, or a model object whose class has a name "
+                    f'(name = "mine"); got {model!r}.'
                 )
             if label in labelled:
                 raise DataError(

@@ -417,12 +417,13 @@ def measure_lists(
                 metric_values = metric._of_users(arrays)
             else:
                 metric_values = metric.influence(listed[rows, :n], counts[n])
-            values = np.asarray(metric_values, dtype=np.float64)
-            if values.shape != hits.shape[:1]:
+            returned = np.asarray(metric_values)
+            if returned.shape != hits.shape[:1] or returned.dtype.kind not in "biuf":
                 raise DataError(
-                    f"The metric {metric.name} must return one value per user, shape "
-                    f"{hits.shape[:1]}; got {values.shape}."
+                    f"The metric {metric.name} must return one number per user, shape "
+                    f"{hits.shape[:1]}; got {returned.dtype} of shape {returned.shape}."
                 )
+            values = returned.astype(np.float64)
             if np.isinf(values).any():
                 raise DataError(
                     f"The metric {metric.name} must return finite values, or NaN where it has "

@@ -84,6 +84,13 @@ class Metric:
     influence: Callable[[Lists, Counts], Doubles] | None = None
     is_usual: bool = True
 
+    def __post_init__(self) -> None:
+        if self.direction not in (1, -1, 0):
+            raise DataError(
+                f"The direction of the metric {self.name} must be 1 if higher values are better, "
+                f"-1 if lower ones are, or 0; got {self.direction!r}."
+            )
+
     @cached_property  # looked up hundreds of times in an evaluation
     def needs(self) -> tuple[str, ...]:
         """Names of the parameters of the function that have no default."""
@@ -97,7 +104,7 @@ class Metric:
     def _of_users(self, arrays: Mapping[str, Any]) -> Any:
         """Return the value of each user; `arrays` maps parameter names to arguments."""
         parameters = signature(self.function).parameters
-        by_name = {name: arrays[name] for name in self.needs}
+        by_name = {name: _read_only(arrays[name]) for name in self.needs}
         by_place = [
             by_name.pop(name)
             for name in self.needs
@@ -129,6 +136,14 @@ class Metric:
     def uses_grades(self) -> bool:
         """True if the metric needs the test ratings, or the users and their tables."""
         return not _OF_GRADES.isdisjoint(self.needs)
+
+
+def _read_only(argument: Any) -> Any:
+    """Return a view of an array that cannot be written: the next metric has the same array."""
+    if isinstance(argument, np.ndarray):
+        argument = argument.view()
+        argument.flags.writeable = False
+    return argument
 
 
 _OF_CATALOGUE = {"profile", "popularity", "information", "vectors"}

@@ -26,14 +26,12 @@ Li et al. (2018), "Offline evaluation of ranking policies with click models".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Doubles
 from recsys.errors import DataError
 from recsys.evaluation.monitoring import attributed_clicks
 from recsys.evaluation.propensity import LEAST, effective_sample_size
@@ -151,14 +149,11 @@ def _with_rates(shown: pl.DataFrame, random_state: int) -> pl.DataFrame:
     users = shown.select("user").unique().sort("user")
     order = np.random.default_rng(random_state).permutation(len(users))
     shown = shown.join(users.with_columns(half=order % 2), on="user")
-    parts = []
-    for half in (0, 1):
-        fitted = shown.filter(pl.col("half") != half)
-        # One user has no other half.
-        if fitted.is_empty():
-            fitted = shown
-        parts.append(_rated(shown.filter(half=half), fitted))
-    return pl.concat(parts).sort("user", "list", "rank")
+    halves = shown.partition_by("half")
+    # One user has no other half.
+    parts = zip(halves, reversed(halves), strict=True)
+    rated = [_rated(part, fitted) for part, fitted in parts]
+    return pl.concat(rated).sort("user", "list", "rank")
 
 
 def _rated(part: pl.DataFrame, fitted: pl.DataFrame) -> pl.DataFrame:
@@ -171,23 +166,20 @@ def _rated(part: pl.DataFrame, fitted: pl.DataFrame) -> pl.DataFrame:
     n_clicks = click.sum() + _PRIOR
     expected = of_rank.sum() + _PRIOR
     items = fitted.group_by("item").agg(factor=n_clicks / expected)
-    product = (factor * of_rank).clip(0, 1).alias("predicted")
-    fitted = fitted.join(items, on="item").select("click", product)
-    predicted = float(fitted["predicted"].to_numpy().sum())
-    total = float(fitted["click"].to_numpy().sum())
+    rates = fitted.join(items, on="item").select((factor * of_rank).clip(0, 1))
+    predicted = float(rates.to_numpy().sum())
     scale = 1.0
     if predicted:
-        scale = total / predicted
+        scale = float(fitted["click"].to_numpy().sum()) / predicted
     part = part.join(ranks, on="rank", how="left")
     for column, name in (("item", "rate"), ("other", "of_other")):
-        part = part.join(items.rename({"item": column}), on=column, how="left")
         # An item that was never shown has the rate of its rank.
         rate = scale * factor.fill_null(1.0) * of_rank.fill_null(0.0)
-        rate = rate.clip(0, 1)
         has_item = pl.col(column).is_not_null()
-        rate = pl.when(has_item).then(rate).otherwise(0.0)
-        part = part.with_columns(rate.alias(name))
-        part = part.drop("factor")
+        rate = pl.when(has_item).then(rate.clip(0, 1)).otherwise(0.0)
+        factors = items.rename({"item": column})
+        part = part.join(factors, on=column, how="left")
+        part = part.with_columns(rate.alias(name)).drop("factor")
     return part
 
 
@@ -202,44 +194,34 @@ def _estimated(
     weight = pl.col("weight")
     residual = click - pl.col("rate")
     by_user = shown.group_by("user", maintain_order=True).agg(
-        lists=pl.col("list").n_unique(),
-        weights=weight.sum(),
-        logged=click.sum(),
-        ips=(weight * click).sum(),
-        snips=length * (weight * click).sum(),
-        model=pl.col("of_other").sum(),
-        errors=length * (weight * residual).sum(),
+        pl.col("list").n_unique(),
+        weight.sum(),
+        click.sum(),
+        pl.col("of_other").sum(),
+        clicks=(weight * click).sum(),
+        errors=(weight * residual).sum(),
     )
-    floats = by_user.drop("user").cast(pl.Float64)
-    sums = {column.name: column.to_numpy() for column in floats}
+    sums = by_user.drop("user").cast(pl.Float64).to_numpy()
+    lists, weights, logged, model, clicks, errors = sums.T
     ratios = [
-        Ratio(sums["logged"], sums["lists"]),
-        Ratio(sums["ips"], sums["lists"]),
-        Ratio(sums["snips"], sums["weights"]),
-        Ratio(sums["model"], sums["lists"]),
-        Ratio(sums["errors"], sums["weights"]),
-    ]
-    # The last one is the value by the model, corrected by its errors.
-    functions = [
-        partial(_total, (0,)),
-        partial(_total, (1,)),
-        partial(_total, (2,)),
-        partial(_total, (3, 4)),
+        Ratio(logged, lists),
+        Ratio(clicks, lists),
+        Ratio(length * clicks, weights),
+        Ratio(model, lists),
+        Ratio(length * errors, weights),
     ]
     values = estimates(
-        functions,
+        [
+            lambda *of_ratios: of_ratios[0],
+            lambda *of_ratios: of_ratios[1],
+            lambda *of_ratios: of_ratios[2],
+            # The value by the model, corrected by its errors.
+            lambda *of_ratios: of_ratios[3] + of_ratios[4],
+        ],
         ratios,
         _RESAMPLES,
         confidence,
         random_state,
     )
     frame = pl.DataFrame(values, ["value", "low", "high"], orient="row")
-    return frame.select(
-        pl.Series("estimator", [*ESTIMATORS]),
-        pl.all(),
-    )
-
-
-def _total(parts: Sequence[int], *values: Doubles) -> Doubles:
-    """Return the sum of some of the values."""
-    return np.asarray(sum(values[part] for part in parts))
+    return frame.select(pl.Series("estimator", [*ESTIMATORS]), pl.all())

@@ -30,7 +30,6 @@ from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, pair_keys
 from recsys.errors import DataError
 from recsys.evaluation.metrics import CORRECTED, Counts, Lists, Metric, grades_of
-from recsys.messages import close_matches, did_you_mean
 
 LEAST = 50
 """Smallest effective sample size from which something is claimed."""
@@ -107,8 +106,7 @@ def inverse_propensities(
 def _of_items(propensity: str, train: Ratings) -> Doubles:
     """Return the propensities of all items, by popularity or in a column of their table."""
     name, _, power = propensity.partition(":")
-    table = train.item_table
-    columns = [] if table is None else [*table.kinds]
+    values = train.axis("item").column(propensity)
     if name == POPULARITY and power:
         exponent = math.nan
         with suppress(ValueError):
@@ -116,14 +114,11 @@ def _of_items(propensity: str, train: Ratings) -> Doubles:
         if 0 <= exponent < math.inf:
             counts = np.maximum(train.counts("item"), 1)
             return np.asarray((counts / counts.max()) ** exponent)
-    elif table is not None and propensity in columns:
-        values = table.aligned(train.items)[propensity]
-        if values.dtype.is_numeric():
-            return values.cast(pl.Float64).to_numpy()
-    hint = did_you_mean(close_matches(propensity, columns, 1))
+    elif values is not None and values.dtype.is_numeric():
+        return values.cast(pl.Float64).to_numpy()
     raise DataError(
         "propensity must be a column of numbers in the table of items, or popularity:POWER with "
-        f"a power from 0, such as popularity:0.5; got {propensity!r}.{hint}"
+        f"a power from 0, such as popularity:0.5; got {propensity!r}."
     )
 
 

@@ -38,7 +38,7 @@ def reliability(
     users, _ = np.nonzero(is_listed)
     chance = chances[is_listed]
     order = np.argsort(chance, kind="stable")
-    taken = hits[is_listed].astype(np.float64)
+    taken = hits[is_listed]
     quantile = NormalDist().inv_cdf((1 + confidence) / 2)
     rows = []
     # A single list has none that could calibrate it.

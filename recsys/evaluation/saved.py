@@ -102,9 +102,8 @@ def check_target(path: str | Path, *, overwrite: bool = False) -> None:
     DataError
     """
     target = Path(os.path.realpath(path))
-    problem = obstacle(
-        target, "saved evaluation", is_evaluation(target), _FILES, overwrite
-    )
+    is_ours = is_evaluation(target)
+    problem = obstacle(target, "saved evaluation", is_ours, _FILES, overwrite)
     if problem:
         raise DataError(f"The evaluation cannot be saved in {path}: {problem}")
 

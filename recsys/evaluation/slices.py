@@ -22,13 +22,14 @@ from recsys.errors import DataError
 from recsys.evaluation.settings import Settings
 from recsys.evaluation.statistics import (
     ERRORS,
+    FLIPS,
     adjusted,
     intervals,
     ratio_of,
     shuffled_groups,
     sign_flip,
 )
-from recsys.messages import close_matches, did_you_mean
+from recsys.messages import absent
 
 BUILT_IN = {"item": "popularity", "user": "activity"}
 """Groups without a column: by the number of ratings in the training part."""
@@ -43,8 +44,10 @@ SLICES: dict[str, Any] = {
     **GROUP_VALUES,
     "metric": pl.String,
     "users": pl.Int64,
-    **dict.fromkeys(("value", "low", "high", "gap", "p_value"), pl.Float64),
-    **dict.fromkeys(("adjusted", "exposure", "relevance"), pl.Float64),
+    **dict.fromkeys(
+        ("value", "low", "high", "gap", "p_value", "adjusted", "exposure", "relevance"),
+        pl.Float64,
+    ),
 }
 """Columns of `Evaluation.slices`."""
 SLICE_NAME = pl.format("{}[{}={}]", "metric", "by", "group").alias("name")
@@ -130,19 +133,13 @@ def _grouping(
     edges: pl.Series | None,
 ) -> Grouping:
     """Return the groups by a column, or by the number of training ratings."""
-    axis = train.axis(side)
     available = group_columns(train, side)
     if by not in available:
-        hint = did_you_mean(close_matches(by, available, 1))
-        raise DataError(
-            f"There are no groups of {side}s by {by!r}; there are groups by "
-            f"{', '.join(available)}.{hint}"
-        )
-    values = pl.Series(train.counts(side))
-    is_column = by in available[1:]
-    if is_column and axis.table is not None:
-        values = axis.table.aligned(axis.ids)[by]
-    rows = pl.DataFrame({"row": np.arange(len(axis.ids)), "value": values})
+        raise DataError(absent("column", by, f"{side}s", available))
+    axis = train.axis(side)
+    column = axis.column(by)
+    values = pl.Series(train.counts(side)) if column is None else column
+    rows = pl.DataFrame({"value": values}).with_row_index("row")
     # A film has several genres.
     if isinstance(values.dtype, pl.List):
         rows = rows.explode("value")
@@ -150,7 +147,7 @@ def _grouping(
         rows = rows.fill_nan(None)
     rows = rows.drop_nulls()
     values = rows["value"]
-    if side == "item" and not is_column:
+    if side == "item" and column is None:
         names = [*_POPULARITY]
         numbers = _thirds(values.to_numpy())
     elif values.dtype.is_numeric() or values.dtype.is_temporal():
@@ -230,6 +227,7 @@ def summarized(
     For items, it is the mean difference between a user's value for the group and the mean of the
     user's values for the other groups, tested by sign flips.
     """
+    n_random = FLIPS if settings.resamples else 0
     frames = [pl.DataFrame(schema=SLICES)]
     groupings = per_group.group_by("model", "side", "by", maintain_order=True)
     for (model, side, by), values in groupings:
@@ -240,7 +238,9 @@ def summarized(
         for (group,), of_group in values.group_by("group", maintain_order=True):
             ratios = [ratio_of(of_group, name) for name in measured]
             compare = _to_other_users if side == "user" else _to_other_groups
-            gaps, p_values = compare(values, of_group, measured, settings)
+            gaps, p_values = compare(
+                values, of_group, measured, n_random, settings.random_state
+            )
             low, high = intervals(
                 ratios, settings.resamples, settings.confidence, settings.random_state
             )
@@ -255,7 +255,7 @@ def summarized(
                 "low": low,
                 "high": high,
                 "gap": gaps,
-                "p_value": p_values,
+                "p_value": p_values if n_random else np.nan,
                 "exposure": of_group["exposure"].mean(),
                 "relevance": of_group["relevance"].mean(),
             }
@@ -268,7 +268,8 @@ def _to_other_users(
     values: pl.DataFrame,
     of_group: pl.DataFrame,
     names: Sequence[str],
-    settings: Settings,
+    n_random: int,
+    random_state: int,
 ) -> tuple[Doubles, Doubles]:
     """Return how much better each metric is in a group of users, and the p values."""
     # A user with several values in a column is in several groups.
@@ -280,18 +281,15 @@ def _to_other_users(
     gaps = np.array(
         [ratio.take(is_member).value - ratio.take(~is_member).value for ratio in ratios]
     )
-    if not settings.resamples:
-        return gaps, np.full(len(names), np.nan)
-    if others.is_empty():
-        return gaps, np.ones(len(names))
-    return gaps, shuffled_groups(ratios, is_member, random_state=settings.random_state)
+    return gaps, shuffled_groups(ratios, is_member, n_random, random_state)
 
 
 def _to_other_groups(
     values: pl.DataFrame,
     of_group: pl.DataFrame,
     names: Sequence[str],
-    settings: Settings,
+    n_random: int,
+    random_state: int,
 ) -> tuple[Doubles, Doubles]:
     """Return how much better each metric is for a group of items, paired by user.
 
@@ -319,6 +317,4 @@ def _to_other_groups(
         gaps[number] = own.value - other.value
         by_user = own.above / own.below - other.above / other.below
         differences[has_both, number] = by_user
-    if not settings.resamples:
-        return gaps, np.full(len(names), np.nan)
-    return gaps, sign_flip(differences, random_state=settings.random_state)
+    return gaps, sign_flip(differences, n_random, random_state)

@@ -35,21 +35,21 @@ def stale_values(
                 continue
             cut = splits[number].parameters["cut"]
             age = cut - splits[0].parameters["cut"]
-            of_window = (number + 1, cut, age, len(values))
             for n in settings.ns:
                 metric = f"ndcg@{n}"
-                names = (metric, f"{metric} refit")
-                ratios = [ratio_of(values, name) for name in names]
-                stale, refit = (ratio.value for ratio in ratios)
-                [(loss, low, high)] = estimates(
+                stale = ratio_of(values, metric)
+                refit = ratio_of(values, f"{metric} refit")
+                [loss] = estimates(
                     [_loss],
-                    ratios,
+                    [stale, refit],
                     settings.resamples,
                     settings.confidence,
                     settings.random_state,
                 )
-                row = (metric, n, *of_window, refit, stale, loss, low, high)
-                rows.append((label, *row))
+                window = (number + 1, cut, age, len(values))
+                rows.append(
+                    (label, metric, n, *window, refit.value, stale.value, *loss)
+                )
     return pl.DataFrame(rows, schema=STALENESS, orient="row").fill_nan(None)
 
 

@@ -265,7 +265,7 @@ def _as_named(
     if request is None:
         raise DataError(
             f"A {type(model).__name__} cannot be tuned: its class needs the decorator @model, "
-            f"and a name of its own instead of {model.name!r}."
+            f"and a name that no class defined since has, as {model.name!r} may be."
         )
     return request.model, {**request.parameters, **fixed}
 

@@ -150,6 +150,28 @@ class Progress:
         return time.perf_counter() > self.deadline
 
 
+def checked_predictions(
+    model: Model,
+    users: Indices,
+    items: Indices,
+    **options: Any,
+) -> Floats:
+    """Return predictions of pairs; a masked one is NaN.
+
+    Raises
+    ------
+    DataError
+        If they are not one number for each pair, as of a model of one's own.
+    """
+    predicted = unmasked(model.predict(users, items, **options), np.nan)
+    if predicted.shape != users.shape or predicted.dtype.kind not in "biuf":
+        raise DataError(
+            f"The predictions of the {model.name} model must be one number for each pair, shape "
+            f"{users.shape}; got {predicted.dtype} of shape {predicted.shape}."
+        )
+    return predicted
+
+
 def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     """Return predictions of held-out ratings, at their times if the model uses times.
 
@@ -162,12 +184,7 @@ def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     options = {}
     if model.uses_times and held_out.seconds is not None:
         options["times"] = held_out.timestamps
-    predicted = unmasked(model.predict(users, held_out.indices, **options), np.nan)
-    if predicted.shape != users.shape or predicted.dtype.kind not in "biuf":
-        raise DataError(
-            f"The predictions of the {model.name} model must be one number for each pair, shape "
-            f"{users.shape}; got {predicted.dtype} of shape {predicted.shape}."
-        )
+    predicted = checked_predictions(model, users, held_out.indices, **options)
     # An error of NaN would be worse or better than nothing.
     is_finite = np.isfinite(predicted)
     if not is_finite.all():
@@ -488,7 +505,11 @@ class Model:
         # Most models are products of factors or sparse sums, and have no other code for
         # scores.
         form = self._factor_form(users)
-        assert form is not None  # a model without a form overrides this method
+        if form is None:
+            raise DataError(
+                f"The {self.name} model must define `scores(self, users)`: a row for each user "
+                "with the score of each item."
+            )
         return form.scores(self._threads)
 
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:

@@ -128,8 +128,21 @@ def address_of(name: str) -> str:
 
 
 def name_for_loading(models: Iterable[type[Model]]) -> None:
-    """Let saved models of these classes be loaded, in this process."""
-    _LOADABLE.update({model.name: model for model in models})
+    """Let saved models of these classes be loaded, in this process.
+
+    Raises
+    ------
+    DataError
+        If they are not classes of models.
+    """
+    from recsys.models.base import Model
+
+    for defined in [models] if isinstance(models, type) else models:
+        if not (isinstance(defined, type) and issubclass(defined, Model)):
+            raise DataError(
+                f"models must be classes of models, as in [MyModel]; got {defined!r}."
+            )
+        _LOADABLE[defined.name] = defined
 
 
 def class_to_load(name: str) -> type[Model] | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from recsys.messages import counted
 from recsys.models.parts import Doubles, Floats, Mask
@@ -39,7 +39,7 @@ class Chances(Struct, frozen=True, kw_only=True):
 
     by: Key
     points: tuple[float, ...]
-    values: tuple[float, ...]
+    values: tuple[Annotated[float, Meta(ge=0, le=1)], ...]
     users: int
     held_out: str
 
@@ -49,8 +49,6 @@ class Chances(Struct, frozen=True, kw_only=True):
         # NaN is not ascending, either.
         if not has_points or not (np.diff(self.points) >= 0).all():
             raise ValueError("the points of the chances are not ascending")
-        if not all(0 <= value <= 1 for value in self.values):
-            raise ValueError("the chances are not from 0 to 1")
 
     @classmethod
     def fit(
@@ -67,12 +65,9 @@ class Chances(Struct, frozen=True, kw_only=True):
         """
         by, _ = crossed(scores, hits)
         points, values = _isotonic(_keys(scores, by), hits)
+        n_users = len(scores)
         return cls(
-            by=by,
-            points=points,
-            values=values,
-            users=len(scores),
-            held_out=held_out,
+            by=by, points=points, values=values, users=n_users, held_out=held_out
         )
 
     def __str__(self) -> str:
@@ -118,26 +113,24 @@ def crossed(scores: Floats, hits: Mask) -> tuple[Key, Doubles]:
 
     Arguments are as in `Chances.fit`. Entries without an item have a chance of NaN.
     """
-    second = np.arange(len(scores)) % 2 == 1
-    is_listed = ~np.isnan(scores)
-    errors: dict[Key, float] = {}
-    chances: dict[Key, Doubles] = {}
-    for by in _KEYS:
-        keys = _keys(scores, by)
-        predicted = np.full(keys.shape, np.nan)
-        for half in (second, ~second):
-            # A single list has no others.
-            if not is_listed[~half].any():
-                continue
-            points, values = _isotonic(keys[~half], hits[~half])
-            predicted[half] = np.interp(keys[half], points, values)
-        # `interp` keeps NaN only where NaN is not below all points.
-        predicted[~is_listed] = np.nan
-        chances[by] = predicted
-        squares = np.square(predicted - hits)
-        errors[by] = float(np.nansum(squares))
-    best = min(_KEYS, key=errors.__getitem__)
+    chances = {by: _of_other_half(_keys(scores, by), hits) for by in _KEYS}
+    squares = {by: np.square(chances[by] - hits) for by in _KEYS}
+    best = min(_KEYS, key=lambda by: float(np.nansum(squares[by])))
     return best, chances[best]
+
+
+def _of_other_half(keys: Doubles, hits: Mask) -> Doubles:
+    """Return the chances by the keys that each half of the lists gives the other."""
+    is_listed = ~np.isnan(keys)
+    second = np.arange(len(keys)) % 2 == 1
+    chances = np.full(keys.shape, np.nan)
+    for half in (second, ~second):
+        # A single list has no others.
+        if is_listed[~half].any():
+            points, values = _isotonic(keys[~half], hits[~half])
+            chances[half] = np.interp(keys[half], points, values)
+    # `interp` keeps NaN only where NaN is not below all points.
+    return np.where(is_listed, chances, np.nan)
 
 
 def _keys(scores: Floats, by: Key) -> Doubles:
@@ -154,7 +147,6 @@ def _isotonic(keys: Doubles, hits: Mask) -> tuple[tuple[float, ...], tuple[float
 
     is_listed = ~np.isnan(keys)
     key = keys[is_listed]
-    hit = hits[is_listed].astype(np.float64)
     n_bins = min(_MOST_BINS, max(1, len(key) // _BIN))
     shares = np.arange(1, n_bins) / n_bins
     # Equal keys are in one bin, so that some quantiles are the same.
@@ -163,15 +155,8 @@ def _isotonic(keys: Doubles, hits: Mask) -> tuple[tuple[float, ...], tuple[float
     _, bins = np.unique(bins, return_inverse=True)
     counts = np.bincount(bins)
     points = np.bincount(bins, key) / counts
-    means = np.bincount(bins, hit) / counts
-    # Rounding of a mean may leave [0, 1].
+    means = np.bincount(bins, hits[is_listed]) / counts
     levels = isotonic_regression(means, weights=counts)
-    values = np.clip(levels.x, 0, 1)
-    # Points within a level are on the line between its ends.
-    rises = np.diff(values) > 0
-    before = np.concatenate([[True], rises])
-    after = np.concatenate([rises, [True]])
-    is_end = before | after
-    ends = points[is_end]
-    chances = values[is_end]
-    return tuple(ends.tolist()), tuple(chances.tolist())
+    # Rounding of a mean may leave [0, 1].
+    chances = np.clip(levels.x, 0, 1)
+    return tuple(points.tolist()), tuple(chances.tolist())

@@ -316,9 +316,10 @@ def column_of_items(ratings: Ratings, column: str) -> pl.Series:
     if column not in names:
         by_lower_case = {name.lower(): name for name in reversed(names)}
         column = by_lower_case.get(column.lower(), column)
-    if table is None or column not in names:
+    values = ratings.axis("item").column(column)
+    if values is None:
         raise DataError(absent("column", column, "items", names))
-    return table.aligned(ratings.items)[column]
+    return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def save_model(
     if not is_made_by_name(saved.model):
         raise ModelFileError(
             f"A saved {type(saved.model).__name__} could not be loaded again: its class needs the "
-            f"decorator @model, and a name of its own instead of {name!r}."
+            f"decorator @model, and a name that no class defined since has, as {name!r} may be."
         )
     _check_declared(saved.model)
     # A model that is not finite could not be loaded again.

@@ -684,7 +684,7 @@ def test_a_recommender_must_be_fitted(split):
 @pytest.mark.parametrize("model", [Popular, 5])
 def test_rejects_other_types_than_models(split, model):
     with pytest.raises(
-        DataError, match="A model must be a name or a model object; got"
+        DataError, match=r"A model must be a name, or a model object .*; got"
     ):
         evaluate([model], split)
 
@@ -740,7 +740,7 @@ def test_custom_metrics_are_measured_like_built_in_ones(split):
         ),
         (
             Metric("x", lambda hits: hits, ""),
-            "The metric x must return one value per user",
+            "The metric x must return one number per user",
         ),
     ],
 )
@@ -776,3 +776,38 @@ def test_rejects_a_metric_of_infinity(split):
 
     with pytest.raises(DataError, match="endless must return finite values"):
         evaluate("popular", split, n=3, metrics=[endless])
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda n: None,
+        lambda n: 0.5,
+        lambda n: ["high"] * n,
+        lambda n: [None] * n,
+        lambda n: np.zeros(n, complex),
+        lambda n: np.full(n, np.datetime64("2026-01-01")),
+        lambda n: np.zeros((n, 1)),
+    ],
+)
+def test_a_metric_returns_one_number_per_user(split, returned):
+    def mine(hits):
+        return returned(len(hits))
+
+    with pytest.raises(DataError, match="mine must return one number per user"):
+        evaluate("popular", split, metrics=[mine], resamples=0)
+
+
+def test_a_metric_cannot_change_the_arrays_of_others(split):
+    def careless(hits):
+        hits[:] = True
+        return hits.mean(axis=1)
+
+    with pytest.raises(ValueError, match="read-only"):
+        evaluate("popular", split, n=[5, 10], metrics=[careless], resamples=0)
+
+
+@pytest.mark.parametrize("direction", [5, None, "up", float("nan")])
+def test_a_metric_has_a_direction(direction):
+    with pytest.raises(DataError, match="must be 1 if higher values are better"):
+        Metric("share", lambda hits: hits[:, 0], "share", direction)

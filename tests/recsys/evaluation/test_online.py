@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import polars as pl
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from recsys.cli.main import cli
 from recsys.errors import DataError
 from recsys.evaluation.monitoring import online_test, read_lists
-from recsys.evaluation.planning import Baseline, baselines, plan_online_test
+from recsys.evaluation.planning import plan_online_test
 from recsys.evaluation.statistics import (
     Ratio,
     at_any_time,
@@ -226,53 +227,48 @@ def test_few_users_have_no_interval_at_any_time():
 
 
 def test_a_planned_test_has_its_power():
-    plan = plan_online_test(Baseline.of_rate(0.2), 0.1, traffic=50)
+    plan = plan_online_test(0.2, 0.1)
+    # Users of both models come at 50 a day.
+    n_days = math.ceil(plan["users"] / 25)
+    n_days_any_time = math.ceil(plan["users_any_time"] / 25)
     rng = np.random.default_rng(2)
     n_found_in_time = 0
     n_found_at_end = 0
     for _ in range(200):
-        days = online_days(
-            rng, rate=0.2, lift=0.1, per_day=50, n_days=plan["days_any_time"]
-        )
+        days = online_days(rng, rate=0.2, lift=0.1, per_day=50, n_days=n_days_any_time)
         looks = [
             (len(a.above) + len(b.above), a, b, at_any_time(a, b, 0.95)[2])
             for a, b in days
         ]
         n_found_in_time += any(p is not None and p < 0.05 for *_, p in looks)
-        _, a, b, _ = looks[plan["days"] - 1]
+        _, a, b, _ = looks[n_days - 1]
         error = np.hypot(standard_error(a), standard_error(b))
         n_found_at_end += b.value - a.value > 1.96 * error
     assert n_found_in_time / 200 > 0.75
     assert n_found_at_end / 200 == pytest.approx(0.8, abs=0.09)
 
 
-def test_plan_from_a_log(log, tmp_path):
-    hours = range(10, 20)
-    lines = [
-        line(f"{hour}:00:00", user, None, "x") for hour in hours for user in range(50)
-    ]
-    lists = log(*lines)
-    found = clicks(*((user, "x", "2026-01-01 19:30:00") for user in range(0, 50, 5)))
-    plans = {baseline.metric: baseline for baseline in baselines(lists, found)}
-    assert plans["users who click"].rate == pytest.approx(0.2)
-    assert plans["click rate"].rate == pytest.approx(0.02)
-    rows = "user,item,timestamp\n0,x,2026-01-01 19:30:00\n"
-    (tmp_path / "clicks.csv").write_text(rows)
-    words = ["compare", "--plan", "--difference", "50%", "--json", "--online"]
-    paths = [str(tmp_path / name) for name in ("log.jsonl", "clicks.csv")]
-    result = CliRunner().invoke(cli, [*words, *paths])
+def test_the_command_plans_a_test():
+    words = ["compare", "--plan", "--rate", "0.1", "--difference", "50%", "--json"]
+    result = CliRunner().invoke(cli, words)
     assert result.exit_code == 0, result.stderr
-    plan = json.loads(result.stdout)
-    assert plan["traffic"] == 50
-    assert plan["plans"][0]["metric"] == "click rate"
-    assert all(row["users"] < row["users_any_time"] for row in plan["plans"])
+    [plan] = json.loads(result.stdout)["plans"]
+    expected = plan_online_test(0.1, 0.05)
+    assert plan == expected
+    assert plan["users"] < plan["users_any_time"]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--rate", "0.1"], "--plan needs --difference"),
-        (["--difference", "1%"], "either --rate X, or --online"),
+        (["--difference", "1%"], "--plan needs --rate"),
+        (["--rate", "0.1", "--difference", "nan"], "with and without the difference"),
+        (
+            ["--rate", "0.1", "--difference", "1%", "--online", "x"],
+            "does not read a log",
+        ),
+        (["--rate", "0.1", "--difference", "1%", "log.csv"], "reads no ratings"),
         (["--rate", "1.5", "--difference", "1%"], "between 0 and 1"),
         (["--rate", "0.1", "--difference", "0.95"], "between 0 and 1"),
         (["--rate", "0.1", "--difference", "0"], "other than 0"),

@@ -152,9 +152,11 @@ def test_popularity_has_thirds_of_the_ratings(ratings):
 
 
 def test_rejects_a_column_that_the_table_lacks(ratings):
-    with pytest.raises(DataError, match=r"by 'genre'; .*Did you mean genres\?"):
+    with pytest.raises(
+        DataError, match=r"column 'genre' of items; .*Did you mean genres\?"
+    ):
         groupings(ratings, ["genre"], [])
-    with pytest.raises(DataError, match="groups of users by 'price'"):
+    with pytest.raises(DataError, match="no column 'price' of users"):
         groupings(ratings, [], ["price"])
 
 
@@ -332,7 +334,7 @@ def test_monitor_lists_groups(ratings):
     row = found.table.filter(name="ndcg@10[genres=a]").row(0, named=True)
     assert row["reference"] == 0.25
     assert row["low"] <= row["value"] <= row["high"]
-    with pytest.raises(DataError, match="no groups of users by 'shoe'"):
+    with pytest.raises(DataError, match="no column 'shoe' of users"):
         monitor(recommender, split.test, by_user=["shoe"])
 
 

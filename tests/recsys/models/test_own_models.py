@@ -130,6 +130,52 @@ def test_rejects_saving_what_would_be_lost(ratings, tmp_path):
         Recommender(Undeclared()).fit(ratings).save(tmp_path / "two")
 
 
+@pytest.mark.parametrize("models", [["damped"], [Damped()], [int], int])
+def test_only_classes_of_models_are_loaded(models, tmp_path):
+    with pytest.raises(DataError, match=r"classes of models, as in \[MyModel\]; got"):
+        Recommender.load(tmp_path, models=models)
+
+
+def test_a_single_class_is_loaded(ratings, tmp_path):
+    Recommender(Damped()).fit(ratings).save(tmp_path / "model")
+    loaded = Recommender.load(tmp_path / "model", models=Damped)
+    assert isinstance(loaded.model, Damped)
+
+
+@pytest.mark.parametrize("predicted", [3.0, [3.0], ["3"], None])
+def test_predictions_are_one_number_for_each_pair(ratings, predicted):
+    class Constant(Damped):
+        name = "constant"
+
+        def predict(self, users, items):
+            return predicted
+
+    fitted_model = Recommender(Constant()).fit(ratings)
+    pairs = [(1, 1), (1, 2)]
+    with pytest.raises(DataError, match=r"one number for each pair, shape \(2,\); got"):
+        fitted_model.predict(pairs)
+    with pytest.raises(DataError, match="one number for each pair"):
+        list(fitted_model.impute(users=[1]))
+
+
+def test_a_model_without_scores_or_name_is_an_error(ratings):
+    @model
+    class Silent(Model):
+        name = "silent"
+        predicts_ratings = False
+        n_users: int = fitted()
+        n_items: int = fitted()
+
+        def _fit(self, ratings, progress):
+            self.n_users, self.n_items = ratings.shape
+
+    with pytest.raises(DataError, match=r"silent model must define `scores\("):
+        evaluate(Silent(), ratings)
+    del Silent.name
+    with pytest.raises(DataError, match=r"whose class has a name .*; got"):
+        evaluate(Silent(), ratings)
+
+
 def test_tunes_a_model_and_keeps_its_parameters(ratings):
     tuned = tune(Damped(), ratings, trials=2)
     assert list(tuned.parameters) == ["damping"]
