@@ -65,9 +65,12 @@ class Chances(Struct, frozen=True, kw_only=True):
         """
         by, _ = crossed(scores, hits)
         points, values = _isotonic(_keys(scores, by), hits)
-        n_users = len(scores)
         return cls(
-            by=by, points=points, values=values, users=n_users, held_out=held_out
+            by=by,
+            points=points,
+            values=values,
+            users=len(scores),
+            held_out=held_out,
         )
 
     def __str__(self) -> str:
@@ -108,7 +111,10 @@ def take_ranked(top: TopN, which: Mask) -> TopN:
     return chosen.with_ranks(np.arange(len(chosen)) - starts + 1)
 
 
-def crossed(scores: Floats, hits: Mask) -> tuple[Key, Doubles]:
+def crossed(
+    scores: Floats,
+    hits: Mask,
+) -> tuple[Key, Doubles]:
     """Return the better key, and the chances that each half of the lists gives the other.
 
     Arguments are as in `Chances.fit`. Entries without an item have a chance of NaN.
@@ -141,7 +147,10 @@ def _keys(scores: Floats, by: Key) -> Doubles:
     return np.where(np.isnan(scores), np.nan, -ranks)
 
 
-def _isotonic(keys: Doubles, hits: Mask) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _isotonic(
+    keys: Doubles,
+    hits: Mask,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the points and values of the isotonic regression of hits on keys."""
     from scipy.optimize import isotonic_regression
 
@@ -155,7 +164,8 @@ def _isotonic(keys: Doubles, hits: Mask) -> tuple[tuple[float, ...], tuple[float
     _, bins = np.unique(bins, return_inverse=True)
     counts = np.bincount(bins)
     points = np.bincount(bins, key) / counts
-    means = np.bincount(bins, hits[is_listed]) / counts
+    n_hits = np.bincount(bins, hits[is_listed])
+    means = n_hits / counts
     levels = isotonic_regression(means, weights=counts)
     # Rounding of a mean may leave [0, 1].
     chances = np.clip(levels.x, 0, 1)
