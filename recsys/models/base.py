@@ -40,6 +40,7 @@ from recsys.models.parts import (
     Doubles,
     Floats,
     Indices,
+    Ints,
     Longs,
     Part,
     arrays_of,
@@ -152,8 +153,8 @@ class Progress:
 
 def checked_predictions(
     model: Model,
-    users: Indices,
-    items: Indices,
+    users: Indices | Ints,
+    items: Indices | Ints,
     **options: Any,
 ) -> Floats:
     """Return predictions of pairs; a masked one is NaN.

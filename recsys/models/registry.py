@@ -137,7 +137,8 @@ def name_for_loading(models: Iterable[type[Model]]) -> None:
     """
     from recsys.models.base import Model
 
-    for defined in [models] if isinstance(models, type) else models:
+    classes: Iterable[Any] = [models] if isinstance(models, type) else models
+    for defined in classes:
         if not (isinstance(defined, type) and issubclass(defined, Model)):
             raise DataError(
                 f"models must be classes of models, as in [MyModel]; got {defined!r}."
