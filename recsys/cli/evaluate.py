@@ -319,8 +319,10 @@ def _propensity(
     try:
         return inputs.load_ratings(sources or request.ratings, reader)
     except DataError as error:
-        needed = "a column of probabilities in (0, 1], of the items or of the test rows"
-        raise CommandError(f"--propensity {column} needs {needed}. {error}") from None
+        raise CommandError(
+            "--propensity must be popularity:POWER, such as popularity:0.5, or a column of "
+            f"probabilities in (0, 1], of the items or of the test rows; got {column!r}. {error}"
+        ) from None
 
 
 def _repeats(request: _Request) -> Repeats | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli import group
-from recsys.cli.options import PLACE, command, output_options
+from recsys.cli.options import PLACE, command, output_options, own_class
 from recsys.cli.output import Output, write_facts
 from recsys.models.registry import MODELS
 
@@ -225,6 +225,8 @@ def models(name: str | None, output: Output) -> None:
         frame = pl.DataFrame(rows)
         output.write_document({"command": "models", "models": rows}, frame)
         return
+    if "::" in name:
+        name = own_class(name).name
     # The fields of the dataclass of a model are its parameters.
     declared, summary = parameters(name), model_class(name).summary
     described = [

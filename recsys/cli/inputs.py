@@ -428,9 +428,10 @@ def parameters_for(
 
 def _not_a_parameter(name: str, models: Sequence[str]) -> click.UsageError:
     """Return the error for a parameter that none of the models has."""
-    from recsys.models.registry import MODELS, parameters
+    from recsys.models.registry import MODELS, address_of, parameters
 
-    names = {model: [entry.name for entry in parameters(model)] for model in MODELS}
+    all_models = dict.fromkeys([*MODELS, *models])
+    names = {model: [entry.name for entry in parameters(model)] for model in all_models}
     owners = [model for model in names if name in names[model]]
     if owners:
         flag = f"--{name}" if name in NAMED else f"-p {name}"
@@ -443,7 +444,7 @@ def _not_a_parameter(name: str, models: Sequence[str]) -> click.UsageError:
     listed = ", ".join(entry for entry in available if entry not in _SHARED) or "none"
     return click.UsageError(
         f"There is no parameter {name!r} of {' or '.join(models)}.{hint} The parameters are "
-        f"{listed}; `recsys models {models[0]}` describes them."
+        f"{listed}; `recsys models {address_of(models[0])}` describes them."
     )
 
 

@@ -21,7 +21,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.results import Evaluation, compared, judged
 from recsys.evaluation.slices import SLICE_NAME, group_columns
-from recsys.messages import close_matches
+from recsys.messages import absent, close_matches
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 # The name of a group may have spaces, signs and brackets, and ends at the last bracket.
@@ -208,16 +208,21 @@ def with_groups(
     Raises
     ------
     DataError
-        If a gate names a column of both tables.
+        If a gate names a column of both tables, or of none.
     """
     of_items = [*by]
     of_users = [*by_user]
+    columns_of_users = group_columns(train, "user")
+    columns_of_items = group_columns(train, "item")
     for column in {gate.by: None for gate in gates if gate.by is not None}:
         if column in (*of_items, *of_users):
             continue
-        if column not in group_columns(train, "user"):
+        if column not in columns_of_users:
+            columns = [*columns_of_users, *columns_of_items]
+            if column not in columns:
+                raise DataError(absent("column", column, "users or items", columns))
             of_items.append(column)
-        elif column in group_columns(train, "item"):
+        elif column in columns_of_items:
             raise DataError(
                 f"Users and items have groups by {column}; choose them by --by-user {column} "
                 f"or --by {column}."

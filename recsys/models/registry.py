@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recsys.errors import DataError
-from recsys.messages import close_matches
+from recsys.messages import absent, close_matches
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -66,6 +66,8 @@ def model_class(name: str) -> type[Model]:
             return DEFINED[name]
         close = similar_names(str(name))
         hint = f"did you mean {' or '.join(close)}? The" if close else "the"
+        if "::" in name:
+            hint = "name it by --model-class, and then by its own name; the"
         raise DataError(
             f"There is no model {name!r}; {hint} models are {', '.join(MODELS)}."
         )
@@ -100,17 +102,14 @@ def class_in_file(address: str) -> type[Model]:
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
         raise DataError(f"{file} cannot be run: {problem}.") from error
-    classes: dict[str, type] = {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == module.__name__
-    }
+    classes: dict[str, type[Model]] = {}
+    for name, value in vars(module).items():
+        is_model = isinstance(value, type) and issubclass(value, Model)
+        if is_model and value.__module__ == module.__name__:
+            classes[name] = value
     defined = classes.get(attribute)
-    if not (isinstance(defined, type) and issubclass(defined, Model)):
-        raise DataError(
-            f"{file} has no class of models {attribute!r}; "
-            f"it has {', '.join(classes) or 'no classes'}."
-        )
+    if defined is None:
+        raise DataError(absent("class of models", attribute, file, classes))
     # A class that inherits its name would be loaded in the place of its base.
     own_name = vars(defined).get("name")
     if own_name is None or DEFINED.get(own_name) is not defined or own_name in MODELS:

@@ -19,7 +19,7 @@ from recsys import (
 from recsys.cli.main import cli
 from recsys.errors import DataError
 from recsys.evaluation import Evaluation, monitor, shared_test
-from recsys.evaluation.gates import Gate, verdicts
+from recsys.evaluation.gates import Gate, verdicts, with_groups
 from recsys.evaluation.results import combined
 from recsys.evaluation.slices import groupings
 
@@ -268,6 +268,12 @@ def test_gates_of_several_groups_are_adjusted_together(two):
         float(v.reason.rpartition("p = ")[2]) for v in (single, several)
     )
     assert p_several > p_single
+
+
+def test_gate_of_an_unknown_column_names_those_of_both_tables(ratings, two):
+    typo = gate("ndcg[aeg=young] < 0.1", two)
+    with pytest.raises(DataError, match=r"'aeg' of users or items; .*genres.*mean age"):
+        with_groups([typo], ratings, [], [])
 
 
 @pytest.mark.parametrize("bound", ["worse", "< 0.1"])

@@ -228,6 +228,15 @@ def test_command_takes_a_class_in_a_file(tmp_path, monkeypatch, capsys):
     code, output = run(*recommend, "--model-class", "own.py::Mine")
     assert code == 0
     assert output.out.count("\n") == 3
+    code, output = run(*fit[:-1], "dampng=2", "--out", "other")
+    assert code == 2
+    assert "Did you mean damping?" in output.err
+    assert "`recsys models own.py::Mine`" in output.err
+    assert run("models", "own.py::Mine")[0] == 0
+    blend = ["--model", "blend", "-p", "members=als,own.py::Mine", "--out", "blend"]
+    code, output = run(*fit[:2], *blend)
+    assert code == 1
+    assert "name it by --model-class, and then by its own name" in output.err
     # The workers of a service get the class by the environment.
     monkeypatch.setattr("recsys.models.registry._LOADABLE", {})
     assert Recommender.load("model").model.name == "mine-in-a-file"
@@ -237,8 +246,8 @@ def test_command_takes_a_class_in_a_file(tmp_path, monkeypatch, capsys):
     ("address", "reason"),
     [
         ("absent.py::Mine", "There is no file absent.py"),
-        ("own.py::Absent", "no class of models 'Absent'; it has Mine, Bare"),
-        ("own.py::Bare", "no class of models 'Bare'"),
+        ("own.py::Min", r"'Min' of own.py; there are Mine\. Did you mean Mine\?"),
+        ("own.py::Bare", "no class of models 'Bare' of own.py; there are Mine"),
         ("broken.py::Mine", "broken.py cannot be run: ZeroDivisionError"),
     ],
 )
