@@ -149,8 +149,9 @@ class Command:
 
     def __init__(self, *arguments: str | Path, **settings: Any) -> None:
         words = ["serve", *map(str, arguments), "--port", "0"]
-        # Workers are started by Python, and limits are set by the system.
-        if "--workers" in words or "preexec_fn" in settings:
+        # Several workers are started by Python, and limits are set by the system.
+        n_workers = words[words.index("--workers") + 1] if "--workers" in words else "1"
+        if n_workers != "1" or "preexec_fn" in settings:
             start: Any = ordinary
         else:
             start = started

@@ -387,9 +387,11 @@ def test_a_power_cut(trial: Trial, tmp_path: Path) -> None:
     for number, call in enumerate(trial.calls, 1):
         if not call.name.startswith("!"):
             trial.disk.apply(call)
+        if number not in tried:
+            continue
         for kind, survivors in trial.disk.after_a_cut(rng):
             is_last = number == count
-            if number not in tried or (survivors.digest() in digests and not is_last):
+            if survivors.digest() in digests and not is_last:
                 continue
             digests.add(survivors.digest())
             root = tmp_path / "cut"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 import signal
@@ -54,20 +55,44 @@ class Place:
                 rows = connection.execute(sql).fetchall()
             connection.close()
             return rows
+        if parsed.kind == "postgresql":
+            return answers(connection_to_server(self.address), sql)
         with open_database(parsed, write=True) as database:
-            connection = database.connection
-            cursor = connection.cursor()
-            cursor.execute(sql)
-            rows = cursor.fetchall() if cursor.description else []
-            cursor.close()
-            connection.commit() if parsed.kind == "postgresql" else None
-        return rows
+            return answers(database.connection, sql)
 
     def rows(self) -> list[tuple[Any, ...]]:
         return self.run('SELECT * FROM recs ORDER BY "user", item')
 
     def write(self, frames: Any, if_exists: str = "fail") -> int:
         return write_table(self.address, frames, if_exists=if_exists)
+
+
+def answers(connection: Any, sql: str) -> list[tuple[Any, ...]]:
+    """Run a statement, and return its rows."""
+    cursor = connection.cursor()
+    cursor.execute(sql)
+    rows = cursor.fetchall() if cursor.description else []
+    cursor.close()
+    connection.commit()
+    return rows
+
+
+# A connection takes a tenth of a second, as the driver reads all types of the server.
+SERVERS = ExitStack()
+
+
+@functools.cache
+def connection_to_server(address: str) -> Any:
+    """Connect to a server once for all tests of this file."""
+    database = open_database(parse_address(address), write=True)
+    return SERVERS.enter_context(database).connection
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_connections() -> Iterator[None]:
+    with SERVERS:
+        yield
+    connection_to_server.cache_clear()
 
 
 @pytest.fixture(params=["postgresql", "sqlite", "duckdb"])
