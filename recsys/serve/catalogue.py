@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -46,12 +46,19 @@ class Catalogue:
         self.ratings = recommender.ratings
         self.name = name
         self._titles = recommender._titles
-        # Reasons name the same items again and again.
-        self._cached_names = lru_cache(_NAMED)(self._named)
+        # Reasons name the same items again and again. A cache of the method would be a cycle,
+        # which keeps a replaced model and its mapped files until Python looks for garbage.
+        self._kept_names: dict[int, Json] = {}
 
     def named(self, item: int) -> Json:
         """Return id and title of an item."""
-        return self._cached_names(item).copy()
+        names = self._kept_names.get(item)
+        if names is None:
+            names = self._named(item)
+            if len(self._kept_names) >= _NAMED:
+                self._kept_names = {}  # other threads may read the earlier ones
+            self._kept_names[item] = names
+        return names.copy()
 
     def names(self, items: NDArray[Any]) -> list[Json]:
         """Return ids and titles of items, given by index."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,7 +32,7 @@ from recsys.errors import ModelFileError
 from recsys.ranking.lists import ListOptions
 from recsys.serve import create_app
 from recsys.serve.connection import BoundedConnection
-from recsys.serve.loading import load_responses
+from recsys.serve.loading import load_responses, load_served
 from recsys.serve.responses import Responses
 from recsys.serve.settings import Limits
 from recsys.serve.slots import Slot
@@ -159,6 +161,28 @@ def test_a_moved_link_is_followed(saved, tmp_path):
     assert first.recommend(
         [105], 3, ListOptions()
     )  # requests in flight finish on the old one
+
+
+@pytest.mark.parametrize("name", ["als", "ials", "index"])
+def test_a_replaced_model_leaves_at_once(name, saved, tmp_path):
+    """Its memory and its mapped files do not wait until Python looks for garbage."""
+    link = tmp_path / "latest"
+    link.symlink_to(saved[name])
+    slot = Slot(str(link), load_served)
+    gc.disable()
+    try:
+        assert slot.check()
+        if name == "index":
+            loaded = weakref.ref(slot.current.index)
+        else:
+            slot.current.recommend([105], 3, ListOptions())
+            loaded = weakref.ref(slot.current.recommender)
+        (tmp_path / "next").symlink_to(saved["ials" if name == "als" else "als"])
+        (tmp_path / "next").rename(link)
+        assert slot.check()
+        assert loaded() is None
+    finally:
+        gc.enable()
 
 
 def program(path: Path, text: str) -> str:
