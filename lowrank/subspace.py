@@ -20,6 +20,7 @@ from lowrank.kernels.arrays import Floats, epsilon
 
 _ROWS = 1 << 14  # number of rows of a basis that are replaced at once
 _WIDTH = 144  # number of columns in a block of a triangular matrix
+_LEAST_ENTRY = 2.0**-40  # squares of smaller ones are near the end of float32
 
 
 class Directions(NamedTuple):
@@ -63,7 +64,9 @@ def leading_directions(
     size = A.bound()
     if size == 0:
         return Directions(vectors, values)
-    A = A.scaled(1 / size)  # so that the fourth powers do not overflow
+    # Fourth powers must not overflow, and a power of two adds no rounding.
+    size = 2.0 ** (math.frexp(size)[1] - 1)
+    A = A.scaled(1 / size)
     if transpose is not None:
         transpose = transpose.scaled(1 / size)
     width = min(k + extra, n, n_columns)
@@ -95,7 +98,7 @@ def leading_directions(
         if not Q.any():
             break
         if step > int(is_wide):  # the first basis is random enough
-            Q = orthonormal(Q)
+            Q = orthonormal(_enlarged(Q))
         if is_wide:
             Q = of_rows(of_columns(Q))
         else:
@@ -104,13 +107,24 @@ def leading_directions(
         Q = of_columns(Q)
     if not Q.any():  # all entries equal their shifts
         return Directions(vectors, values)
-    squares, turn, Q = _ritz(Q, of_rows)
+    squares, turn, Q = _ritz(_enlarged(Q), of_rows)
     rows = rows[:0].copy()  # frees the memory of the products
     leading = kernels.multiply(Q, turn[:, :k])
     rank = leading.shape[1]
     vectors[:, :rank] = leading
     values[:rank] = np.sqrt(squares[:k]) * size
     return Directions(vectors, values)
+
+
+def _enlarged(Q: Floats) -> Floats:
+    """Multiply Q by a power of two in its place, if its squares would be too small.
+
+    Entries are tiny where they differ from their shifts by rounding only.
+    """
+    largest = max(float(Q.max()), -float(Q.min()))
+    if largest < _LEAST_ENTRY:
+        np.ldexp(Q, -math.frexp(largest)[1], out=Q)
+    return Q
 
 
 def _first(buffer: Floats, width: int) -> Floats:

@@ -78,7 +78,8 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "myrating yourrating "
         "reviewscore",
         "value count plays playcount weight listens clicks grade",
-        "liked isliked like favorite favourite recommended isrecommended",
+        "liked isliked like favorite favourite recommended isrecommended vote thumb thumbs "
+        "preference",
     ),
     "quantity": (
         "quantity quantities qty",
@@ -95,7 +96,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     ),
     "event": (
         "event eventtype eventname interactiontype",
-        "action actiontype behavior behaviour behaviortype interaction",
+        "action actiontype behavior behaviour behaviortype interaction reaction",
         "type",
     ),
     "event_id": ("eventid eventuuid eventkey",),

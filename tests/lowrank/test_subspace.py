@@ -110,3 +110,20 @@ def test_a_step_from_directions_of_similar_rows_is_as_good_as_many(shape):
     error = np.abs(started / exact - 1).max()
     assert error < 0.01
     assert error < np.abs(random / exact - 1).max() / 3
+
+
+def test_entries_that_nearly_equal_their_shifts():
+    generator = np.random.default_rng(0)
+    A = sp.random_array((30, 40), density=0.4, rng=generator, format="csr")
+    A.sort_indices()
+    indptr, indices, _ = kernels.csr_arrays(A)
+    levels = np.float32([1e7 - 1, 1e7, 1e7 + 1])
+    codes = generator.integers(0, 3, A.nnz).astype(np.uint8)
+    shifts = np.full(30, 1e7, np.float32), np.zeros(40, np.float32)
+    coded = kernels.CodedMatrix(
+        indptr, indices, codes, kernels.padded(levels), 40, *shifts
+    )
+    A.data = levels[codes] - shifts[0][0]
+    _, values = leading_directions(coded, 40, 3, steps=60, extra=20)
+    s = np.linalg.svd(A.toarray(), compute_uv=False)
+    np.testing.assert_allclose(values, s[:3], rtol=1e-4)

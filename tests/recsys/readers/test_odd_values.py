@@ -547,3 +547,15 @@ def test_a_number_and_a_fraction_have_no_cure_that_drops_the_fraction(tmp_path):
     path.write_text("user,item,rating\n1,2,3\n1,3,4\u00bd\n")
     with pytest.raises(DataError, match=r"'4.' is not a number\.\n"):
         read_ratings(path)
+
+
+def test_dates_are_no_grades(read: Read) -> None:
+    days = "".join(f"{n % 7},{n},202401{n % 28 + 1:02}\n" for n in range(80))
+    with pytest.raises(DataError, match="from 20240100 to 20240128, too close"):
+        read(f"user,item,rating\n{days}")
+    assert read(f"user,item,rating\n{days}", implicit=True).nnz == 80
+
+
+def test_votes_are_ratings(read: Read) -> None:
+    votes = "".join(f"{n % 7},{n},{1 - n % 3}\n" for n in range(80))
+    assert read(f"user,item,vote\n{votes}").value_range() == (-1, 1)
