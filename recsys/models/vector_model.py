@@ -321,6 +321,8 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         the fact that they exist).
         """
         columns = check_indices(np.concatenate(lists), self.n_items, "item")
+        for history in histories:
+            check_indices(history.indices, self.n_items, "item")
         vectors = self._means("item", columns).astype(np.float64)
         parts: list[FeaturePart] = []
         if fitted is not None:
@@ -337,7 +339,6 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         terms_of_lists = []
         user_vectors = []
         for history, rows, user in zip(histories, of_lists, users, strict=True):
-            check_indices(history.indices, self.n_items, "item")
             solutions, w = user.solved(vectors[rows])
             w[-1] = 1
             user_vectors.append(w)
