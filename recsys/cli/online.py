@@ -185,7 +185,7 @@ def _write_off_policy(
             f"{min(result.support, 1):.0%} of its items"
         )
         for name, reason in (
-            ("lists_without_probabilities", "without probabilities"),
+            ("lists_without_probabilities", "without a named user or probabilities"),
             ("lists_of_other_users", "of users whom the model does not know"),
         ):
             if counts[name]:

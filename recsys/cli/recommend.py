@@ -225,6 +225,8 @@ def recommend(
         reason = "every item is already rated, blocked or filtered out"
         if options.where_user:
             reason += ", or no user meets --where-user"
+        if options.at_least:
+            reason += f", or has a chance below {options.at_least:g}"
         note(f"no recommendations: {reason}")
 
 

@@ -48,7 +48,7 @@ def plan_online_test(
     >>> plan["users"], plan["users_any_time"]
     (14749, 31835)
     """
-    for name, value in (("power", power), ("confidence", confidence)):
+    for name, value in (("power", power), ("confidence, 1 - level,", confidence)):
         if not 0.5 <= value < 1:
             raise DataError(
                 f"The {name} must be at least 0.5 and below 1; got {value:g}."

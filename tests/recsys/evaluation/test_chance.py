@@ -211,6 +211,8 @@ def test_command_and_service_have_chances(interactions, tmp_path):
     words = ["recommend", model, "--user", "7", "--at-least", "0.02", "--json"]
     rows = json.loads(CliRunner().invoke(cli, words).stdout)["rows"]
     assert all(row["chance"] >= 0.02 for row in rows)
+    words = ["recommend", model, "--user", "7", "--at-least", "1"]
+    assert "or has a chance below 1" in CliRunner().invoke(cli, words).stderr
 
     testclient = pytest.importorskip("starlette.testclient")
     from recsys.serve import create_app

@@ -172,6 +172,13 @@ def test_the_command_estimates_the_value_of_a_saved_model(shop):
     assert "snips" in table
 
 
+def test_the_command_counts_lists_of_unnamed_users(shop):
+    lists = (shop / "log.jsonl").read_text()
+    (shop / "some.jsonl").write_text(lists.replace('"user": 7,', '"user": null,'))
+    result = compare(shop / "some.jsonl", shop / "clicks.csv", shop / "candidate")
+    assert "1 list without a named user or probabilities left out" in result.stderr
+
+
 def test_the_command_needs_probabilities(shop):
     lists = (shop / "log.jsonl").read_text()
     (shop / "old.jsonl").write_text(lists.replace("probabilities", "others"))

@@ -272,6 +272,7 @@ def test_the_command_plans_a_test():
         (["--rate", "1.5", "--difference", "1%"], "between 0 and 1"),
         (["--rate", "0.1", "--difference", "0.95"], "between 0 and 1"),
         (["--rate", "0.1", "--difference", "0"], "other than 0"),
+        (["--rate", "0.1", "--difference", "1%", "--level", "0.6"], "1 - level"),
     ],
 )
 def test_plan_needs_a_rate_and_a_difference(words, message):
