@@ -196,10 +196,12 @@ def monitor(
             by_user=groups[1],
             random_state=seed,
         )
-    if report is not None:
-        if result.evaluation is None:
-            sentence = "No report: no new rating has a known user and a known item."
-            raise CommandError(sentence)
+    if result.evaluation is None:
+        reason = "no new rating has a known user and item, and is of a new pair"
+        if report is not None:
+            raise CommandError(f"No report: {reason}.")
+        note(f"no metrics and no groups: {reason}")
+    elif report is not None:
         write_report(result.evaluation, report, monitoring=result)
     rows = result.table.to_dicts()
     document: dict[str, Any] = {

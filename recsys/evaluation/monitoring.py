@@ -383,6 +383,12 @@ def read_lists(path: str | Path) -> pl.DataFrame:
         raise DataError(
             f"{path}: {shortened(unread[0])!r} is not a time, such as 2026-01-31T12:00:00Z."
         )
+    # A click on such an item would have two ranks.
+    n_items = pl.col("item").list.len()
+    for row in frame.filter(pl.col("item").list.n_unique() < n_items).to_dicts():
+        raise DataError(
+            f"{path}: the list of user {row['user']!r} at {row['time']} has an item twice."
+        )
     lists = frame.select(
         "user",
         "variant",
@@ -390,7 +396,7 @@ def read_lists(path: str | Path) -> pl.DataFrame:
         pl.col("milliseconds").alias("time"),
         "item",
         "probability",
-        rank=pl.int_ranges(1, pl.col("item").list.len() + 1),
+        rank=pl.int_ranges(1, n_items + 1),
     )
     return lists.with_row_index("list").explode("item", "rank", "probability")
 

@@ -380,6 +380,14 @@ def test_ids_in_another_writing_are_named(run, models):
     assert said in " ".join(failed.split())
 
 
+def test_monitor_names_the_reason_without_metrics(run, models):
+    known = Recommender.load("models/one").ratings.to_frame()
+    known.head(20).write_csv("repeated.csv")
+    gate = ["--fail-if", "ndcg[popularity=head] < 0.1"]
+    result = run("monitor", "models/one", "repeated.csv", *gate, code=1)
+    assert "no metrics and no groups: no new rating has a known user" in result.stderr
+
+
 def test_monitor_writes_a_section_of_the_report(run, models):
     pytest.importorskip("jinja2")
     run("monitor", "models/one", "p/test.csv", "--report", "day.html")

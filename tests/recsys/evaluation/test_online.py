@@ -190,6 +190,13 @@ def online_days(rng, *, rate, lift, per_day, n_days):
         yield [Ratio(values, np.ones(len(values))) for values in groups]
 
 
+def test_rejects_a_list_with_an_item_twice(log):
+    with pytest.raises(
+        DataError, match=r"user '1' at 2026-01-01T10:00:00Z has an item"
+    ):
+        log(line("10:00:00", 1, "a", "x", "y", "x"))
+
+
 def test_intervals_at_any_time_hold_on_all_days():
     rng = np.random.default_rng(0)
     n_missed = 0
