@@ -21,6 +21,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
+from forked_commands import started
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -419,7 +420,7 @@ def test_a_failing_rename_brings_the_old_model_back(
     assert snapshot(saved.parent) == before
 
 
-def killed(code, folder):
+def killed(code):
     """Run code that saves the model, and is killed by `die()`."""
     start = (
         "import os, signal\nfrom pathlib import Path\n"
@@ -427,8 +428,8 @@ def killed(code, folder):
         "def die(*args): os.kill(os.getpid(), signal.SIGKILL)\n"
         "model = Recommender.load('old')\n"
     )
-    done = subprocess.run([sys.executable, "-c", start + code], cwd=folder)
-    assert done.returncode == -signal.SIGKILL
+    with started(["-c", start + code]) as process:
+        assert process.wait(60) == -signal.SIGKILL
 
 
 KILLS = {
@@ -442,10 +443,11 @@ KILLS = {
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL")
 @pytest.mark.parametrize("moment", KILLS)
-def test_a_killed_save_leaves_the_old_or_the_new_model(tmp_path, moment):
+def test_a_killed_save_leaves_the_old_or_the_new_model(tmp_path, moment, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     Recommender("popular").fit(make_ratings()).save(tmp_path / "old")
     shutil.copytree(tmp_path / "old", tmp_path / "model")
-    killed(f"{KILLS[moment]}\nmodel.save('model', overwrite=True)", tmp_path)
+    killed(f"{KILLS[moment]}\nmodel.save('model', overwrite=True)")
     assert len(list(tmp_path.iterdir())) > 2
     assert {*list_versions(tmp_path)["version"]} <= {"old", "model"}  # no hidden ones
     assert not list(tmp_path.glob(".*.tmp"))
@@ -1242,12 +1244,27 @@ def fitted_to_features(featured):
         "ials": {"regularization": 0.01, "unobserved_weight": 0.1},
     }
 
+    ratings = with_features(featured)
+
     @cache
     def fit(name):
-        recommender = Recommender(name, **options.get(name, {}))
-        return recommender.fit(with_features(featured))
+        return Recommender(name, **options.get(name, {})).fit(ratings)
 
     return fit
+
+
+@pytest.fixture(scope="module")
+def wider_axis(featured):
+    """Return a function that returns users or items with one more feature."""
+
+    @cache
+    def widened(side):
+        axis = featured.axis(side)
+        wider = axis.table.frame.with_columns(size=pl.col(side).cast(pl.Float64))
+        others = featured.with_axes(replace(axis, table=Features.of(wider, side)))
+        return with_features(others).axis(side)
+
+    return widened
 
 
 @pytest.mark.parametrize("side", ["user", "item"])
@@ -1255,13 +1272,11 @@ def fitted_to_features(featured):
     "name", ["als", "bayes", "ials", "ease", "sparse-ease", "spectral", "blend"]
 )
 def test_rejects_features_of_another_number_than_the_model_has(
-    featured, fitted_to_features, name, side, tmp_path
+    featured, fitted_to_features, wider_axis, name, side, tmp_path
 ):
     fitted = fitted_to_features(name)
     axis = featured.axis(side)
-    wider = axis.table.frame.with_columns(size=pl.col(side).cast(pl.Float64))
-    others = featured.with_axes(replace(axis, table=Features.of(wider, side)))
-    ratings = fitted.ratings.with_axes(with_features(others).axis(side))
+    ratings = fitted.ratings.with_axes(wider_axis(side))
     without = fitted.ratings.with_axes(Axis(axis.ids, axis.table))
     for number, other in enumerate([ratings, without]):
         save_model(replace(fitted.fitted, ratings=other), tmp_path / str(number))
