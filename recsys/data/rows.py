@@ -95,6 +95,7 @@ JUDGED = 100
 _MOST_CODES = 256
 # At most seven digits, so that seconds are a quarter of an hour apart.
 _ROUNDED_TIME = r"^\s*[0-9](?:\.[0-9]{1,6})?[eE]\+?[0-9]{1,2}\s*$"
+_ID_SUFFIX = re.compile(r"(?i:[ _.-]ids?)$|(?<=[a-z])I[dD]$")  # of a name of a column
 # What differs between bad rows of one cause.
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")
 
@@ -107,7 +108,8 @@ class RowRules:
     `weights` tells that the column in the role of ratings has weights, and `feedback`
     what an earlier reading has decided on it. `now` is the present time, and
     `has_as_of` whether `as_of` has set it. `adds` is true for rows that are added to
-    others, of which few may be in the range of times.
+    others, of which few may be in the range of times. `columns` are those of users and
+    items, where an option has named them.
     """
 
     event_weights: EventWeights | None = None
@@ -125,6 +127,7 @@ class RowRules:
     now: int = field(default_factory=present, compare=False)
     has_as_of: bool = field(default=False, compare=False)
     adds: bool = field(default=False, compare=False)
+    columns: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def noun(self) -> Literal["weight", "rating"]:
@@ -153,6 +156,7 @@ class RowRules:
         time_format = options.get("time_format")
         scale = options.get("scale")
         as_of = options.get("as_of")
+        columns = {role: options.get(role) for role in ("user", "item")}
         return cls(
             event_weights=_checked_weights(options.get("event_weights")),
             impressions=options.get("impressions"),
@@ -169,6 +173,7 @@ class RowRules:
             now=present(as_of),
             has_as_of=as_of is not None,
             adds=adds,
+            columns={role: name for role, name in columns.items() if name is not None},
         )
 
 
@@ -881,7 +886,12 @@ def _problem(
             scale = f"{low:g} to {high:g}"
             return f"rating {float(value):g} is outside of the scale, {scale}."
         return str(problem)
-    return str(id_problem(value, role, column.dtype))
+    name = rules.columns.get(role)
+    if name is None:
+        return str(id_problem(value, role, column.dtype))
+    # Users may be orders, whose column is order_id.
+    noun = _ID_SUFFIX.sub("", name) or role
+    return f"in column {name!r}, {id_problem(value, noun, column.dtype)}"
 
 
 def _keep_range(rows: Rows, rules: RowRules) -> None:

@@ -57,6 +57,14 @@ def test_a_missing_column_of_baskets_is_an_error(run, file):
     assert "--user-col x has no effect" in said.stderr
 
 
+@pytest.mark.parametrize("column", ["order_id", "orderId", "order"])
+def test_an_order_without_id_is_named_as_its_column(run, column):
+    Path("o.csv").write_text(f"{column},item\n1,a\n,b\n")
+    said = run("together", "o.csv", "--basket-col", column, code=1).stderr
+    assert f"o.csv, line 3: in column '{column}', the order id is missing." in said
+    run("together", "o.csv", "--basket-col", column, "--bad-rows", "50%")
+
+
 def test_without_a_column_of_baskets_a_day_is_a_basket(run):
     Path("events.csv").write_text(
         "customer,sku,time\n"
