@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from recsys.models.item_item import AxisProfiles
-from recsys.models.parts import Floats, Indices, Ints
+from recsys.models.parts import Floats
 
 if TYPE_CHECKING:
     from recsys.models.sequences import Sparse
@@ -69,10 +69,3 @@ class NewItems(NamedTuple):
             chances=chances @ Z,
             row_positions=positions,
         )
-
-    def rows_of(self, decay: int, items: Ints, columns: Indices) -> Floats:
-        """Return weights of new items as sources for columns, and zeros for other items."""
-        width = self.axis.positions.shape[1]
-        rows = self.rows[columns, decay * width : (decay + 1) * width]
-        weights: Floats = self.axis.positions[items] @ rows.T
-        return weights

@@ -19,7 +19,7 @@ from recsys.models.habits import habit_parameter, habits
 from recsys.models.histories import Explanation, Histories, csr_rows
 from recsys.models.item_item import AxisProfiles, Profiles, fitted_axis
 from recsys.models.linear_filter import power_parameter
-from recsys.models.neighbors import NEIGHBOR_GAMMA, Neighborhood, TrainingUsers
+from recsys.models.neighbors import TrainingUsers
 from recsys.models.new_items import NewItems
 from recsys.models.parameters import fitted, model, parameter
 from recsys.models.parts import (
@@ -31,13 +31,11 @@ from recsys.models.parts import (
     rows_taken,
 )
 from recsys.models.sequences import (
-    PairSums,
     Sequences,
     latest_places,
     order_of_time,
     recency,
     sequences_of_events,
-    sources,
 )
 from recsys.models.shares import LEAST_SIZE, best_shares
 from recsys.models.transitions import (
@@ -274,11 +272,11 @@ class Next(Model):
         """Solve the regression of each decay, and store the largest weights of each item."""
         from scipy.sparse import vstack
 
-        pairs = PairSums.of(sequences, self.n_items)
-        weights = []
-        for gamma in self._gammas[:-2]:
-            regression = Regression(pairs, gamma, self.item_power, dislikes)
-            weights.append(regression.weights(self.regularization, self._n_kept))
+        regression = Regression.of(sequences, self.n_items, self.item_power, dislikes)
+        weights = [
+            regression.weights(gamma, self.regularization, self._n_kept)
+            for gamma in self._gammas[:-2]
+        ]
         histories = self._binary_histories
         weights.append(unordered_weights(histories, self._n_kept))
         # The share of the events whose item comes again.
@@ -314,13 +312,15 @@ class Next(Model):
         trial._set_histories(_latest_of_each(earlier))
         trial._set_weights(earlier, dislikes)
         judges = self._judges(has_several)
+        histories = trial._histories.take(judges)
         weights = trial._stacked_weights
         parts = []
         for share_of_decay in np.eye(len(self.decays)):
-            latest = kernels.csr_arrays(trial._latest(judges, share_of_decay))
-            parts.append(sparse_rows(latest, weights, self.n_items))
+            latest = trial._latest(histories, share_of_decay, histories.indptr)
+            parts.append(sparse_rows(kernels.csr_arrays(latest), weights, self.n_items))
         if self.neighbors and sequences.lengths.mean() <= _LONG:
-            parts.append(trial._neighborhood(judges).scores().toarray())
+            of_neighbors = trial._neighbors.scores(histories, self.neighbors)
+            parts.append(of_neighbors.toarray())
         is_seen = trial._binary_histories[judges].toarray() > 0
         last_items = sequences.items[sequences.indptr[judges + 1] - 1]
         shares = best_shares(parts, is_seen, last_items)
@@ -360,37 +360,54 @@ class Next(Model):
         for name in _CACHES:
             vars(self).pop(name, None)
 
-    def _histories(self, users: Indices) -> Sequences:
-        """Return the histories of some users."""
-        places, indptr = kernels.row_places(self.history_indptr, users)
-        return Sequences(
-            indptr, self.history_items[places], self.history_weights[places]
-        )
+    @property
+    def _histories(self) -> Sequences:
+        """The histories of all users."""
+        return Sequences(self.history_indptr, self.history_items, self.history_weights)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
-        """Return the scores as sums over the latest items and the neighbours."""
-        from scipy.sparse import hstack
-
+        """Return the scores as sums over the latest items, the neighbours and habits."""
         u = check_indices(users, self.n_users, "user")
-        latest = self._latest(u, self.shares)
-        parts = [latest]
+        histories = self._histories.take(u)
+        neighbors = None
         if self.neighbor_share:
-            neighbors = self._neighborhood(u).scores()
-            neighbors.data *= np.float32(self.neighbor_share)
-            parts.append(neighbors)
+            neighbors = self._neighbors.scores(histories, self.neighbors)
+        own = None
         if self.habit:
-            parts.append(self._own_habits(u))
+            places, _ = kernels.row_places(self.history_indptr, u)
+            own = self.history_habits[places]
+        return self._form(histories, histories.indptr, neighbors, own)
+
+    def _form(
+        self,
+        histories: Sequences,
+        indptr: Indices,
+        neighbors: Sparse | None,
+        own: Floats | None,
+    ) -> FactorForm:
+        """Return the scores of rows of items in histories, with the rows of the other parts."""
+        from scipy.sparse import csr_array, hstack
+
+        latest = self._latest(histories, self.shares, indptr)
+        parts = [latest]
+        if neighbors is not None:
+            neighbors = neighbors * np.float32(self.neighbor_share)
+            parts.append(neighbors)
+        if own is not None:
+            values = own * np.float32(self.habit_share)
+            shape = (len(indptr) - 1, self.n_items)
+            parts.append(csr_array((values, histories.items, indptr), shape=shape))
         history = hstack(parts, format="csr")
         weights = self._source._stacked_weights
         sparse = kernels.SparsePart(kernels.csr_arrays(history), weights)
-        offset = np.zeros(len(u), np.float32)
+        offset = np.zeros(len(indptr) - 1, np.float32)
         form = FactorForm.of_biases(self.item_chances, offset)._replace(sparse=sparse)
         features = self._source._new_items
         if features is None:
             return form
         # Features predict the columns of new items, and their rows.
         profiles = latest @ features.columns + features.chances
-        if self.neighbor_share:
+        if neighbors is not None:
             profiles += neighbors @ features.axis.loadings
         rows: Floats = (latest @ features.row_positions).toarray()
         profiles += rows @ features.corner
@@ -399,26 +416,21 @@ class Next(Model):
             items=np.hstack([features.axis.positions, features.rows]),
         )
 
-    def _own_habits(self, users: Indices) -> Sparse:
-        """Return the habits of some users, times their share."""
-        from scipy.sparse import csr_array
-
-        places, indptr = kernels.row_places(self.history_indptr, users)
-        values = self.history_habits[places] * np.float32(self.habit_share)
-        shape = (len(users), self.n_items)
-        return csr_array((values, self.history_items[places], indptr), shape=shape)
-
-    def _latest(self, users: Indices, shares: NDArray[np.floating]) -> Sparse:
-        """Return the latest items of some users for each decay, times its share."""
+    def _latest(
+        self,
+        histories: Sequences,
+        shares: NDArray[np.floating],
+        indptr: Indices,
+    ) -> Sparse:
+        """Return rows of the latest items of histories for each decay, times its share."""
         from scipy.sparse import hstack
 
-        histories = self._histories(users)
         latest = []
         for gamma, share in zip(self._gammas, shares, strict=True):
             # Without a share, a decay has no entries.
-            weights = histories.weights * np.float32(share)
-            of_share = histories._replace(weights=weights)
-            latest.append(sources(of_share, self.n_items, gamma))
+            weights = recency(histories, gamma) * np.float32(share)
+            of_share = Sequences(indptr, histories.items, weights)
+            latest.append(of_share.matrix(self.n_items))
         history: Sparse = hstack(latest, format="csr")
         return history
 
@@ -497,17 +509,14 @@ class Next(Model):
         shape = (self.n_users, self.n_items)
         return csr_array((ones, self.history_items, self.history_indptr), shape=shape)
 
+    @property
+    def _neighbors(self) -> TrainingUsers:
+        """The users among whom neighbours are sought."""
+        return self._source._training_users
+
     @cached_property
     def _training_users(self) -> TrainingUsers:
         return TrainingUsers.of(self._binary_histories, self.history_ranks)
-
-    def _neighborhood(self, users: Indices) -> Neighborhood:
-        """Return the neighbours of some users among the training users."""
-        histories = self._histories(users)
-        latest = sources(histories, self.n_items, NEIGHBOR_GAMMA)
-        lengths = histories.lengths
-        training_users = self._source._training_users
-        return training_users.neighborhood(latest, lengths, self.neighbors)
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, k).
@@ -531,42 +540,21 @@ class Next(Model):
         columns = check_indices(items, self.n_items, "item")
         order = order_of_time(history)
         user = self.with_users(history)
-        one = np.zeros(1, np.int64)
-        rated = user._histories(one)
-        features = self._source._new_items
-        summed = columns
-        has_new = False
-        if features is not None:
-            positions = features.axis.positions[columns].T
-            has_new = bool(positions.any())
-        if has_new:
-            # Columns of new items are sums over those of all items.
-            summed = np.arange(self.n_items)
-        terms = np.zeros((len(order), len(summed)), np.float32)
-        all_weights = self._source._stacked_weights
-        # The score of a user without a history.
-        base = self.item_chances[columns]
-        for at, gamma in enumerate(self._gammas):
-            if not self.shares[at]:
-                continue
-            sources_of_decay = at * self.n_items + rated.items.astype(np.int64)
-            weights = kernels.csr_block(all_weights, sources_of_decay, summed)
-            if features is not None:
-                weights += features.rows_of(at, rated.items, summed)
-            share = self.shares[at] * recency(rated, gamma)
-            terms += weights * share[:, None]
+        rated = user._histories
+        n_rated = len(rated.items)
+        # A row for each item, and one without items: the score without a history.
+        indptr = np.append(np.arange(n_rated + 1), n_rated)
+        neighbors = None
         if self.neighbor_share:
-            of_neighbors = user._neighborhood(one).terms(rated.items, summed)
-            terms += np.float32(self.neighbor_share) * of_neighbors
-        if features is not None and has_new:
-            of_new = terms @ features.axis.loadings @ positions
-            terms = terms[:, columns] + of_new.astype(np.float32)
-            base = base + features.chances @ positions
-        if self.habit:
-            # An item adds to its own score alone.
-            own = user.history_habits * np.float32(self.habit_share)
-            rows, places = np.nonzero(rated.items[:, None] == columns)
-            terms[rows, places] += own[rows]
+            neighbors = user._neighbors.pairs(rated, self.neighbors).terms(rated.items)
+            neighbors.resize(n_rated + 1, self.n_items)
+        own = user.history_habits if self.habit else None
+        form = user._form(rated, indptr, neighbors, own)
+        pairs = np.indices((n_rated + 1, len(columns))).reshape(2, -1)
+        scores = form.pairs(pairs[0], columns[pairs[1]])
+        scores = scores.reshape(n_rated + 1, len(columns))
+        base = scores[-1]
+        terms = scores[:-1] - base
         in_given_order = np.empty_like(terms)
         in_given_order[order] = terms
         return Explanation(base, np.ascontiguousarray(in_given_order.T))

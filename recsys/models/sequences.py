@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lowrank import kernels
-from lowrank.kernels import CsrArrays
-from lowrank.kernels.retrieval import pair_rows, sparse_rows
 from recsys.data.arrays import Floats, Ints, Longs, Mask
 from recsys.data.csr import Events
 from recsys.data.events import event_weights, repeated
@@ -55,6 +53,21 @@ class Sequences(NamedTuple):
         ends = np.repeat(self.indptr[1:], self.lengths)
         positions = np.arange(len(self.items))
         return ends - positions
+
+    def take(self, users: Longs) -> Sequences:
+        """Return the sequences of some users."""
+        places, indptr = kernels.row_places(self.indptr, users)
+        return Sequences(indptr, self.items[places], self.weights[places])
+
+    def matrix(self, n_items: int) -> Sparse:
+        """Return the sums of the weights of each item that are not 0."""
+        from scipy.sparse import csr_array
+
+        arrays = (self.weights, self.items, self.indptr)
+        matrix = csr_array(arrays, shape=(self.n_users, n_items), copy=True)
+        matrix.eliminate_zeros()
+        matrix.sum_duplicates()
+        return matrix
 
     def without_last(self, which: Mask) -> Sequences:
         """Return the sequences without the last item of some users."""
@@ -158,15 +171,8 @@ def sources(
     gamma: float,
 ) -> Sparse:
     """Return a row for each user, in which an item j places back adds gamma^j times its weight."""
-    from scipy.sparse import coo_array
-
     weights = recency(sequences, gamma)
-    recent = np.flatnonzero(weights)
-    users = sequences.users[recent]
-    items = sequences.items[recent]
-    shape = (sequences.n_users, n_items)
-    matrix = coo_array((weights[recent], (users, items)), shape=shape)
-    return matrix.tocsr()
+    return sequences._replace(weights=weights).matrix(n_items)
 
 
 def recency(sequences: Sequences, gamma: float) -> Floats:
@@ -175,70 +181,3 @@ def recency(sequences: Sequences, gamma: float) -> Floats:
     weights = sequences.weights * np.float32(gamma) ** lags
     weights[lags > reach(gamma)] = 0
     return weights
-
-
-class PairSums(NamedTuple):
-    """Sums of ``gamma**lag`` over pairs of an item and a later one of the same sequence.
-
-    Attributes
-    ----------
-    sequences : Sequences
-    lags : int32 ndarray
-        Place of each item from the end of its sequence.
-    places : CsrArrays
-        The places of each item in all sequences, and their weights, shape (n_items, n_places).
-    """
-
-    sequences: Sequences
-    lags: Ints
-    places: CsrArrays
-
-    @property
-    def n_items(self) -> int:
-        """Number of items."""
-        return len(self.places.indptr) - 1
-
-    @classmethod
-    def of(cls, sequences: Sequences, n_items: int) -> PairSums:
-        """Find the places of each item."""
-        starts = np.arange(len(sequences.items) + 1)
-        by_place = CsrArrays(starts, sequences.items, sequences.weights)
-        places = kernels.transposed(by_place, n_items)
-        assert isinstance(places, CsrArrays)
-        return cls(sequences, sequences.lags.astype(np.int32), places)
-
-    def rows(
-        self,
-        items: Longs,
-        gamma: float,
-        most: int,
-    ) -> Sparse:
-        """Return the `most` largest sums of some items with the items after them.
-
-        The entry (i, j) of the result is of the pairs in which j comes after ``items[i]``.
-        """
-        from scipy.sparse import csr_array
-
-        sequences = self.sequences
-        longest = min(reach(gamma), int(sequences.lengths.max(initial=0)))
-        decay = gamma ** np.arange(longest + 1)
-        largest = pair_rows(
-            sequences.items,
-            sequences.weights,
-            self.lags,
-            decay.astype(np.float32),
-            self.places,
-            items,
-            most,
-        )
-        arrays = (largest.data, largest.indices, largest.indptr)
-        return csr_array(arrays, shape=(len(items), self.n_items))
-
-
-def gram(matrix: Sparse) -> Floats:
-    """Return M'M as a dense matrix."""
-    rows = kernels.csr_arrays(matrix)
-    n_columns = matrix.shape[1]
-    columns = kernels.transposed(rows, n_columns)
-    assert isinstance(columns, CsrArrays)
-    return sparse_rows(columns, rows, n_columns)

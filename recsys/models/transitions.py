@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
+from lowrank.kernels import CsrArrays
+from lowrank.kernels.retrieval import pair_rows, sparse_rows
 from lowrank.subspace import Directions, leading_directions
 from recsys.errors import DataError
 from recsys.models.ease import default_penalty, invert
 from recsys.models.linear_filter import power
-from recsys.models.parts import Floats, Indices
-from recsys.models.sequences import PairSums, gram, sources
+from recsys.models.parts import Doubles, Floats, Indices, Ints, Longs
+from recsys.models.sequences import Sequences, reach, sources
 
 if TYPE_CHECKING:
     from recsys.models.sequences import Sparse
@@ -27,50 +28,91 @@ _ROWS = 256  # rows of items with all other items at a time
 
 
 class Regression(NamedTuple):
-    """The ridge regression of one decay.
+    """The ridge regressions from the latest items to the next, for any decay.
 
     Attributes
     ----------
-    pairs : PairSums
-        The sums S'T over pairs of an item and a later one.
-    gamma : float
-        Weight of an item one place back.
-    item_power : float
-        Exponent by which frequent items are weighted down as sources.
+    sequences : Sequences
+    lags : int32 ndarray
+        Place of each item from the end of its sequence.
+    places : CsrArrays of shape (n_items, n_places)
+        The places of each item in all sequences, and their weights.
+    scale : float32 ndarray of shape (n_items,)
+        Factors of items as sources, which are smaller for frequent items.
     dislikes : csr_array of shape (n_items, n_users), or None
         Confidences of dislikes.
     """
 
-    pairs: PairSums
-    gamma: float
-    item_power: float
+    sequences: Sequences
+    lags: Ints
+    places: CsrArrays
+    scale: Floats
     dislikes: Sparse | None = None
 
-    def weights(self, penalty: float, n_kept: int) -> Sparse:
-        """Return the n_kept largest weights of each item with the items after it."""
+    @classmethod
+    def of(
+        cls,
+        sequences: Sequences,
+        n_items: int,
+        item_power: float,
+        dislikes: Sparse | None = None,
+    ) -> Self:
+        """Find the places of each item, and weight frequent items down by a power."""
+        starts = np.arange(len(sequences.items) + 1)
+        by_place = CsrArrays(starts, sequences.items, sequences.weights)
+        places = kernels.transposed(by_place, n_items)
+        assert isinstance(places, CsrArrays)
+        scale = power(np.diff(places.indptr), -item_power)
+        lags = sequences.lags.astype(np.int32)
+        return cls(sequences, lags, places, scale, dislikes)
+
+    def weights(self, gamma: float, penalty: float, n_kept: int) -> Sparse:
+        """Return the n_kept largest weights of each item with the items after it.
+
+        `gamma` is the weight of an item one place back.
+        """
         from scipy.sparse import vstack
 
-        n_items = self.pairs.n_items
-        counts = np.diff(self.pairs.places.indptr)
-        scale = power(counts, -self.item_power)
+        counts = np.diff(self.places.indptr)
+        n_items = len(counts)
         n_dense = min(_DENSE, _MOST_SOLVED // max(1, n_items) + 1)
         by_count = np.argsort(-counts, kind="stable")
         frequent = np.sort(by_count[:n_dense])
         rare = np.sort(by_count[n_dense:])
-        latest = sources(self.pairs.sequences, n_items, self.gamma)
-        solved = self._solved(frequent, latest, scale[frequent], penalty)
-        quotients = self._quotients(rare, latest, scale[rare], penalty, n_kept)
-        largest = _largest(solved, n_kept)
+        latest = sources(self.sequences, n_items, gamma)
+        largest = _largest(self._solved(frequent, latest, gamma, penalty), n_kept)
         if not len(rare):
             return largest
+        quotients = self._quotients(rare, latest, gamma, penalty, n_kept)
         order = np.argsort(np.concatenate([frequent, rare]))
         return vstack([largest, quotients], format="csr")[order]
 
+    def sums(self, items: Longs, gamma: float, most: int) -> Sparse:
+        """Return the `most` largest sums of ``gamma**lag`` of some items with later items.
+
+        The entry (i, j) of the result is of the pairs in which j comes after ``items[i]``.
+        """
+        from scipy.sparse import csr_array
+
+        longest = min(reach(gamma), int(self.sequences.lengths.max(initial=0)))
+        decay = gamma ** np.arange(longest + 1)
+        largest = pair_rows(
+            self.sequences.items,
+            self.sequences.weights,
+            self.lags,
+            decay.astype(np.float32),
+            self.places,
+            items,
+            most,
+        )
+        arrays = (largest.data, largest.indices, largest.indptr)
+        return csr_array(arrays, shape=(len(items), len(self.scale)))
+
     def _solved(
         self,
-        items: Indices,
+        items: Longs,
         latest: Sparse,
-        scale: Floats,
+        gamma: float,
         penalty: float,
     ) -> Floats:
         """Solve (D S'S D + penalty I) X = D S'T for the sources `items`; return D X.
@@ -79,13 +121,14 @@ class Regression(NamedTuple):
         """
         from scipy.linalg import blas, lapack
 
-        n_items = self.pairs.n_items
+        n_items = len(self.scale)
+        scale = self.scale[items]
         targets = np.empty((len(items), n_items), np.float32)
         for rows in kernels.pieces(len(items), _ROWS):
-            pairs = self.pairs.rows(items[rows], self.gamma, n_items)
-            pairs.toarray(out=targets[rows])
+            sums = self.sums(items[rows], gamma, n_items)
+            sums.toarray(out=targets[rows])
         # S'S = (gamma^2 (S'T + T'S + T'T) - Z'Z) / (1 - gamma^2), Z being `latest`.
-        square = self.gamma**2
+        square = gamma**2
         pairs_of_sources = targets[:, items]
         system = square * (pairs_of_sources + pairs_of_sources.T)
         diagonal = np.diag_indices_from(system)
@@ -121,33 +164,29 @@ class Regression(NamedTuple):
 
     def _quotients(
         self,
-        items: Indices,
+        items: Longs,
         latest: Sparse,
-        scale: Floats,
+        gamma: float,
         penalty: float,
         n_kept: int,
     ) -> Sparse:
         """Return the weights of sources whose Gram matrix is taken to be diagonal."""
-        square = self.gamma**2
-        pairs = self.pairs.rows(items, self.gamma, n_kept)
-        rows = np.arange(len(items))
-        repeats = np.asarray(pairs[rows, items]).ravel()
-        squares = latest.data**2
-        ends = np.bincount(latest.indices, squares, latest.shape[1])
-        sums = 2 * repeats + self._target_squares[items]
-        diagonal = (square * sums - ends[items]) / (1 - square)
-        quotient = scale**2 / (diagonal * scale**2 + penalty)
-        of_entries = quotient[pairs.tocoo().coords[0]]
-        pairs.data *= of_entries.astype(np.float32)
-        return pairs
+        square = gamma**2
+        sums = self.sums(items, gamma, n_kept)
+        repeats = np.asarray(sums[np.arange(len(items)), items]).ravel()
+        ends = np.bincount(latest.indices, latest.data**2, len(self.scale))
+        diagonal = square * (2 * repeats + self._target_squares[items]) - ends[items]
+        diagonal /= 1 - square
+        squares = self.scale[items] ** 2
+        quotients = squares / (diagonal * squares + penalty)
+        sums.data *= np.repeat(quotients, np.diff(sums.indptr)).astype(np.float32)
+        return sums
 
     @property
-    def _target_squares(self) -> NDArray[np.float64]:
+    def _target_squares(self) -> Doubles:
         """The diagonal of T'T."""
-        sequences = self.pairs.sequences
-        squares = sequences.weights.astype(np.float64) ** 2
-        sums = np.bincount(sequences.items, squares, self.pairs.n_items)
-        return sums.astype(np.float64)
+        squares = self.sequences.weights.astype(np.float64) ** 2
+        return np.bincount(self.sequences.items, squares, len(self.scale))
 
 
 def _with_dislikes(
@@ -220,6 +259,15 @@ def main_directions(histories: Sparse, k: int) -> Directions:
     scaled *= np.repeat(of_users, lengths)
     rows = kernels.csr_arrays(histories)._replace(data=scaled)
     return leading_directions(rows, len(counts), min(k, *histories.shape))
+
+
+def gram(matrix: Sparse) -> Floats:
+    """Return M'M as a dense matrix."""
+    rows = kernels.csr_arrays(matrix)
+    n_columns = matrix.shape[1]
+    columns = kernels.transposed(rows, n_columns)
+    assert isinstance(columns, CsrArrays)
+    return sparse_rows(columns, rows, n_columns)
 
 
 def _frequent(counts: Indices) -> Indices:

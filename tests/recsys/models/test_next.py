@@ -13,14 +13,13 @@ from recsys.models.histories import Histories
 from recsys.models.next import Next
 from recsys.models.registry import make_model
 from recsys.models.sequences import (
-    PairSums,
     Sequences,
     reach,
     sequences_of_events,
     sources,
 )
 from recsys.models.shares import best_shares
-from recsys.models.transitions import direction_weights
+from recsys.models.transitions import Regression, direction_weights
 from recsys.recommender import Recommender
 from recsys.saving.arrays import DamageError
 
@@ -111,7 +110,7 @@ def test_sums_over_pairs_have_the_weights_of_their_lags():
     sequences = Sequences(
         np.array([0, 3, 4]), np.array([0, 1, 0, 2], np.int32), np.ones(4, np.float32)
     )
-    pairs = PairSums.of(sequences, 3).rows(np.arange(3), 0.5, 3)
+    pairs = Regression.of(sequences, 3, 0.0).sums(np.arange(3), 0.5, 3)
     np.testing.assert_allclose(
         pairs.toarray(), [[0.25, 0.5, 0], [0.5, 0, 0], [0, 0, 0]]
     )
@@ -163,7 +162,9 @@ def test_a_user_is_not_a_neighbour_of_itself():
     )
     ratings = Ratings.from_frame(frame, implicit=True)
     model = Next().fit(ratings)
-    scores = model._neighborhood(np.array([0])).scores().toarray()[0]
+    scores = model._neighbors.scores(
+        model._histories.take(np.array([0])), 100
+    ).toarray()[0]
     # b shares the first item of a, c shares both, and the last counts most.
     of_b, of_c = np.exp(-2.0) ** 2, (np.exp(-1.0) + np.exp(-2.0)) ** 2
     # Items one place from the latest shared one count less.
@@ -178,7 +179,7 @@ def test_users_without_neighbours_have_scores_of_zero_by_them():
         {"user": [0, 0, 1, 1], "item": [0, 1, 2, 3], "timestamp": 1.5e9 + np.arange(4)}
     )
     model = Next().fit(Ratings.from_frame(frame, implicit=True))
-    scores = model._neighborhood(np.arange(2)).scores()
+    scores = model._neighbors.scores(model._histories, 100)
     assert scores.shape == (2, 4)
     assert not scores.nnz
     assert np.isfinite(model.scores(np.arange(2))).all()
