@@ -18,9 +18,6 @@ from recsys.models.histories import Histories
 from recsys.models.holdout import event_order
 
 _BLOCK = 2**20  # events of the histories that are folded in together
-_TICK = (
-    1e-6  # seconds between events of the same time, so that histories keep their order
-)
 _LEAST_WEIGHT = np.float32(1e-12)  # of an old event, so that it does not underflow
 
 NO_POSITIONS = "No test event to predict comes after another event of its user."
@@ -114,7 +111,7 @@ class Positions:
         return cls(
             items=item_indices[items].astype(np.int32),
             weights=weights,
-            seconds=_ticking(users, seconds),
+            seconds=seconds,
             places=places,
             starts=starts[places],
             users=users[places].astype(np.int64),
@@ -234,13 +231,3 @@ def _timed_events(
     return _TimedEvents(
         log.users[selected], log.items[selected], weights[selected], seconds
     )
-
-
-def _ticking(users: Ints, seconds: Times) -> Doubles:
-    """Return times that increase by a little between equal times of a user."""
-    n = len(seconds)
-    is_first = np.ones(n, np.bool_)
-    is_first[1:] = (np.diff(seconds) != 0) | (np.diff(users) != 0)
-    places = np.arange(n)
-    since_first = places - np.maximum.accumulate(np.where(is_first, places, 0))
-    return seconds + _TICK * since_first

@@ -32,7 +32,6 @@ from recsys.models.parts import (
 )
 from recsys.models.sequences import (
     Sequences,
-    latest_places,
     order_of_time,
     recency,
     sequences_of_events,
@@ -309,7 +308,7 @@ class Next(Model):
             return
         trial = copy.copy(self)
         earlier = sequences.without_last(has_several)
-        trial._set_histories(_latest_of_each(earlier))
+        trial._set_histories(earlier.latest_of_each())
         trial._set_weights(earlier, dislikes)
         judges = self._judges(has_several)
         histories = trial._histories.take(judges)
@@ -567,11 +566,3 @@ def _ranks(indptr: Indices, times: NDArray[Any]) -> Indices:
     latest[has_items] = times[indptr[1:][has_items] - 1]
     order = np.argsort(latest, kind="stable")
     return np.argsort(order)
-
-
-def _latest_of_each(sequences: Sequences) -> Sequences:
-    """Return the latest occurrence of each item of a user."""
-    latest = np.sort(latest_places(sequences))
-    lengths = np.bincount(sequences.users[latest], minlength=sequences.n_users)
-    indptr = np.append(0, np.cumsum(lengths))
-    return Sequences(indptr, sequences.items[latest], sequences.weights[latest])

@@ -69,16 +69,23 @@ class Sequences(NamedTuple):
         matrix.sum_duplicates()
         return matrix
 
+    def latest_of_each(self) -> Sequences:
+        """Return the sequences with the latest place of each item alone."""
+        n_items = int(self.items.max(initial=0)) + 1
+        keys = self.users.astype(np.int64) * n_items + self.items
+        _, from_end = np.unique(keys[::-1], return_index=True)
+        is_latest = np.zeros(len(keys), np.bool_)
+        is_latest[len(keys) - 1 - from_end] = True
+        return self._of(is_latest)
+
     def without_last(self, which: Mask) -> Sequences:
         """Return the sequences without the last item of some users."""
-        is_left_out = which[self.users] & (self.lags == 1)
-        remaining = np.flatnonzero(~is_left_out)
-        n_left_out = np.append(0, np.cumsum(which))
-        return Sequences(
-            indptr=self.indptr - n_left_out,
-            items=self.items[remaining],
-            weights=self.weights[remaining],
-        )
+        return self._of(~which[self.users] | (self.lags > 1))
+
+    def _of(self, which: Mask) -> Sequences:
+        """Return some of the items."""
+        indptr = np.append(0, np.cumsum(which))[self.indptr]
+        return Sequences(indptr, self.items[which], self.weights[which])
 
 
 def sequences_of_events(ratings: Ratings) -> Sequences:
@@ -121,15 +128,6 @@ def _shuffled_ties(events: Events, in_time_order: Mask | None) -> Longs:
     draws = np.random.default_rng(0).random(len(tied))
     order[tied] = tied[np.lexsort((draws, groups))]
     return order
-
-
-def latest_places(sequences: Sequences) -> Longs:
-    """Return the last place of each item of each user, in the order of users and items."""
-    n_items = int(sequences.items.max(initial=0)) + 1
-    keys = sequences.users.astype(np.int64) * n_items + sequences.items
-    _, from_end = np.unique(keys[::-1], return_index=True)
-    places: Longs = len(keys) - 1 - from_end
-    return places
 
 
 def order_of_time(histories: Histories) -> Longs:

@@ -15,7 +15,10 @@ import recsys
 from recsys import DataError, Recommender, evaluate, sessions_split
 from recsys.cli.main import cli
 from recsys.evaluation import read_split, save_split, split_from_pair
+from recsys.evaluation.positions import Positions
 from recsys.models.base import Model
+from recsys.models.habits import habits
+from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 
 N = 4
@@ -395,3 +398,19 @@ def test_the_command_tests_the_next_items(tmp_path: Path) -> None:
     assert "each user's next event whose item is new to the user, since" in direct
     run("split", str(clicks), *by_time, "--out", str(parts))
     assert metrics(run("evaluate", str(parts), *chosen)) == metrics(direct)
+
+
+def test_items_of_one_time_stay_one_basket_in_the_history_of_a_position() -> None:
+    rows = [("u", item, 1e9 + week) for week in (0, 1) for item in ("a", "b", "c")]
+    rows += [("u", "d", 1e9 + 1), ("u", "a", 1e9 + 2)]
+    columns = ["user", "item", "timestamp"]
+    frame = pl.DataFrame(rows, schema=columns, orient="row")
+    train, test = frame[:-1], frame[-1:]
+    ratings = [recsys.Ratings.from_frame(part, implicit=True) for part in (train, test)]
+    split = split_from_pair(*ratings, repeats="keep")
+    n_items = len(split.train.items)
+    positions = Positions.of(split, np.arange(n_items), n_items, "keep")
+    (history,) = (positions.histories(block) for block in positions.blocks())
+    expected = habits(Histories.of(ratings[0]), weighted=False)
+    shares = habits(history, weighted=False)
+    np.testing.assert_allclose(sorted(shares), sorted(expected), rtol=1e-6)
