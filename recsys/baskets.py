@@ -252,7 +252,9 @@ class Baskets:
             of_block = _Block.of(self, queries[part], allowed)
             rows = np.arange(part.stop - part.start)
             for top in best_items(of_block.search, rows, n, self.ratings, options):
-                counts.append(of_block.counts(top))
+                # Without indices, SciPy returns a sparse array.
+                if len(top.rows):
+                    counts.append(of_block.both[top.rows, top.items])
                 parts.append(top.with_rows(top.rows + part.start))
         return TopN.joined(parts), np.concatenate(counts)
 
@@ -274,12 +276,11 @@ class Baskets:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Pairs of a block of items: rows, other items, baskets with both, and lower limits."""
+    """Pairs of a block of items: baskets with both, rows, other items, and lower limits."""
 
-    n_items: int
+    both: Sparse
     rows: Indices
     items: Indices
-    both: NDArray[np.int64]
     low: Doubles
     ties: Ties
 
@@ -291,31 +292,23 @@ class _Block:
         allowed: Mask | None,
     ) -> Self:
         """Count the baskets that have both items of each pair."""
-        product = (baskets.by_item[queries] @ baskets.matrix).tocsr()
-        product.sort_indices()
-        lengths = np.diff(product.indptr)
-        rows = np.repeat(np.arange(len(queries)), lengths)
-        is_listed = product.indices != queries[rows]
+        both = (baskets.by_item[queries] @ baskets.matrix).tocsr()
+        rows, items = both.tocoo().coords
+        is_listed = items != queries[rows]
         if allowed is not None:
-            is_listed &= allowed[product.indices]
+            is_listed &= allowed[items]
         rows = rows[is_listed]
-        items = product.indices[is_listed].astype(np.int64)
-        both = product.data[is_listed].astype(np.int64)
-        low = _lower_limits(both, baskets.expected(queries[rows], items))
+        items = items[is_listed]
+        expected = baskets.expected(queries[rows], items)
+        low = _lower_limits(both.data[is_listed], expected)
         ties = Ties(baskets.ratings.items.hashes)
-        return cls(product.shape[1], rows, items, both, low, ties)
+        return cls(both, rows, items, low, ties)
 
     def search(self, rows: Indices, n: int) -> Iterator[TopN]:
         """Find the n best items of some rows, which are ascending."""
         is_row = np.isin(self.rows, rows)
         at = np.searchsorted(rows, self.rows[is_row])
         yield best_entries(at, self.items[is_row], self.low[is_row], n, self.ties)
-
-    def counts(self, top: TopN) -> NDArray[np.int64]:
-        """Return the baskets with both items of pairs that were found."""
-        keys = self.rows * self.n_items + self.items
-        of_top = top.rows * self.n_items + top.items
-        return self.both[np.searchsorted(keys, of_top)]
 
 
 def _lower_limits(both: NDArray[np.int64], expected: Doubles) -> Doubles:

@@ -79,17 +79,17 @@ class TrainingUsers(NamedTuple):
         nearest = best_entries(
             users[is_other], neighbors[is_other], common[is_other], n, None
         )
-        users = nearest.rows
+        pair_users = nearest.rows
         common = nearest.scores
-        totals = np.bincount(users, common**2, sequences.n_users)
+        totals = np.bincount(pair_users, common**2, sequences.n_users)
 
         entries, indptr = kernels.row_places(
             self.histories.indptr.astype(np.int64), nearest.items
         )
         items = self.histories.indices[entries]
-        pair_numbers = np.arange(len(users))
+        pair_numbers = np.arange(len(pair_users))
         pair_of_entries = np.repeat(pair_numbers, np.diff(indptr))
-        weights = latest.toarray()[users[pair_of_entries], items]
+        weights = latest.toarray()[pair_users[pair_of_entries], items]
         # Each neighbour shares an item with the largest weight.
         most = np.maximum.reduceat(weights, indptr[:-1])
         is_latest = weights == most[pair_of_entries]
@@ -97,13 +97,14 @@ class TrainingUsers(NamedTuple):
         shared_places = np.maximum.reduceat(latest_places, indptr[:-1])
         distances = np.abs(entries - shared_places[pair_of_entries])
         nearness = np.exp(-distances / _DISTANCE)
-        nearness *= (common / totals[users])[pair_of_entries]
+        nearness *= (common / totals[pair_users])[pair_of_entries]
 
-        shape = (len(users), n_items)
-        by_user = np.searchsorted(users, np.arange(sequences.n_users + 1))
+        shape = (len(pair_users), n_items)
+        by_user = np.searchsorted(pair_users, np.arange(sequences.n_users + 1))
         return Pairs(
             common=csr_array(
-                (common, pair_numbers, by_user), shape=(sequences.n_users, len(users))
+                (common, pair_numbers, by_user),
+                shape=(sequences.n_users, len(pair_users)),
             ),
             shared=csr_array((weights, items, indptr), shape=shape),
             near=csr_array((nearness.astype(np.float32), items, indptr), shape=shape),

@@ -56,8 +56,9 @@ _UNORDERED = 0.0
 _SITTING = 3.0  # decay of the items whose directions come next
 _MOST_WEIGHTS = 2**26  # stored weights of all regressions: 512 MB
 _DIRECTIONS = 64  # columns of the vectors of items
-# Mean length of histories above which all users share some of the latest items.
-_LONG = 50
+# Neighbours with long histories take long: of large data, only short ones count.
+_LONG = 50  # mean length of histories
+_LARGE = 2**21  # items in histories
 _BACKOFF = 0.1  # of an item's chance in any history, next to its chance in this one
 _CACHES = ("_new_items", "_stacked_weights", "_training_users", "_vectors")
 _JUDGES = 2000  # users whose last items choose the shares
@@ -317,7 +318,9 @@ class Next(Model):
         for share_of_decay in np.eye(len(self.decays)):
             latest = trial._latest(histories, share_of_decay, histories.indptr)
             parts.append(sparse_rows(kernels.csr_arrays(latest), weights, self.n_items))
-        if self.neighbors and sequences.lengths.mean() <= _LONG:
+        n_interactions = len(sequences.items)
+        is_fast = n_interactions <= max(_LARGE, _LONG * sequences.n_users)
+        if self.neighbors and is_fast:
             of_neighbors = trial._neighbors.scores(histories, self.neighbors)
             parts.append(of_neighbors.toarray())
         is_seen = trial._binary_histories[judges].toarray() > 0
@@ -536,6 +539,8 @@ class Next(Model):
         fitted: Ratings | None = None,
     ) -> Explanation:
         """Return the scores of `items` as sums over the items of the history."""
+        from scipy.sparse import csr_array, vstack
+
         columns = check_indices(items, self.n_items, "item")
         order = order_of_time(history)
         user = self.with_users(history)
@@ -545,13 +550,14 @@ class Next(Model):
         indptr = np.append(np.arange(n_rated + 1), n_rated)
         neighbors = None
         if self.neighbor_share:
-            neighbors = user._neighbors.pairs(rated, self.neighbors).terms(rated.items)
-            neighbors.resize(n_rated + 1, self.n_items)
+            pairs = user._neighbors.pairs(rated, self.neighbors)
+            without_items = csr_array((1, self.n_items), dtype=np.float32)
+            neighbors = vstack([pairs.terms(rated.items), without_items], format="csr")
         own = user.history_habits if self.habit else None
         form = user._form(rated, indptr, neighbors, own)
-        pairs = np.indices((n_rated + 1, len(columns))).reshape(2, -1)
-        scores = form.pairs(pairs[0], columns[pairs[1]])
-        scores = scores.reshape(n_rated + 1, len(columns))
+        shape = (n_rated + 1, len(columns))
+        rows, places = np.indices(shape).reshape(2, -1)
+        scores = form.pairs(rows, columns[places]).reshape(shape)
         base = scores[-1]
         terms = scores[:-1] - base
         in_given_order = np.empty_like(terms)

@@ -186,7 +186,8 @@ class Regression(NamedTuple):
     def _target_squares(self) -> Doubles:
         """The diagonal of T'T."""
         squares = self.sequences.weights.astype(np.float64) ** 2
-        return np.bincount(self.sequences.items, squares, len(self.scale))
+        sums = np.bincount(self.sequences.items, squares, len(self.scale))
+        return sums.astype(np.float64)
 
 
 def _with_dislikes(
