@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
-from recsys.data.arrays import Array, Doubles, Floats, Ints, Longs, Mask, Times
+from recsys.data.arrays import Array, Doubles, Floats, Ints, Longs, Mask
 from recsys.data.csr import Events, Values
 from recsys.data.events import aggregate, event_weights, repeated
 from recsys.data.kinds import EventRule
@@ -80,21 +81,20 @@ class Positions:
         is_test_user = split.test.counts("user") > 0
         earlier = _timed_events(split.seen, is_test_user, random_state)
         tested = _timed_events(split.test, is_test_user, random_state)
-        n_earlier = len(earlier.users)
-        users = np.concatenate([earlier.users, tested.users])
-        seconds = np.concatenate([earlier.seconds, tested.seconds])
+        parts = [
+            earlier.with_columns(is_tested=False),
+            tested.with_columns(is_tested=True),
+        ]
         # Equal times keep their order: training events come first.
-        order = np.lexsort((seconds, users))
-        users = users[order]
-        seconds = seconds[order]
-        items = np.concatenate([earlier.items, tested.items])[order]
-        weights = np.concatenate([earlier.weights, tested.weights])[order]
+        frame = pl.concat(parts).sort("users", "seconds", maintain_order=True)
+        users, items, weights, seconds, is_tested = (
+            column.to_numpy() for column in frame
+        )
         indptr = np.append(
             0, np.cumsum(np.bincount(users, minlength=len(is_test_user)))
         )
         starts = indptr[users]
-        is_position = order >= n_earlier
-        is_position &= np.arange(len(users)) > starts
+        is_position = is_tested & (np.arange(len(users)) > starts)
         is_position &= ~repeated(Events(indptr, items, seconds=seconds))
         if split.test.implicit:
             # What was returned or disliked is not to be recommended.
@@ -188,21 +188,11 @@ class Positions:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _TimedEvents:
-    """Events of some users in the order of time, without ages in their weights."""
-
-    users: Ints
-    items: Ints
-    weights: Floats
-    seconds: Times
-
-
 def _timed_events(
     ratings: Ratings,
     users: Mask,
     random_state: int,
-) -> _TimedEvents:
+) -> pl.DataFrame:
     """Return the events of some users, in an order that is random between equal times.
 
     Raises
@@ -228,6 +218,10 @@ def _timed_events(
         order = event_order(ratings, random_state)
         selected = order[users[log.users[order]]]
     seconds = np.zeros(0) if log.seconds is None else log.seconds[selected]
-    return _TimedEvents(
-        log.users[selected], log.items[selected], weights[selected], seconds
-    )
+    columns = {
+        "users": log.users[selected],
+        "items": log.items[selected],
+        "weights": weights[selected],
+        "seconds": seconds.astype(np.float64),
+    }
+    return pl.DataFrame(columns)

@@ -504,12 +504,9 @@ class Next(Model):
 
     @property
     def _binary_histories(self) -> Sparse:
-        """The histories as a matrix of ones."""
-        from scipy.sparse import csr_array
-
+        """The histories as a matrix of ones, in the order of time."""
         ones = np.ones(len(self.history_items), np.float32)
-        shape = (self.n_users, self.n_items)
-        return csr_array((ones, self.history_items, self.history_indptr), shape=shape)
+        return self._histories._replace(weights=ones).matrix(self.n_items)
 
     @property
     def _neighbors(self) -> TrainingUsers:

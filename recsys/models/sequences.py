@@ -60,13 +60,12 @@ class Sequences(NamedTuple):
         return Sequences(indptr, self.items[places], self.weights[places])
 
     def matrix(self, n_items: int) -> Sparse:
-        """Return the sums of the weights of each item that are not 0."""
+        """Return the weights of the items of each user that are not 0, in their order."""
         from scipy.sparse import csr_array
 
         arrays = (self.weights, self.items, self.indptr)
         matrix = csr_array(arrays, shape=(self.n_users, n_items), copy=True)
         matrix.eliminate_zeros()
-        matrix.sum_duplicates()
         return matrix
 
     def latest_of_each(self) -> Sequences:
@@ -115,19 +114,13 @@ def _shuffled_ties(events: Events, in_time_order: Mask | None) -> Longs:
 
     Otherwise, the regressions would learn the order of the ids.
     """
-    order = np.arange(len(events))
-    if events.seconds is None or in_time_order is None or in_time_order.all():
-        return order
+    seconds = events.seconds
+    if seconds is None or in_time_order is None or in_time_order.all():
+        return np.arange(len(events))
     users = events.users
-    is_same = (users[1:] == users[:-1]) & (events.seconds[1:] == events.seconds[:-1])
-    is_first = np.append(True, ~is_same)[: len(order)]
-    is_tied = ~is_first
-    is_tied[:-1] |= is_same
-    tied = np.flatnonzero(is_tied & ~in_time_order[users])
-    groups = np.cumsum(is_first)[tied]
-    draws = np.random.default_rng(0).random(len(tied))
-    order[tied] = tied[np.lexsort((draws, groups))]
-    return order
+    draws = np.random.default_rng(0).random(len(events))
+    draws[in_time_order[users]] = 0
+    return np.lexsort((draws, seconds, users))
 
 
 def order_of_time(histories: Histories) -> Longs:

@@ -80,6 +80,7 @@ class Regression(NamedTuple):
         frequent = np.sort(by_count[:n_dense])
         rare = np.sort(by_count[n_dense:])
         latest = sources(self.sequences, n_items, gamma)
+        latest.sum_duplicates()
         largest = _largest(self._solved(frequent, latest, gamma, penalty), n_kept)
         if not len(rare):
             return largest
@@ -296,14 +297,11 @@ def _largest(matrix: Floats, n: int) -> Sparse:
     n_rows, n_columns = matrix.shape
     n = min(n, n_columns)
     columns = np.empty((n_rows, n), np.int32)
-    columns[:] = np.arange(n)
-    values = matrix
-    if n < n_columns:
-        for rows in kernels.pieces(n_rows, _ROWS):
-            sizes = np.abs(matrix[rows])
-            order = np.argpartition(-sizes, n, axis=1)
-            columns[rows] = np.sort(order[:, :n], axis=1)
-        values = np.take_along_axis(matrix, columns, axis=1)
+    for rows in kernels.pieces(n_rows, _ROWS):
+        sizes = np.abs(matrix[rows])
+        order = np.argpartition(-sizes, n - 1, axis=1)
+        columns[rows] = np.sort(order[:, :n], axis=1)
+    values = np.take_along_axis(matrix, columns, axis=1)
     indptr = np.arange(n_rows + 1) * n
     arrays = (values.ravel(), columns.ravel(), indptr)
     return csr_array(arrays, shape=matrix.shape)
