@@ -81,8 +81,8 @@ class Next(Model):
 
     .. math:: (1 - \gamma^2) S'S = \gamma^2 (S'T + T'S + T'T) - \sum_u z_u' z_u.
 
-    A disliked item i adds :math:`c (z_u B_{d,i})^2` with its confidence c: it does not come next
-    after the latest items of the user. Impressions are left out.
+    A disliked item with the confidence c adds ``-c`` times z_u to its column of S'T: it does not
+    come next after the latest items of the user. Impressions are left out.
 
     One more regression has the whole history without order: the weights of `ease`, between
     frequent items. Another matrix of weights brings items of similar histories and, as often

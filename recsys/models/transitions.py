@@ -146,6 +146,10 @@ class Regression(NamedTuple):
                 "The Gram matrix of the items is singular in single precision; try a larger "
                 "regularization."
             )
+        if self.dislikes is not None:
+            # A dislike is a target of a negative weight, after the latest items of the user.
+            products = (self.dislikes @ latest[:, items]).T.tocoo()
+            targets[products.coords] -= products.data
         targets *= scale[:, None]
         # X' U'U = T'D, in the memory of the targets.
         for transposed in (0, 1):
@@ -157,9 +161,6 @@ class Regression(NamedTuple):
                 trans_a=transposed,
                 overwrite_b=True,
             )
-        if self.dislikes is not None:
-            disliked_sources = latest[:, items].multiply(scale).tocsr()
-            _with_dislikes(targets, factor, disliked_sources, self.dislikes)
         targets *= scale[:, None]
         return targets
 
@@ -189,33 +190,6 @@ class Regression(NamedTuple):
         squares = self.sequences.weights.astype(np.float64) ** 2
         sums = np.bincount(self.sequences.items, squares, len(self.scale))
         return sums.astype(np.float64)
-
-
-def _with_dislikes(
-    solution: Floats,
-    factor: Floats,
-    latest: Sparse,
-    dislikes: Sparse,
-) -> None:
-    """Add ``C = diag(c)`` times squared scores of users to the system of each disliked item.
-
-    With the sources Z of the users who dislike the item and the system A = U'U, Woodbury's identity
-    has one equation for each dislike: x - A^-1 Z' (C^-1 + Z A^-1 Z')^-1 Z x.
-    """
-    from scipy.linalg import cho_solve
-
-    for item in np.flatnonzero(np.diff(dislikes.indptr)):
-        of_item = slice(dislikes.indptr[item], dislikes.indptr[item + 1])
-        Z = latest[dislikes.indices[of_item]].toarray()
-        # Users without a source say nothing.
-        has_source = Z.any(axis=1)
-        Z = Z[has_source]
-        confidence = dislikes.data[of_item][has_source]
-        inverse = cho_solve((factor, False), Z.T)
-        small = Z @ inverse
-        small[np.diag_indices_from(small)] += 1 / confidence
-        errors = np.linalg.solve(small, Z @ solution[:, item])
-        solution[:, item] -= inverse @ errors
 
 
 def unordered_weights(histories: Sparse, n_kept: int) -> Sparse:
