@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from lowrank.kernels import CsrArrays
 from recsys.data.arrays import Doubles, Floats, Times
@@ -81,26 +82,15 @@ def _recency(events: Events, times: Times) -> tuple[Doubles, Doubles]:
 
     A basket counts by the number of later ones of the same user.
     """
-    users = events.users
-    # Folded histories need not be in the order of time.
-    order = np.lexsort((times, users))
-    ordered_users = users[order]
-    ordered_times = times[order]
-    is_first = np.ones(len(order), np.bool_)
-    is_first[1:] = ordered_users[1:] != ordered_users[:-1]
-    is_first[1:] |= ordered_times[1:] != ordered_times[:-1]
-    baskets = np.cumsum(is_first)
-    n_users = len(events.indptr) - 1
-    last_baskets = np.zeros(n_users, np.int64)
-    np.maximum.at(last_baskets, ordered_users, baskets)
-    n_later = last_baskets[ordered_users] - baskets
-    counts = _DECAY**n_later
+    place = pl.col("time").rank("dense", descending=True).over("user")
+    baskets = pl.DataFrame({"user": events.users, "time": times})
+    baskets = baskets.with_columns(count=_DECAY ** (place - 1))
     # A basket of several events is one in the total.
-    firsts = np.flatnonzero(is_first)
-    totals = np.bincount(ordered_users[firsts], counts[firsts], n_users)
-    of_events = np.empty(len(order))
-    of_events[order] = counts
-    return of_events, totals.astype(np.float64)
+    distinct = baskets.unique(["user", "time"], maintain_order=True)
+    users = distinct["user"].to_numpy()
+    counts = distinct["count"].to_numpy()
+    totals = np.bincount(users, counts, len(events.indptr) - 1)
+    return baskets["count"].to_numpy(), totals.astype(np.float64)
 
 
 @lru_cache(maxsize=4)
