@@ -410,12 +410,9 @@ def _blocks_of_csr(folder: Path, n_columns: int) -> Iterator[Block]:
     indices = _opened(folder, "indices")
     data = _opened(folder, "data")
     most = _BLOCK_BYTES // (indices.itemsize + data.itemsize)
-    start = 0
-    last = len(indptr) - 1
-    while start < last:
-        end = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
-        # At least one row, however long it is.
-        end = min(max(end, start + 1), last)
+    for rows in kernels.row_blocks(indptr, most):
+        start = rows.start
+        end = rows.stop
         entries = slice(int(indptr[start]), int(indptr[end]))
         columns = np.array(indices[entries])
         needed = int(columns.max()) + 1 if columns.size else 0
@@ -428,7 +425,6 @@ def _blocks_of_csr(folder: Path, n_columns: int) -> Iterator[Block]:
         starts = indptr[start : end + 1] - indptr[start]
         shape = (end - start, n_columns)
         yield sparse.csr_array((values, columns, starts), shape=shape)
-        start = end
 
 
 def _blocks_of_parquet(

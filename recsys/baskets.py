@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from lowrank import kernels
 from lowrank.kernels.topk import Ties
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import IdsLike
@@ -258,20 +259,13 @@ class Baskets:
                 parts.append(top.with_rows(top.rows + part.start))
         return TopN.joined(parts), np.concatenate(counts)
 
-    def _blocks(self, queries: Indices) -> Iterator[slice]:
+    def _blocks(self, queries: Indices) -> list[slice]:
         """Return slices of queries, of which each has few pairs; there is at least one."""
         sizes = np.diff(self.matrix.indptr).astype(np.int64)
         # For each item, the lines of all baskets that have it bound its number of pairs.
         n_lines = (self.by_item @ sizes)[queries]
-        start = 0
-        total = 0
-        for at, lines in enumerate(n_lines.tolist()):
-            if total and total + lines > _BLOCK:
-                yield slice(start, at)
-                start = at
-                total = 0
-            total += lines
-        yield slice(start, len(queries))
+        indptr = np.append(0, np.cumsum(n_lines))
+        return [*kernels.row_blocks(indptr, _BLOCK)] or [slice(0, 0)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,18 @@ def pieces(length: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
+def row_blocks(indptr: Int64s, most: int) -> Iterator[slice]:
+    """Split rows into slices with at most `most` entries each, but at least one row."""
+    last = len(indptr) - 1
+    start = 0
+    while start < last:
+        end = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
+        # At least one row, however long it is.
+        end = min(max(end, start + 1), last)
+        yield slice(start, end)
+        start = end
+
+
 def csr_arrays(matrix: Any) -> CsrArrays:
     """Return the arrays of a scipy CSR matrix or array, converted only if necessary."""
     return CsrArrays(

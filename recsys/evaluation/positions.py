@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from lowrank import kernels
 from recsys.data.arrays import Array, Doubles, Floats, Ints, Longs, Mask
 from recsys.data.csr import Events, Values
 from recsys.data.events import aggregate, event_weights, repeated
@@ -143,16 +144,9 @@ class Positions:
         return means
 
     def blocks(self) -> Iterator[slice]:
-        """Yield positions whose histories fit in memory together."""
-        totals = np.cumsum(self.places - self.starts)
-        start = 0
-        before = 0
-        while start < len(totals):
-            end = int(np.searchsorted(totals, before + _BLOCK, "right"))
-            end = max(end, start + 1)
-            yield slice(start, end)
-            start = end
-            before = int(totals[end - 1])
+        """Return positions whose histories fit in memory together."""
+        indptr = np.append(0, np.cumsum(self.places - self.starts))
+        return kernels.row_blocks(indptr, _BLOCK)
 
     def histories(self, block: slice) -> Histories:
         """Return what came before some positions, made of events by the rule of the ratings."""

@@ -68,9 +68,10 @@ class TrainingUsers(NamedTuple):
 
         n_items = self.histories.shape[1]
         latest = sources(sequences, n_items, _GAMMA)
-        candidates = (latest @ self.newest).tocoo()
-        users, neighbors = candidates.coords
-        common = candidates.data
+        common_sums = latest @ self.newest
+        common_sums.sort_indices()  # of users who share as much, the newest are nearer
+        users, neighbors = common_sums.tocoo().coords
+        common = common_sums.data
         # Who has the same items, such as the user in the training data, tells nothing new.
         lengths = np.diff(self.histories.indptr)
         is_other = lengths[neighbors] != sequences.lengths[users]

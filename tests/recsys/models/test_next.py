@@ -174,6 +174,22 @@ def test_a_user_is_not_a_neighbour_of_itself():
     np.testing.assert_allclose(scores, expected, rtol=1e-6)
 
 
+def test_of_users_who_share_as_much_the_newest_are_neighbours():
+    n = 400
+    # The first item of all users is shared, and the second is their own.
+    frame = pl.DataFrame(
+        {
+            "user": np.repeat(np.arange(n), 2),
+            "item": np.stack([np.zeros(n, int), 1 + np.arange(n)], axis=1).ravel(),
+            "timestamp": 1.5e9 + np.arange(2 * n),
+        }
+    )
+    model = Next().fit(Ratings.from_frame(frame, implicit=True))
+    history = Sequences(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32))
+    scores = model._neighbors.scores(history, 3).toarray()[0]
+    assert np.flatnonzero(scores).tolist() == [0, n - 2, n - 1, n]
+
+
 def test_users_without_neighbours_have_scores_of_zero_by_them():
     frame = pl.DataFrame(
         {"user": [0, 0, 1, 1], "item": [0, 1, 2, 3], "timestamp": 1.5e9 + np.arange(4)}
