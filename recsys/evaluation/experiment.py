@@ -70,8 +70,8 @@ def evaluate(
     positions: bool = False,
     repeats: Repeats | None = None,
     metrics: Sequence[MetricLike] | None = None,
-    by: Sequence[str] = (),
-    by_user: Sequence[str] = (),
+    by: str | Sequence[str] = (),
+    by_user: str | Sequence[str] = (),
     propensity: Propensity | None = None,
     features: bool | Sequence[str] = True,
     resamples: int = 1000,
@@ -123,7 +123,7 @@ def evaluate(
         Names in `METRICS`, by default all (of positions, hit_rate, mrr and ndcg), and custom
         metrics: a `Metric`, or a function as it describes, such as ``first_hit`` below, whose
         higher values are better.
-    by, by_user : sequence of str
+    by, by_user : str or sequence of str
         Columns of the table of items (or "popularity"), and of the table of users (or
         "activity"), by whose groups the metrics are listed in `Evaluation.slices`. Without a value
         in the column, a user or item is in no group.
@@ -241,8 +241,8 @@ class _Experiment:
     metrics: tuple[Metric, ...]
     settings: Settings
     repeats: Repeats | None
-    by: Sequence[str]
-    by_user: Sequence[str]
+    by: str | Sequence[str]
+    by_user: str | Sequence[str]
     propensity: Propensity | None
     features: bool | Sequence[str]
     on_step: Callable[[str, Step], None] | None

@@ -134,8 +134,8 @@ def monitor(
     n: int | Sequence[int] = 10,
     *,
     reference: Mapping[str, float] | None = None,
-    by: Sequence[str] = (),
-    by_user: Sequence[str] = (),
+    by: str | Sequence[str] = (),
+    by_user: str | Sequence[str] = (),
     resamples: int = 1000,
     confidence: float = 0.95,
     random_state: int = 0,
@@ -156,7 +156,7 @@ def monitor(
         Lengths of the recommendations.
     reference : mapping of str to float, optional
         Earlier values of metrics by name, such as "ndcg@10" or "ndcg@10[age=under 25]".
-    by, by_user : sequence of str
+    by, by_user : str or sequence of str
         Columns of the tables of the model by whose groups of items and users the ranking metrics
         are listed, too, as in `evaluate`.
     resamples, confidence, random_state

@@ -126,7 +126,10 @@ def _of_pairs(propensity: Ratings | FrameLike, relevant: Ratings) -> Doubles:
     """Return the propensities of pairs of a user and an item, NaN for none."""
     pairs = propensity
     if not isinstance(pairs, Ratings):
-        pairs = Ratings.from_frame(pairs, rating="propensity", scale=(0, 1))
+        try:
+            pairs = Ratings.from_frame(pairs, rating="propensity", scale=(0, 1))
+        except DataError as error:
+            raise DataError(f"The propensities cannot be read: {error}") from None
     users = pairs.users.find(relevant.users.values)[relevant.user_index_of_nonzeros()]
     items = pairs.items.find(relevant.items.values)[relevant.indices]
     keys = np.where((users >= 0) & (items >= 0), users * pairs.n_items + items, -1)

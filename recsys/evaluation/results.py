@@ -24,7 +24,7 @@ from recsys.evaluation.saved import (
     load_evaluation,
     save_evaluation,
 )
-from recsys.evaluation.settings import Settings, SplitInfo
+from recsys.evaluation.settings import Settings, SplitInfo, names_of
 from recsys.evaluation.slices import GROUP_VALUES, SLICES, pooled, summarized
 from recsys.evaluation.staleness import STALENESS, refit_periods
 from recsys.evaluation.statistics import (
@@ -333,7 +333,7 @@ class Evaluation:
             of_folds, on=["model", "metric"], how="left", maintain_order="left"
         )
 
-    def to_latex(self, metrics: Sequence[str] | None = None) -> str:
+    def to_latex(self, metrics: str | Sequence[str] | None = None) -> str:
         """Return a table of the models for a paper, in LaTeX with booktabs.
 
         The best value of each metric is bold, and stars mark values that are significantly worse.
@@ -341,7 +341,7 @@ class Evaluation:
 
         Parameters
         ----------
-        metrics : sequence of str, optional
+        metrics : str or sequence of str, optional
             Names such as "rmse" and "ndcg@10"; by default those that have a direction.
 
         Raises
@@ -356,6 +356,7 @@ class Evaluation:
         }
         if metrics is None:
             metrics = [name for name in measured if directions[name]]
+        metrics = names_of(metrics)
         for name in metrics:
             if name not in measured:
                 raise DataError(

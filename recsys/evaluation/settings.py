@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from recsys.errors import DataError, check_flags, check_whole, is_number
+
+
+def names_of(names: str | Sequence[str]) -> list[str]:
+    """Return names as a list; a single one is not a sequence of letters."""
+    return [names] if isinstance(names, str) else [*names]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from recsys.data.arrays import Doubles, Longs, Mask
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.settings import Settings
+from recsys.evaluation.settings import Settings, names_of
 from recsys.evaluation.statistics import (
     ERRORS,
     FLIPS,
@@ -91,8 +91,8 @@ class Grouping:
 
 def groupings(
     train: Ratings,
-    by: Sequence[str],
-    by_user: Sequence[str],
+    by: str | Sequence[str],
+    by_user: str | Sequence[str],
     like: Sequence[Grouping] = (),
 ) -> list[Grouping]:
     """Return the groups of items and users by the training part and its tables.
@@ -104,16 +104,18 @@ def groupings(
     DataError
         If a table lacks a column, or groups of items and of users would have the same name.
     """
-    for name in by:
-        if name in by_user:
+    of_items = names_of(by)
+    of_users = names_of(by_user)
+    for name in of_items:
+        if name in of_users:
             raise DataError(
                 f"Groups of items and groups of users by {name!r} would have the same names; "
                 "rename the column in one of the tables, or leave out one of them."
             )
     edges = {earlier.by: earlier.edges for earlier in like}
     sides: dict[str, Side] = {
-        **dict.fromkeys(by, "item"),
-        **dict.fromkeys(by_user, "user"),
+        **dict.fromkeys(of_items, "item"),
+        **dict.fromkeys(of_users, "user"),
     }
     return [
         _grouping(train, side, name, edges.get(name)) for name, side in sides.items()

@@ -171,6 +171,10 @@ def test_pairs_have_propensities_of_their_own():
         measured(split, pairs.head(20))
     with pytest.raises(DataError, match=r"propensity of user .* and item .* got 0\.0"):
         measured(split, pairs.with_columns(propensity=pl.lit(0.0)))
+    with pytest.raises(DataError, match=r"propensities cannot be read: .* -0\.5"):
+        measured(split, pairs.with_columns(propensity=pl.lit(-0.5)))
+    with pytest.raises(DataError, match="propensities cannot be read: The frame has"):
+        measured(split, pairs.drop("propensity"))
 
 
 @pytest.mark.parametrize(

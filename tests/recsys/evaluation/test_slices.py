@@ -270,6 +270,17 @@ def test_gates_of_several_groups_are_adjusted_together(two):
     assert p_several > p_single
 
 
+def test_a_single_column_needs_no_list(two, ratings):
+    split = random_split(ratings, 0.3, random_state=1)
+    options = {"n": 5, "metrics": ["ndcg"], "resamples": 0}
+    found = evaluate("popular", split, by="genres", by_user="age", **options)
+    assert found.slices["by"].unique().sort().to_list() == ["age", "genres"]
+    recommender = Recommender("popular").fit(split.train)
+    values = monitor(recommender, split.test, by="genres", resamples=0).values
+    assert "ndcg@10[genres=a]" in values
+    assert two.to_latex("ndcg@5") == two.to_latex(["ndcg@5"])
+
+
 def test_gate_of_an_unknown_column_names_those_of_both_tables(ratings, two):
     typo = gate("ndcg[aeg=young] < 0.1", two)
     with pytest.raises(DataError, match=r"'aeg' of users or items; .*genres.*mean age"):
