@@ -304,6 +304,11 @@ def test_nights_that_are_worse_better_and_without_news(tmp_path):
     assert 'Failed by "rmse < 99"' in messages
     assert "the new model is worse; the model in use stays" in messages
     assert nights.versions == [first, "latest"]
+    # A gate of a group without test users says nothing about the model.
+    code, messages = nights.run(GATE="rmse[activity=over 900] < 99")
+    assert code == 75, messages
+    assert "cannot be checked" in messages
+    assert "worse" not in messages
     code, messages = nights.run(KEEP="1")
     assert code == 0, messages
     assert "folded in" in messages or "fitted again" in messages
