@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.data.age import DAY, FADED, check_reach, present, reference_time
+from recsys.data.arrays import distinct
 from recsys.data.axis import Axis
 from recsys.data.csr import Entries, Events, Values, first_repeat
 from recsys.data.events import (
@@ -564,7 +565,9 @@ def _compared(
         has_changed |= _marked(pairs.users, after.n_users)
     n_items = max(after.n_items, 1)
     remaining = old_zeros.numbers(n_items)[old_zeros.items >= 0]
-    differing = np.setxor1d(remaining, zeros.numbers(n_items))
+    differing = np.setxor1d(
+        distinct(remaining), zeros.numbers(n_items), assume_unique=True
+    )
     columns = np.append(changed.items, differing % n_items)
     touches = np.bincount(columns[columns >= 0], minlength=after.n_items)
     is_outdated = is_new_item | _has_grown(after.counts("item"), touches)

@@ -15,6 +15,7 @@ import numpy as np
 
 from recsys.changes import Change, change_of, like_old, wider_range
 from recsys.data.age import FADED, faded_remark, iso_time, present
+from recsys.data.arrays import distinct
 from recsys.data.ids import IdsLike
 from recsys.data.new_ids import doubtful_ids
 from recsys.data.ratings import Ratings, conflicts
@@ -403,7 +404,7 @@ def folded(model: Model, change: Change) -> Model:
     grown = _moved(model, change)
     ratings, outdated = change.after, change.outdated
     raters = Histories.of_items(ratings, outdated)
-    affected_users = np.union1d(change.changed_users, raters.indices)
+    affected_users = distinct(np.append(change.changed_users, raters.indices))
     counts_all_items = not model.predicts_ratings  # rated or not
     if counts_all_items and (len(outdated) or (change.items < 0).any()):
         affected_users = np.arange(ratings.n_users)

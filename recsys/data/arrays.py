@@ -1,4 +1,4 @@
-"""Types of arrays of one number per row, user, item or event."""
+"""Types of arrays of one number per row, user, item or event, and distinct numbers."""
 
 from __future__ import annotations
 
@@ -18,3 +18,23 @@ AnyFloats: TypeAlias = NDArray[np.floating[Any]]
 Mask: TypeAlias = NDArray[np.bool_]
 Times: TypeAlias = Ints | Longs | Doubles
 """Seconds since 1970-01-01 UTC; float64 if some have a fraction."""
+
+
+def distinct(numbers: Longs) -> Longs:
+    """Return the distinct numbers in ascending order.
+
+    `np.unique` finds them by hashing, which takes up to 80 times as long as sorting.
+    """
+    ordered = np.sort(numbers)
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
+
+
+def positions_of(values: Longs, increasing: Longs) -> Longs:
+    """Return the positions of values in an increasing array, -1 where it lacks one."""
+    if not len(increasing):
+        return np.full(values.shape, -1)
+    positions = np.searchsorted(increasing, values)
+    positions[positions == len(increasing)] = 0
+    return np.where(increasing[positions] == values, positions, -1)

@@ -61,15 +61,6 @@ Column: TypeAlias = "pl.Series | Array"
 """Column of a batch; an array is of int64 or float32."""
 
 
-def positions_of(values: Longs, increasing: Longs) -> Longs:
-    """Return the positions of values in an increasing array, -1 where it lacks one."""
-    if not len(increasing):
-        return np.full(values.shape, -1)
-    positions = np.searchsorted(increasing, values)
-    positions[positions == len(increasing)] = 0
-    return np.where(increasing[positions] == values, positions, -1)
-
-
 class Levels:
     """Set of at most 256 distinct values, in order of first occurrence."""
 
@@ -727,8 +718,8 @@ def to_csr(
 ) -> CSR:
     """Return entries in canonical CSR form; the arrays of the entries are reused.
 
-    First and last of a repeated pair refer to the times; ties, and data without times, are resolved
-    by the order of the entries. "mean" and "sum" keep the latest time, and "error" is as "last".
+    First and last of a repeated pair refer to the order of the entries, which is the order of the
+    times of each user. "mean" and "sum" keep the last time, and "error" is as "last".
     """
     events = group_rows(entries, shape[0])
     sort_rows(events)
@@ -831,10 +822,6 @@ def merged(
     is_first = np.append(True, ~repeats)
     is_last = np.append(~repeats, True)
     arrays = arrays_of(events)
-    if "seconds" in arrays:
-        is_older = arrays["seconds"][1:] < arrays["seconds"][:-1]
-        if (repeats & is_older).any():
-            _sort_pairs_by_time(arrays, is_first, is_last)
     totals = None
     if policy in ("mean", "sum"):
         totals = _totals(events, np.flatnonzero(is_first), policy)
@@ -848,20 +835,6 @@ def merged(
     if totals is not None:
         pairs = replace(pairs, values=Values.of(totals))
     return replace(_as_csr(pairs, shape), n_duplicates=n_repeats)
-
-
-def _sort_pairs_by_time(
-    arrays: dict[str, Array],
-    is_first: Mask,
-    is_last: Mask,
-) -> None:
-    """Sort the entries of each repeated pair by time in place."""
-    members = np.flatnonzero(~(is_first & is_last))
-    pairs = np.cumsum(is_first[members], dtype=np.int64)
-    times = arrays["seconds"][members]
-    order = members[np.lexsort((times, pairs))]
-    for array in arrays.values():
-        array[members] = array[order]
 
 
 def _as_csr(events: Events, shape: tuple[int, int]) -> CSR:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from lowrank.kernels import pieces
-from recsys.data.arrays import Array, Doubles, Floats, Longs, Mask
+from recsys.data.arrays import Array, Doubles, Floats, Longs, Mask, positions_of
 from recsys.data.csr import (
     CSR,
     Entries,
@@ -22,7 +22,6 @@ from recsys.data.csr import (
     group_rows,
     in_common,
     merged,
-    positions_of,
     sort_rows,
     sort_rows_by,
     to_csr,

@@ -13,7 +13,16 @@ import polars as pl
 
 from lowrank.kernels import CodedMatrix, level_counts, padded
 from recsys.data.age import iso_time
-from recsys.data.arrays import Array, Codes, Floats, Ints, Longs, Mask, Times
+from recsys.data.arrays import (
+    Array,
+    Codes,
+    Floats,
+    Ints,
+    Longs,
+    Mask,
+    Times,
+    positions_of,
+)
 from recsys.data.axis import Axis
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
 from recsys.data.csr import (
@@ -24,7 +33,6 @@ from recsys.data.csr import (
     compact_times,
     encoded,
     first_repeat,
-    positions_of,
     to_csr,
 )
 from recsys.data.events import (

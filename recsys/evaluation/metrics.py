@@ -25,8 +25,7 @@ from lowrank import truncated_svd
 from recsys.accuracy import errors
 from recsys.accuracy import ndcg as ndcg  # re-exported by the package
 from recsys.accuracy import rmse as rmse
-from recsys.data.arrays import AnyFloats, Doubles, Ints, Longs, Mask
-from recsys.data.csr import positions_of
+from recsys.data.arrays import AnyFloats, Doubles, Ints, Longs, Mask, positions_of
 from recsys.data.ratings import Ratings, has_ratings, pair_keys
 from recsys.errors import DataError, check_choice
 from recsys.evaluation.splits import has_pairs

@@ -24,8 +24,7 @@ from typing import TypeAlias
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Doubles
-from recsys.data.csr import positions_of
+from recsys.data.arrays import Doubles, positions_of
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, pair_keys
 from recsys.errors import DataError

@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from recsys.data.arrays import Longs, Mask
-from recsys.data.csr import positions_of
+from recsys.data.arrays import Longs, Mask, positions_of
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import (
     Ratings,

@@ -11,7 +11,7 @@ import numpy as np
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, row_places
-from recsys.data.arrays import Floats, Ints, Longs, Times
+from recsys.data.arrays import Floats, Ints, Longs, Times, positions_of
 from recsys.data.kinds import EventRule
 
 if TYPE_CHECKING:
@@ -100,8 +100,6 @@ class Histories:
 
     def pairs_of(self, events: Events) -> Longs:
         """Return the number of each event's pair of row and index; -1 for other pairs."""
-        from recsys.data.csr import positions_of  # imports data frames
-
         most = max(events.items.max(initial=0), self.indices.max(initial=0))
         width = np.int64(most) + 1
         of_events = events.users * width + events.items

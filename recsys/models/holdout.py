@@ -13,6 +13,7 @@ import numpy as np
 
 from lowrank import kernels
 from recsys.accuracy import ndcg
+from recsys.data.arrays import distinct, positions_of
 from recsys.models.base import Model, Progress
 from recsys.models.histories import sampled_rows
 from recsys.models.parts import AnyFloats, Doubles, Floats, Indices, Longs, Mask
@@ -208,7 +209,7 @@ class HeldOut:
         good_pairs = good_rows.astype(np.int64) * n_items + good_items
         relevant = np.zeros(scores.shape[1:], np.bool_)
         pairs = rows * n_items + items
-        relevant[rows, columns] = np.isin(pairs, good_pairs)
+        relevant[rows, columns] = positions_of(pairs, np.sort(good_pairs)) >= 0
         n_relevant = np.bincount(good_rows, minlength=len(users))
         return Lists(scores, relevant, n_relevant, top)
 
@@ -225,7 +226,7 @@ class HeldOut:
             lists.append(TopN.joined(best))
         listed = [best.rows * n_items + best.items for best in lists]
         all_listed = np.concatenate(listed)
-        pairs = np.unique(all_listed)
+        pairs = distinct(all_listed)
         rows, items = np.divmod(pairs, n_items)
         scores = np.empty((len(models), len(pairs)), np.float32)
         for number, model in enumerate(models):

@@ -22,6 +22,7 @@ from lowrank.completion.implicit import (
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import Ties, mixed
 from recsys.accuracy import ndcg
+from recsys.data.arrays import positions_of
 from recsys.models.base import FactorModel, FoldingModel, Progress
 from recsys.models.feature_factors import (
     AxisFeaturePrior,
@@ -790,7 +791,8 @@ class IALS(FoldingModel, FactorModel):
             )
             rows, columns = test.tocoo().coords
             keys = rows.astype(np.int64) * n_items + columns
-            hits = np.isin(users[:, None] * n_items + top.items, keys)
+            listed = users[:, None] * n_items + top.items
+            hits = positions_of(listed, np.sort(keys)) >= 0
             hits &= top.items >= 0
             total += float(np.sum(ndcg(hits, n_relevant[users]))) / max(len(users), 1)
         return total
