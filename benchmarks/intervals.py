@@ -8,6 +8,9 @@ are those of the same samples. The widths are medians.
 The second table has the intervals of `bayes` for held-out ratings of 1,200 users and 30 items, in
 stars of 2, 3 and 5 levels; with 5 levels, most ratings are the highest one.
 
+The third table has the sign-flip test of `recsys evaluate` at a level of 5%: how often it rejects
+differences of users that have a mean of 0 and a lognormal distribution.
+
 Usage: python benchmarks/intervals.py [--trials N]
 """
 
@@ -21,9 +24,11 @@ import numpy as np
 from measuring import machine, table
 
 from recsys import Bayes, Ratings, Recommender, random_split
-from recsys.evaluation.statistics import Ratio, bca, bootstrap
+from recsys.evaluation.statistics import Ratio, bca, bootstrap, sign_flip
 
 CONFIDENCE = 0.95
+DEVIATIONS = (0.5, 1.0, 1.5)
+TESTED = (12, 30, 200, 1000)
 PROBABILITIES = (0.5, 0.8, 0.9)
 LEVELS = {2: [0.0], 3: [-0.5, 0.5], 5: [-2.0, -1.6, -1.2, -0.5]}
 Interval = tuple[float, float]
@@ -37,13 +42,15 @@ def main() -> None:
     headers = ["metric", "deviation", "users", "percentile", "BCa", "widths"]
     print(table(headers, metric_rows(trials)), "\n")
     headers = ["levels", *(f"{100 * p:.0f}% intervals" for p in PROBABILITIES)]
-    print(table(headers, list(rating_rows())))
+    print(table(headers, list(rating_rows())), "\n")
+    headers = ["deviation", *(f"{n_users:,} users" for n_users in TESTED)]
+    print(table(headers, list(flip_rows(trials))))
 
 
 def metric_rows(trials: int) -> list[list[object]]:
     """Return the rows of the first table."""
     rows: list[list[object]] = []
-    for deviation in (0.5, 1.0, 1.5):
+    for deviation in DEVIATIONS:
         for n_users in (30, 200, 1000):
             for metric, intervals in simulated(deviation, n_users, trials).items():
                 percentiles, corrected, truth = (np.array(x) for x in intervals)
@@ -110,6 +117,18 @@ def rating_rows() -> Iterator[list[object]]:
         for probability in PROBABILITIES:
             ends = model.predict_interval(users, items, probability)
             row.append(held(np.column_stack(ends), split.test.values))
+        yield row
+
+
+def flip_rows(trials: int) -> Iterator[list[object]]:
+    """Yield the rows of the third table."""
+    rng = np.random.default_rng(0)
+    for deviation in DEVIATIONS:
+        row: list[object] = [deviation]
+        for n_users in TESTED:
+            values = rng.lognormal(0, deviation, (n_users, trials))
+            p_values = sign_flip(values - np.exp(deviation**2 / 2))
+            row.append(f"{np.mean(p_values < 1 - CONFIDENCE):.1%}")
         yield row
 
 
