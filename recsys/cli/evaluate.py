@@ -241,8 +241,14 @@ def _loaded(request: _Request) -> Evaluation | None:
     from recsys.evaluation.saved import is_evaluation
 
     sources = [*dict.fromkeys(request.ratings)]
-    if not sources or not all(is_evaluation(source) for source in sources):
+    saved = [source for source in sources if is_evaluation(source)]
+    if not saved:
         return None
+    for source in sources:
+        if source not in saved:
+            raise click.UsageError(
+                f"{saved[0]} has saved results and {source} has not; name saved results only."
+            )
     typed: list[str] = []
     for bundled in (request, request.splitting, request.fitting):
         typed += cli.given_in(bundled, typed=True)
@@ -569,6 +575,7 @@ def _report_counts(found: Evaluation, method: str | None) -> None:
     n_users = users + counts["users_without_test_items"]
     first = found.splits[0].method
     by_default = first == "time" and method is None and not found.settings.positions
+    by_default &= folds == 1
     if by_default and users < n_users / 2:
         few = f"only {users:,} of {n_users:,} users have ratings that new"
         note(

@@ -296,3 +296,22 @@ def test_cuts_apply_to_a_split_by_time_only(tmp_path: Path) -> None:
         result = CliRunner().invoke(cli, ["evaluate", str(file), *options])
         assert result.exit_code == 2
         assert message in result.stderr
+
+
+def test_saved_results_have_the_remarks_of_their_command(tmp_path: Path) -> None:
+    # Few of the users come again.
+    early = [(user, (3 * user + item) % 40) for user in range(100) for item in range(3)]
+    late = [(event % 10, event // 10) for event in range(300)]
+    rows = [(*pair, second) for second, pair in enumerate(early + late)]
+    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    file = tmp_path / "events.csv"
+    frame.write_csv(file)
+    saved = str(tmp_path / "saved")
+    options = ["--method", "time", "--cuts", "3", "--model", "popular", "--save", saved]
+    command = CliRunner().invoke(cli, ["evaluate", str(file), *options])
+    assert command.exit_code == 0, command.stderr
+    again = CliRunner().invoke(cli, ["evaluate", saved])
+    assert {*again.stderr.splitlines()} < {*command.stderr.splitlines()}
+    mixed = CliRunner().invoke(cli, ["compare", saved, str(file)])
+    assert mixed.exit_code == 2
+    assert f"{saved} has saved results and {file} has not" in mixed.stderr
