@@ -269,32 +269,23 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
 
     def _user_terms(self, histories: Sequence[Histories]) -> list[Terms]:
         """Return the vector of each user as a sum over the entries and features."""
-        axis: AxisFeatures | None = self._features_of("user")
         source = self._source
-        rows = histories
-        if axis is not None:
-            rows = [history for history in histories if len(history.indices)]
-        of_rows: Iterator[Terms] = iter(())
-        if rows:
-            joined = Histories.joined(rows)
-            terms = posterior_terms(
-                joined.csr,
-                source._means("item", joined.indices.astype(np.int64)),
-                source._covariance_of("item"),
-                source._prior("user"),
-                mean=self.global_mean,
-                noise=self._noise,
-                features=joined.features,
-            )
-            of_rows = iter(terms)
-        of_users = []
-        for history in histories:
+        joined = Histories.joined(histories)
+        terms = posterior_terms(
+            joined.csr,
+            source._means("item", joined.indices.astype(np.int64)),
+            source._covariance_of("item"),
+            source._prior("user"),
+            mean=self.global_mean,
+            noise=self._noise,
+            features=joined.features,
+        )
+        axis: AxisFeatures | None = self._features_of("user")
+        for number, history in enumerate(histories):
             # Without ratings, the vector is exactly what the features predict.
             if axis is not None and not len(history.indices):
-                of_users.append(axis.terms(history.features))
-            else:
-                of_users.append(next(of_rows))
-        return of_users
+                terms[number] = axis.terms(history.features)
+        return terms
 
     def contributions(
         self,
