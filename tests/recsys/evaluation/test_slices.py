@@ -281,7 +281,7 @@ def test_a_single_column_needs_no_list(two, ratings):
     assert two.to_latex("ndcg@5") == two.to_latex(["ndcg@5"])
 
 
-def test_gate_of_an_unknown_column_names_those_of_both_tables(ratings, two):
+def test_gate_of_an_unknown_column_lists_the_columns_of_both_tables(ratings, two):
     typo = gate("ndcg[aeg=young] < 0.1", two)
     with pytest.raises(DataError, match=r"'aeg' of users or items; .*genres.*mean age"):
         with_groups([typo], ratings, [], [])
