@@ -227,14 +227,28 @@ def direction_weights(histories: Sparse, repeats: float, n_kept: int) -> Sparse:
 
 def main_directions(histories: Sparse, k: int) -> Directions:
     """Return directions of histories in which long ones and frequent items count less."""
+    from scipy.sparse import csr_array
+
     counts = np.bincount(histories.indices, minlength=histories.shape[1])
     lengths = np.diff(histories.indptr)
     of_items = power(counts, -_POWER)
     of_users = power(lengths, -_POWER)
     scaled = of_items[histories.indices]
     scaled *= np.repeat(of_users, lengths)
+    k = min(k, *histories.shape)
+    if len(counts) <= _DIRECTIONS:
+        # All directions of few items are exact; iterations would lose the last ones.
+        arrays = (scaled.astype(np.float64), histories.indices, histories.indptr)
+        exact = csr_array(arrays, shape=histories.shape)
+        squares, vectors = np.linalg.eigh((exact.T @ exact).toarray())
+        values = np.sqrt(np.maximum(squares, 0))
+        largest = slice(None, -k - 1, -1)
+        return Directions(
+            vectors[:, largest].astype(scaled.dtype),
+            values[largest].astype(scaled.dtype),
+        )
     rows = kernels.csr_arrays(histories)._replace(data=scaled)
-    return leading_directions(rows, len(counts), min(k, *histories.shape))
+    return leading_directions(rows, len(counts), k)
 
 
 def gram(matrix: Sparse) -> Floats:

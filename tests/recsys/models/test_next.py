@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import polars as pl
 import pytest
+from scipy.sparse import csr_array
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -275,6 +276,19 @@ def test_the_last_weights_are_the_root_of_the_gram_matrix_and_the_share_of_repea
     np.fill_diagonal(root, 1 - X.sum() / len(ratings.log))
     weights = model._weights.toarray()[4 * n :]
     np.testing.assert_allclose(weights, root, rtol=0, atol=1e-4)
+
+
+def test_weights_of_few_items_have_the_small_directions_too():
+    X = (np.random.default_rng(25).random((9, 8)) < 0.6).astype(np.float32)
+    # The users of the last item are the ones of the first, but for one.
+    X[:, 7] = X[:, 0]
+    X[0, 7] = 1 - X[0, 0]
+    weights = direction_weights(csr_array(X), 0.0, 8).toarray()
+    scaled = X / np.sqrt(X.sum(axis=1)[:, None] * X.sum(axis=0))
+    values, vectors = np.linalg.eigh(scaled.T.astype(float) @ scaled)
+    root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    np.fill_diagonal(root, 0)
+    np.testing.assert_allclose(weights, root, rtol=0, atol=1e-6)
 
 
 def test_directions_bring_items_of_similar_histories_without_a_common_user():
