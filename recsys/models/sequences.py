@@ -57,7 +57,11 @@ class Sequences(NamedTuple):
     def take(self, users: Longs) -> Sequences:
         """Return the sequences of some users."""
         places, indptr = kernels.row_places(self.indptr, users)
-        return Sequences(indptr, self.items[places], self.weights[places])
+        return Sequences(
+            indptr=indptr,
+            items=self.items[places],
+            weights=self.weights[places],
+        )
 
     def matrix(self, n_items: int) -> Sparse:
         """Return the weights of the items of each user that are not 0, in their order."""
@@ -84,7 +88,11 @@ class Sequences(NamedTuple):
     def _of(self, which: Mask) -> Sequences:
         """Return some of the items."""
         indptr = np.append(0, np.cumsum(which))[self.indptr]
-        return Sequences(indptr, self.items[which], self.weights[which])
+        return Sequences(
+            indptr=indptr,
+            items=self.items[which],
+            weights=self.weights[which],
+        )
 
 
 def sequences_of_events(ratings: Ratings) -> Sequences:
