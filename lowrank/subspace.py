@@ -65,7 +65,8 @@ def leading_directions(
     if size == 0:
         return Directions(vectors, values)
     # Fourth powers must not overflow, and a power of two adds no rounding.
-    size = 2.0 ** (math.frexp(size)[1] - 1)
+    _, exponent = math.frexp(size)
+    size = 2.0 ** (exponent - 1)
     A = A.scaled(1 / size)
     if transpose is not None:
         transpose = transpose.scaled(1 / size)
@@ -123,7 +124,8 @@ def _enlarged(Q: Floats) -> Floats:
     """
     largest = max(float(Q.max()), -float(Q.min()))
     if largest < _LEAST_ENTRY:
-        np.ldexp(Q, -math.frexp(largest)[1], out=Q)
+        _, exponent = math.frexp(largest)
+        np.ldexp(Q, -exponent, out=Q)
     return Q
 
 

@@ -27,7 +27,8 @@ def distinct(numbers: Longs) -> Longs:
     """
     ordered = np.sort(numbers)
     is_first = np.ones(len(ordered), np.bool_)
-    is_first[1:] = ordered[1:] != ordered[:-1]
+    before = ordered[:-1]
+    is_first[1:] = ordered[1:] != before
     return ordered[is_first]
 
 
@@ -36,5 +37,7 @@ def positions_of(values: Longs, increasing: Longs) -> Longs:
     if not len(increasing):
         return np.full(values.shape, -1)
     positions = np.searchsorted(increasing, values)
-    positions[positions == len(increasing)] = 0
-    return np.where(increasing[positions] == values, positions, -1)
+    is_beyond = positions == len(increasing)
+    positions[is_beyond] = 0
+    is_there = increasing[positions] == values
+    return np.where(is_there, positions, -1)
