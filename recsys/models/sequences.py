@@ -76,20 +76,24 @@ class Sequences(NamedTuple):
         """Return the sequences with the latest place of each item alone."""
         n_items = int(self.items.max(initial=0)) + 1
         keys = self.users.astype(np.int64) * n_items + self.items
-        _, from_end = np.unique(keys[::-1], return_index=True)
+        from_end = keys[::-1]
+        _, first = np.unique(from_end, return_index=True)
+        last = len(keys) - 1 - first
         is_latest = np.zeros(len(keys), np.bool_)
-        is_latest[len(keys) - 1 - from_end] = True
+        is_latest[last] = True
         return self._of(is_latest)
 
     def without_last(self, which: Mask) -> Sequences:
         """Return the sequences without the last item of some users."""
-        return self._of(~which[self.users] | (self.lags > 1))
+        is_of_others = ~which[self.users]
+        is_earlier = self.lags > 1
+        return self._of(is_of_others | is_earlier)
 
     def _of(self, which: Mask) -> Sequences:
         """Return some of the items."""
-        indptr = np.append(0, np.cumsum(which))[self.indptr]
+        n_before = np.append(0, np.cumsum(which))
         return Sequences(
-            indptr=indptr,
+            indptr=n_before[self.indptr],
             items=self.items[which],
             weights=self.weights[which],
         )
