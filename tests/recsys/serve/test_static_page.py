@@ -20,7 +20,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.serve import static_page as pages
 from recsys.serve.browser_model import browser_model
-from recsys.serve.catalogue import Catalogue
+from recsys.serve.catalogue import Catalogue, numbers, short
 from recsys.serve.problems import ProblemError
 from recsys.serve.static_page import static_page
 
@@ -196,3 +196,9 @@ def test_the_spectrum_is_that_of_the_scores_without_biases(als):
     assert found["rank"] == 3
     with pytest.raises(ProblemError, match="popular model has no factors"):
         Catalogue(Recommender("popular").fit(als.ratings), "popular").spectrum()
+
+
+def test_many_numbers_are_rounded_like_single_ones():
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=100) * 10.0 ** generator.integers(-9, 9, 100)
+    assert numbers(values) == [short(value) for value in values.tolist()]
