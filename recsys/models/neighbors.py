@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from lowrank import kernels
-from recsys.data.arrays import Ints, Longs
+from recsys.data.arrays import Floats, Ints, Longs
 from recsys.models.sequences import Sequences, sources
 from recsys.ranking.topn import best_entries
 
@@ -130,7 +130,15 @@ class Pairs(NamedTuple):
     shared: Sparse
     near: Sparse
 
-    def terms(self, rated: Ints) -> Sparse:
-        """Return the contributions of rated items of a single user to the scores."""
-        terms: Sparse = (self.shared[:, rated].T @ self.near).tocsr()
-        return terms
+    def terms(self, rated: Ints, items: Longs) -> Sparse:
+        """Return the contributions of rated items of a single user to scores of distinct items."""
+        from scipy.sparse import csr_array
+
+        terms = (self.shared[:, rated].T @ self.near[:, items]).tocsr()
+        arrays = (terms.data, items[terms.indices], terms.indptr)
+        return csr_array(arrays, shape=(len(rated), self.near.shape[1]))
+
+    def products(self, rated: Ints, loadings: Floats) -> Floats:
+        """Return the contributions of rated items of a single user, times loadings of items."""
+        products: Floats = self.shared[:, rated].T @ (self.near @ loadings)
+        return products

@@ -25,8 +25,8 @@ class NewItems(NamedTuple):
         Positions t of the new items, and Z as `loadings`.
     columns : float32 ndarray of shape (n_decays * n_items, w)
         B Z, one below the other.
-    rows : float32 ndarray of shape (n_items, n_decays * w)
-        B'Z, next to one another.
+    items : float32 ndarray of shape (n_items, w + n_decays * w)
+        The positions t, and B'Z for each decay, next to one another.
     corner : float32 ndarray of shape (n_decays * w, w)
         Z'B Z, for new items after new items.
     chances : float32 ndarray of shape (w,)
@@ -37,7 +37,7 @@ class NewItems(NamedTuple):
 
     axis: AxisProfiles
     columns: Floats
-    rows: Floats
+    items: Floats
     corner: Floats
     chances: Floats
     row_positions: Sparse
@@ -64,7 +64,7 @@ class NewItems(NamedTuple):
         return cls(
             axis=axis,
             columns=columns,
-            rows=np.hstack(rows),
+            items=np.hstack([axis.positions, *rows]),
             corner=np.vstack(corner),
             chances=chances @ Z,
             row_positions=positions,

@@ -371,30 +371,36 @@ class Next(Model):
         """Return the scores as sums over the latest items, the neighbours and habits."""
         u = check_indices(users, self.n_users, "user")
         histories = self._histories.take(u)
-        neighbors = None
+        neighbors = profiles = None
         if self.neighbor_share:
             neighbors = self._neighbors.scores(histories, self.neighbors)
+            features = self._source._new_items
+            if features is not None:
+                profiles = neighbors @ features.axis.loadings
         own = None
         if self.habit:
             places, _ = kernels.row_places(self.history_indptr, u)
             own = self.history_habits[places]
-        return self._form(histories, histories.indptr, neighbors, own)
+        return self._form(histories, histories.indptr, neighbors, profiles, own)
 
     def _form(
         self,
         histories: Sequences,
         indptr: Indices,
         neighbors: Sparse | None,
+        neighbor_profiles: Floats | None,
         own: Floats | None,
     ) -> FactorForm:
-        """Return the scores of rows of items in histories, with the rows of the other parts."""
+        """Return the scores of rows of items in histories, with the rows of the other parts.
+
+        `neighbor_profiles` are the products of `neighbors` with the loadings of new items.
+        """
         from scipy.sparse import csr_array, hstack
 
         latest = self._latest(histories, self.shares, indptr)
         parts = [latest]
         if neighbors is not None:
-            neighbors = neighbors * np.float32(self.neighbor_share)
-            parts.append(neighbors)
+            parts.append(neighbors * np.float32(self.neighbor_share))
         if own is not None:
             values = own * np.float32(self.habit_share)
             shape = (len(indptr) - 1, self.n_items)
@@ -409,13 +415,13 @@ class Next(Model):
             return form
         # Features predict the columns of new items, and their rows.
         profiles = latest @ features.columns + features.chances
-        if neighbors is not None:
-            profiles += neighbors @ features.axis.loadings
+        if neighbor_profiles is not None:
+            profiles += neighbor_profiles * np.float32(self.neighbor_share)
         rows: Floats = (latest @ features.row_positions).toarray()
         profiles += rows @ features.corner
         return form._replace(
             users=np.hstack([profiles, rows]),
-            items=np.hstack([features.axis.positions, features.rows]),
+            items=features.items,
         )
 
     def _latest(
@@ -545,13 +551,19 @@ class Next(Model):
         n_rated = len(rated.items)
         # A row for each item, and one without items: the score without a history.
         indptr = np.append(np.arange(n_rated + 1), n_rated)
-        neighbors = None
+        neighbors = profiles = None
         if self.neighbor_share:
             pairs = user._neighbors.pairs(rated, self.neighbors)
             without_items = csr_array((1, self.n_items), dtype=np.float32)
-            neighbors = vstack([pairs.terms(rated.items), without_items], format="csr")
+            of_items = pairs.terms(rated.items, np.unique(columns))
+            neighbors = vstack([of_items, without_items], format="csr")
+            features = self._source._new_items
+            # The positions of items with users are zero.
+            if features is not None and features.axis.positions[columns].any():
+                products = pairs.products(rated.items, features.axis.loadings)
+                profiles = np.pad(products, ((0, 1), (0, 0)))
         own = user.history_habits if self.habit else None
-        form = user._form(rated, indptr, neighbors, own)
+        form = user._form(rated, indptr, neighbors, profiles, own)
         shape = (n_rated + 1, len(columns))
         rows, places = np.indices(shape).reshape(2, -1)
         scores = form.pairs(rows, columns[places]).reshape(shape)

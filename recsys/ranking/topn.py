@@ -415,7 +415,10 @@ def _blocks(
     """Yield at least one block; blocks are larger if the kernel computes the scores."""
     is_compiled = kernels.backend().name == "compiled"
     width, limit = scorer.n_items, _BLOCK_SCORES
-    form = scorer._factor_form(users[:0]) if is_compiled else None
+    form = None
+    # A single user is one block in any case.
+    if is_compiled and len(users) > 1:
+        form = scorer._factor_form(users[:0])
     if form is not None:
         width, limit = min(width, form.users.shape[1]), _BLOCK_FACTORS
     # At most `limit` numbers of work and a million results, but at least one user.
