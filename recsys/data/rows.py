@@ -777,7 +777,8 @@ def _remark_on_range(rows: Rows) -> None:
         if 0 < spread < _LEAST_SPREAD * max(abs(lowest), abs(highest)):
             raise DataError(
                 f"The ratings are from {lowest:.9g} to {highest:.9g}, too close to one another for "
-                "grades of this size. --rating-col names another column; --implicit ignores them."
+                "grades of this size. --rating-col (rating=) names another column; "
+                "--implicit (implicit=True) leaves them out."
             )
         if highest > _HIGHEST_GRADE:
             rows.remarks.append(
