@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from recsys.data.arrays import AnyFloats, Longs
+from recsys.errors import DataError
 
 Kind = Literal["grades", "counts", "equal", "likes"]
 """Grades, counts (or amounts) of interactions, values that are all the same, true and false."""
@@ -34,6 +35,9 @@ _FAR = 2  # ranges of the others by which they are far
 _NINES = re.compile(r"9{2,}")  # how a number for a missing value is written
 _NOISE = 3.0  # standard deviations by which a frequency may exceed the one before
 _MOST_SAMPLED = 1 << 20
+# Minimum spread of grades next to the largest one. Dates such as 20241231 have less, and
+# float32 leaves few digits of the differences.
+_LEAST_SPREAD = 2.0**-12
 
 _COUNTS = (
     "count counts cnt n num number times freq frequency plays play playcount playcounts listens "
@@ -204,6 +208,23 @@ def judge(
 def judge_values(values: AnyFloats, name: str = "") -> Feedback:
     """Decide as `judge` on an array of values; of a long one, a regular sample is judged."""
     return judge(*sampled_levels(values), name)
+
+
+def check_spread(lowest: float, highest: float) -> None:
+    """Check that grades differ enough, next to their size.
+
+    Raises
+    ------
+    DataError
+        If they are nearly the same, such as dates.
+    """
+    spread = highest - lowest
+    if 0 < spread < _LEAST_SPREAD * max(abs(lowest), abs(highest)):
+        raise DataError(
+            f"The ratings are from {lowest:.9g} to {highest:.9g}, too close to one another for "
+            "grades of this size. --rating-col (rating=) names another column; "
+            "--implicit (implicit=True) leaves them out."
+        )
 
 
 def sampled_levels(values: AnyFloats) -> tuple[AnyFloats, Longs]:

@@ -26,6 +26,7 @@ from recsys.data.arrays import Array, Floats, Longs
 from recsys.data.feedback import (
     Feedback,
     Kind,
+    check_spread,
     judge,
     judge_values,
     sampled_levels,
@@ -66,9 +67,6 @@ OPTIONAL_ROLES = ("event", "event_id")
 ANY_EVENT = "*"  # stands for all kinds of events that are not named
 NO_EVENT = "(none)"  # stands for a missing kind
 _HIGHEST_GRADE = 100  # of usual scales
-# Minimum spread of grades next to the largest one. Dates such as 20241231 have less, and
-# float32 leaves few digits of the differences.
-_LEAST_SPREAD = 2.0**-12
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
 LARGE_SHARE = 0.1
 """Share of the data that one row, user or item rarely has."""
@@ -773,13 +771,7 @@ def _remark_on_range(rows: Rows) -> None:
         lowest, highest = levels[[0, -1]]
         if rows.implicit:
             return
-        spread = highest - lowest
-        if 0 < spread < _LEAST_SPREAD * max(abs(lowest), abs(highest)):
-            raise DataError(
-                f"The ratings are from {lowest:.9g} to {highest:.9g}, too close to one another for "
-                "grades of this size. --rating-col (rating=) names another column; "
-                "--implicit (implicit=True) leaves them out."
-            )
+        check_spread(lowest, highest)
         if highest > _HIGHEST_GRADE:
             rows.remarks.append(
                 f"ratings from {lowest:g} to {highest:g} are taken as grades; for amounts, name "

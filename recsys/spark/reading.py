@@ -13,7 +13,12 @@ import polars as pl
 from lowrank.spark.arrow import table_of
 from recsys.data import age
 from recsys.data.columns import SAMPLE, Request, choose_columns, with_outcome
-from recsys.data.feedback import judge_values, sampled_levels, usual_range
+from recsys.data.feedback import (
+    check_spread,
+    judge_values,
+    sampled_levels,
+    usual_range,
+)
 from recsys.data.ids import MISSING_IDS, ROUNDED_ID, WHOLE_NUMBER, id_problem
 from recsys.data.rows import TRUTHS, are_truths, check_as_of, marks_unrated
 from recsys.data.split_parts import reading_of_parts
@@ -193,8 +198,11 @@ def checked_ratings(
             table = table.where(sql.col("value") > 0).withColumn("value", one)
             reason = feedback.reason if feedback.kind == "counts" else "likes"
             remarks.append(f"{reason} ({names['rating']})")
-        elif rules.feedback is None:
-            table = _without_unrated(table, values, remarks)
+        elif len(values):
+            numbers = values.to_numpy()
+            check_spread(float(numbers.min()), float(numbers.max()))
+            if rules.feedback is None:
+                table = _without_unrated(table, values, remarks)
     return RatingsTable(table, implicit, tuple(remarks), weighted=is_weighted)
 
 

@@ -389,3 +389,9 @@ def test_names_the_way_for_parts_with_kinds_or_ages_of_events(tmp_path, options)
     part = str(tmp_path / "p" / "train.csv")
     with pytest.raises(DataError, match="spark reads weights only; write the weight"):
         read_ratings(None, part, Request())
+
+
+def test_dates_are_not_grades_on_spark(spark):
+    rows = [(n % 5, n, float(20240101 + n % 28)) for n in range(60)]
+    with pytest.raises(DataError, match="too close to one another"):
+        table(spark, rows, "user long, item long, rating double")
