@@ -264,6 +264,7 @@ def measure_ours(
                     model.candidate.params,
                 )
                 print(f"auto: {'; '.join(model.findings)}", file=sys.stderr)
+                model = model.chosen
             scores = model.scores(everybody)[:, cold[2]].astype(float)
             found = cold_figures(scores, *cold)
             if title not in OF_LIKES:  # whose scores are not ratings
