@@ -20,9 +20,8 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 TERMINATED = 143
 
-_interrupts: list[
-    int
-] = []  # received SIGINT: libraries may swallow or replace the exception
+# Exit codes of received signals: libraries may swallow or replace their exceptions.
+_stops: list[int] = []
 
 
 @dataclass
@@ -82,10 +81,11 @@ def unwind_when_stopped() -> None:
     import signal
 
     def leave(_signal: int, _frame: object) -> NoReturn:
+        _stops.append(TERMINATED)
         raise SystemExit(TERMINATED)
 
-    def interrupt(number: int, _frame: object) -> NoReturn:
-        _interrupts.append(number)
+    def interrupt(_signal: int, _frame: object) -> NoReturn:
+        _stops.append(INTERRUPTED)
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, leave)
@@ -110,7 +110,9 @@ def _report(error: BaseException, state: State) -> int:
         import traceback
 
         _print("".join(traceback.format_exception(error)).rstrip())
-    if _interrupts or isinstance(error, KeyboardInterrupt | click.Abort):
+    if TERMINATED in _stops:
+        return TERMINATED
+    if _stops or isinstance(error, KeyboardInterrupt | click.Abort):
         # The terminal has echoed ^C, so begin a new line.
         start = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
         _print(f"{start}Interrupted.")
