@@ -90,7 +90,8 @@ class TrainingUsers(NamedTuple):
         items = self.histories.indices[entries]
         pair_numbers = np.arange(len(pair_users))
         pair_of_entries = np.repeat(pair_numbers, np.diff(indptr))
-        weights = latest.toarray()[pair_users[pair_of_entries], items]
+        users_of_entries = pair_users[pair_of_entries]
+        weights = latest.toarray()[users_of_entries, items]
         # Each neighbour shares an item with the largest weight.
         most = np.maximum.reduceat(weights, indptr[:-1])
         is_latest = weights == most[pair_of_entries]
@@ -98,7 +99,8 @@ class TrainingUsers(NamedTuple):
         shared_places = np.maximum.reduceat(latest_places, indptr[:-1])
         distances = np.abs(entries - shared_places[pair_of_entries])
         nearness = np.exp(-distances / _DISTANCE)
-        nearness *= (common / totals[pair_users])[pair_of_entries]
+        of_pairs = common / totals[pair_users]
+        nearness *= of_pairs[pair_of_entries]
 
         shape = (len(pair_users), n_items)
         by_user = np.searchsorted(pair_users, np.arange(sequences.n_users + 1))
@@ -134,11 +136,17 @@ class Pairs(NamedTuple):
         """Return the contributions of rated items of a single user to scores of distinct items."""
         from scipy.sparse import csr_array
 
-        terms = (self.shared[:, rated].T @ self.near[:, items]).tocsr()
-        arrays = (terms.data, items[terms.indices], terms.indptr)
-        return csr_array(arrays, shape=(len(rated), self.near.shape[1]))
+        of_rated = self.shared[:, rated].T
+        of_items = self.near[:, items]
+        terms = (of_rated @ of_items).tocsr()
+        columns = items[terms.indices]
+        arrays = (terms.data, columns, terms.indptr)
+        shape = (len(rated), self.near.shape[1])
+        return csr_array(arrays, shape=shape)
 
     def products(self, rated: Ints, loadings: Floats) -> Floats:
         """Return the contributions of rated items of a single user, times loadings of items."""
-        products: Floats = self.shared[:, rated].T @ (self.near @ loadings)
+        of_rated = self.shared[:, rated].T
+        of_neighbors = self.near @ loadings
+        products: Floats = of_rated @ of_neighbors
         return products
