@@ -341,7 +341,6 @@ def user_contributions(
     # A check of the protocol would take longer than the contributions of many models.
     if not hasattr(model, "contributions"):
         raise abilities.unsupported(model, abilities.Explains, "explain its scores")
-    explains = cast(abilities.Explains, model)
     has_features = histories[0].features is not None or fitted.item_features is not None
     described = fitted if model.uses_features and has_features else None
     # Some models solve for several users in the time of one.
@@ -349,7 +348,7 @@ def user_contributions(
     if of_lists is not None:
         return cast("list[Explanation]", of_lists(histories, lists, described))
     return [
-        explains.contributions(history, items, described)
+        abilities.contributions_of(model, history, items, described)
         for history, items in zip(histories, lists, strict=True)
     ]
 

@@ -132,7 +132,7 @@ class _Request:
         "X",
         "Weight of diversity against score, from 0 to 1.",
         default=0.0,
-        type=click.FloatRange(0, 1),
+        type=cli.SHARE,
         details=_DETAILS,
     )
     by: tuple[str, ...] = cli.groups("items", "popularity")

@@ -68,7 +68,7 @@ def fit(
         "FRACTION",
         "Share of the ratings to hold out, to report their RMSE after each iteration; the model "
         "does not have them.",
-        type=cli.SHARE,
+        type=cli.INNER_SHARE,
     ),
     budget: str | None = cli.declared(
         "TIME",

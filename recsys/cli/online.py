@@ -25,15 +25,17 @@ _TESTS = "randomization test: random groups of users of the same sizes"
 class PlanOptions:
     """Options of the sizes of an online test."""
 
-    rate: float | None = cli.declared("X", "Share of users who click now.", type=float)
+    rate: float | None = cli.declared(
+        "X", "Share of users who click now.", type=cli.INNER_SHARE
+    )
     difference: str | None = cli.declared(
         "X", "Smallest difference to detect, such as 0.01, or 5% of the rate."
     )
     power: float = cli.declared(
-        "X", "Probability of detecting it.", default=0.8, type=cli.SHARE
+        "X", "Probability of detecting it.", default=0.8, type=cli.INNER_SHARE
     )
     level: float = cli.declared(
-        "X", "Probability of a false alarm.", default=0.05, type=cli.SHARE
+        "X", "Probability of a false alarm.", default=0.05, type=cli.INNER_SHARE
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -46,17 +47,19 @@ def own_class(address: str) -> type[Model]:
     except DataError as error:
         raise click.BadParameter(str(error)) from error
     name_for_loading([defined])
-    # The workers of a service load the model, too.
     absolute = str(Path(address).absolute())
-    named = os.environ.get(MODEL_CLASSES, "").split()
-    os.environ[MODEL_CLASSES] = " ".join(dict.fromkeys([*named, absolute]))
+    classes = click.get_current_context().meta.setdefault(MODEL_CLASSES, {})
+    _add(classes, defined.name, absolute)
+    # The workers of a service load the model, too.
+    named = os.environ.get(MODEL_CLASSES, "").splitlines()
+    os.environ[MODEL_CLASSES] = "\n".join(dict.fromkeys([*named, absolute]))
     return defined
 
 
 class _ModelType(click.Choice[str]):
     """Name of a model, optionally with a suffix; an error suggests similar names."""
 
-    def __init__(self, choices: Sequence[str], suffix: str | None = None) -> None:
+    def __init__(self, choices: Sequence[str], suffix: str = "") -> None:
         super().__init__(choices)
         self._suffix = suffix
 
@@ -67,12 +70,13 @@ class _ModelType(click.Choice[str]):
         ctx: click.Context | None,
     ) -> str:
         """Return the valid name, with the suffix if it was given."""
-        if "::" in str(value):
-            return own_class(value).name
-        if self._suffix is None or not str(value).endswith(self._suffix):
-            return super().convert(value, param, ctx)
         name = str(value).removesuffix(self._suffix)
-        return f"{super().convert(name, param, ctx)}{self._suffix}"
+        suffix = str(value).removeprefix(name)
+        if "::" in name:
+            name = own_class(name).name
+        else:
+            name = super().convert(name, param, ctx)
+        return name + suffix
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return the message for an unknown name."""
@@ -80,10 +84,57 @@ class _ModelType(click.Choice[str]):
         return super().get_invalid_choice_message(value, ctx) + hint
 
 
+class _Share(click.ParamType[float]):
+    """Number from 0 to 1, or a percentage; without the ends if it `is_inside`."""
+
+    name = "share"
+
+    def __init__(self, *, is_inside: bool = False) -> None:
+        self._is_inside = is_inside
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return the share."""
+        text = str(value).strip()
+        number = text.removesuffix("%")
+        try:
+            share = float(number)
+        except ValueError:
+            share = math.nan
+        if number != text:
+            share /= 100
+        is_end = share in (0, 1)
+        if not 0 <= share <= 1 or (self._is_inside and is_end):
+            bounds = "between 0 and 1" if self._is_inside else "from 0 to 1"
+            self.fail(
+                f"must be a number {bounds}, or a percentage such as 20%; got {value!r}.",
+                param,
+                ctx,
+            )
+        return share
+
+
 class Lines(click.types.StringParamType):
     """Text, of which an environment variable has one per line: each may have spaces."""
 
     envvar_list_splitter = "\n"
+
+
+class _OwnClass(Lines):
+    """Class of models in a file."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Return the class."""
+        return own_class(value)
 
 
 PLACE = Place()
@@ -97,7 +148,9 @@ COUNT = click.IntRange(min=1)
 NAMED = ("factors", "regularization", "iterations")
 """Parameters of models that have their own options."""
 MODEL_NAME = _ModelType(["auto", *MODELS])
-SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+SHARE = _Share()
+INNER_SHARE = _Share(is_inside=True)
+"""Share of a part that is neither empty nor the whole."""
 
 
 def option(*names: str, **settings: Any) -> Callable[[F], F]:
@@ -148,7 +201,7 @@ def common_options(function: F) -> F:
     }
     own_classes = option(
         "--model-class",
-        type=own_class,
+        type=_OwnClass(),
         multiple=True,
         expose_value=False,
         is_eager=True,
@@ -324,7 +377,7 @@ def _add(values: dict[str, _Value], name: str, value: _Value) -> None:
 
 _TYPES: dict[str, Any] = {
     "number": click.FLOAT,
-    "share": click.FloatRange(0, 1),
+    "share": SHARE,
     "count": COUNT,
     "ids": PLACE,  # a file of ids
     "place": PLACE,
@@ -661,6 +714,7 @@ def _destination(
     if_exists: str,
     force: bool,
     columns: Sequence[str] = (),
+    suffixes: Mapping[str, str] = SUFFIXES,
 ) -> Output:
     """Return the output; options and --output on the command line override other settings."""
     chosen = _chosen_columns(columns)
@@ -690,7 +744,7 @@ def _destination(
         raise click.UsageError(
             "--if-exists and --force require a table of a database as --output."
         )
-    suffix = SUFFIXES.get(path.suffix.lower()) if path else None
+    suffix = suffixes.get(path.suffix.lower()) if path else None
     claims = set(typed)
     if suffix and is_typed("output"):
         claims.add(suffix)
@@ -767,19 +821,19 @@ def output_options(
             address = replace(output.address, table=rest.get("table"))
             output = replace(output, address=address)
             rest |= {"table": None} if "table" in rest else {}
-        path = output.path
-        if "latex" in forms and path is not None and path.suffix.lower() == ".tex":
-            output = replace(output, format=output.format or "latex")
         # With Spark, the output may be a folder, even one on the cluster.
         if not getattr(rest.get("engine"), "on_spark", False):
             output.check()
         return function(*args, output=output, **rest)
 
-    names = [*inspect.signature(_destination).parameters]
-    if not of_lists:
-        names.remove("columns")
+    names = ["output", "format", "json", "if_exists", "force"]
+    if of_lists:
+        names.append("columns")
+    make = _destination
+    if "latex" in forms:
+        make = functools.partial(_destination, suffixes=SUFFIXES | {".tex": "latex"})
     options = _output_flags(forms, of_lists=of_lists)
-    return bundle("output", _destination, *options, names=names)(verb)
+    return bundle("output", make, *options, names=names)(verb)
 
 
 def _output_flags(forms: Sequence[str], *, of_lists: bool) -> list[Decorator]:

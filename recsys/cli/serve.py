@@ -78,7 +78,7 @@ def serve(
         "",
         "Share of users who get --model-b.",
         default=0.5,
-        type=click.FloatRange(0, 1),
+        type=cli.SHARE,
     ),
     index: str | None = cli.declared(
         "INDEX", "Index of `recsys lsi index`, served at /v1/search."

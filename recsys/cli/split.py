@@ -60,7 +60,7 @@ class SplitOptions:
     test_fraction: float | None = cli.declared(
         "FRACTION",
         "Share of the ratings (of users or items, if these are held out) to hold out.",
-        type=cli.SHARE,
+        type=cli.INNER_SHARE,
         show_default=str(_DEFAULTS["test_fraction"]),
     )
     last: int | None = cli.declared(

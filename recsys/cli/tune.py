@@ -96,7 +96,7 @@ def tune(
     validation_fraction: float | None = cli.declared(
         "FRACTION",
         "Share of the training ratings (of users, with --method users) to validate trials on.",
-        type=cli.SHARE,
+        type=cli.INNER_SHARE,
         show_default="0.1",
     ),
     ranges: tuple[str, ...] = cli.declared(

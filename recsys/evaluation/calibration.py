@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from recsys.errors import check_whole
+from recsys.errors import DataError, check_whole
 from recsys.evaluation.measurement import with_history
 from recsys.evaluation.metrics import Lists
 from recsys.evaluation.splits import Split, default_split
 from recsys.evaluation.tasks import RankingTask
 from recsys.models.parts import Floats
 from recsys.ranking.chance import Chances
+from recsys.ranking.topn import check_n
 from recsys.recommender import Recommender
 
 _MOST_USERS = (
@@ -59,8 +60,16 @@ def calibrate(
     ['34%', '34%']
     """
     random_state = check_whole("random_state", random_state, 0)
+    check_n(n)
+    for argument, kind in ((recommender, Recommender), (split, Split | None)):
+        if not isinstance(argument, kind):
+            raise DataError(
+                "calibrate takes a fitted Recommender, and perhaps a Split of its ratings; got "
+                f"{type(argument).__name__}."
+            )
     model = recommender.model
-    split = split or default_split(recommender.ratings, random_state=random_state)
+    if split is None:
+        split = default_split(recommender.ratings, random_state=random_state)
     task = RankingTask.of(
         split.without_new(), n, random_state=random_state, only_rated=True
     )

@@ -41,11 +41,11 @@ from recsys.evaluation.splits import (
     Split,
 )
 from recsys.evaluation.tasks import OTHER_RATINGS, RankingTask
-from recsys.models.abilities import FoldsInUsers
+from recsys.models.abilities import FoldsInUsers, fold, unsupported
 from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.histories import Histories
 from recsys.models.parts import Floats
-from recsys.models.registry import MODELS, make_model, model_class
+from recsys.models.registry import make_model
 from recsys.predictions import clip_to_range
 from recsys.recommender import Recommender
 
@@ -83,20 +83,17 @@ def check_folding(model: Model, split: Split) -> None:
     has_new_users = split.history is not None or split.method == "sessions"
     if not has_new_users or isinstance(model, FoldsInUsers):
         return
-    names = ", ".join(
-        sorted(m for m in MODELS if hasattr(model_class(m), "with_users"))
+    action = (
+        "fold in new users, as a split by users or an evaluation by position requires"
     )
-    raise DataError(
-        f"The {model.name} model cannot fold in new users, as a split by users or an evaluation "
-        f"by position requires; these models can: {names}."
-    )
+    raise unsupported(model, FoldsInUsers, action)
 
 
 def with_history(model: Model, history: Ratings | None) -> Model:
     """Return the model with the test users folded in from their histories, if there are any."""
     if history is None or not isinstance(model, FoldsInUsers):
         return model
-    return model.with_users(Histories.of(history))
+    return fold(model, "user", Histories.of(history))
 
 
 def _fitted(

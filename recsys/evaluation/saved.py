@@ -24,7 +24,7 @@ from recsys.evaluation.metrics import METRICS, Metric
 from recsys.evaluation.settings import Settings, SplitInfo
 from recsys.models.base import Step
 from recsys.saving import model_file
-from recsys.saving.arrays import FORMAT_VERSION, DamageError
+from recsys.saving.arrays import FORMAT_VERSION, DamageError, as_path
 from recsys.saving.storage import complete_directory, obstacle
 
 MANIFEST = "evaluation.json"
@@ -101,7 +101,7 @@ def check_target(path: str | Path, *, overwrite: bool = False) -> None:
     ------
     DataError
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(as_path(path)))
     is_ours = is_evaluation(target)
     problem = obstacle(target, "saved evaluation", is_ours, _FILES, overwrite)
     if problem:
@@ -117,7 +117,7 @@ def load_evaluation(
     ------
     DataError
     """
-    folder = Path(path)
+    folder = as_path(path)
     if not is_evaluation(folder):
         raise DataError(f"{path} is not a saved evaluation: it has no {MANIFEST}.")
     document = model_file.read_unlinked(

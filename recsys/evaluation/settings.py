@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from recsys.errors import DataError, check_flags, check_whole, is_number
 
 
-def names_of(names: str | Sequence[str]) -> list[str]:
-    """Return names as a list; a single one is not a sequence of letters."""
-    return [names] if isinstance(names, str) else [*names]
+def names_of(names: str | Iterable[str]) -> list[str]:
+    """Return names as a list; a single one is not a sequence of letters.
+
+    Raises
+    ------
+    DataError
+    """
+    if isinstance(names, str):
+        return [names]
+    if not isinstance(names, Iterable):
+        raise DataError(f"Names must be a text or a list of texts; got {names!r}.")
+    return [*names]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from recsys.evaluation.splits import (
     without_pairs_of,
 )
 from recsys.readers import as_ratings, read_ratings
+from recsys.saving.arrays import as_path
 from recsys.saving.splits import read_split_manifest, read_undisturbed, split_files
 from recsys.saving.splits import save_split as save_split
 
@@ -221,7 +222,7 @@ def read_split(
         If there is no split, its ratings overlap, ratings are on the wrong side of the cut, or the
         files are not those that the folder's split.json describes.
     """
-    return read_undisturbed(Path(path), lambda folder: _split_in(folder, read))
+    return read_undisturbed(as_path(path), lambda folder: _split_in(folder, read))
 
 
 def _split_in(folder: Path, read: Callable[..., Ratings] | None) -> Split | list[Split]:

@@ -28,6 +28,7 @@ from recsys.evaluation.splits import (
     Repeats,
     Split,
 )
+from recsys.models.abilities import fold
 from recsys.models.base import Model
 from recsys.models.factor_form import FactorForm
 from recsys.models.parts import Floats, Indices
@@ -188,12 +189,11 @@ class RankingTask:
             of_users = hashes[self.users]
             self._fill(lists, scores, model, self.users, seen_pairs, of_users)
             return lists, scores
-        folding: Any = model  # as `check_folding` has checked
         places = self.positions.places - self.positions.starts
         hashes = hashes[self.positions.users] ^ places.astype(np.uint64)
         for block in self.positions.blocks():
             histories = self.positions.histories(block)
-            served = folding.with_users(histories)
+            served = fold(model, "user", histories)
             seen_pairs = None
             if drops:
                 seen_pairs = CsrPairs(histories.indptr, histories.indices)

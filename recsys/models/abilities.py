@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from recsys.errors import DataError
@@ -127,11 +128,57 @@ def fold(
     side: str,
     histories: Histories,
 ) -> Model:
-    """Return the model with these users (or items) instead of its own."""
+    """Return the model with these users (or items) instead of its own.
+
+    Raises
+    ------
+    DataError
+        If a model of one's own changes itself, or returns something else.
+    """
     # A protocol cannot narrow a model by the name of a side, hence Any.
     method = model.with_users if side == "user" else model.with_items
-    folded: Model = method(histories)
-    return folded
+    folded = method(histories)
+    if isinstance(folded, Model) and folded is not model:
+        size = folded.n_users if side == "user" else folded.n_items
+        if size == histories.n_rows:
+            return folded
+    raise DataError(
+        f"with_{side}s of the {model.name} model must return a copy of the model, with n_{side}s = "
+        f"{histories.n_rows}, the number of histories; got {type(folded).__name__}."
+    )
+
+
+def contributions_of(
+    model: Any,
+    history: Histories,
+    items: ArrayLike,
+    fitted: Ratings | None,
+) -> Explanation:
+    """Return the scores of items as sums over the history of a user; see `Explains`.
+
+    Raises
+    ------
+    DataError
+        If a model of one's own returns something else than finite numbers of these shapes.
+    """
+    explanation: Explanation = model.contributions(history, items, fitted)
+    n_items = np.size(items)
+    shapes = ((n_items,), (n_items, len(history.indices)))
+    is_explanation = isinstance(explanation, Explanation)
+    if is_explanation and all(map(_is_finite, explanation[:2], shapes)):
+        return explanation
+    raise DataError(
+        f"contributions of the {model.name} model must return an Explanation of finite arrays: "
+        f"base of shape {shapes[0]} and terms of shape {shapes[1]}; got "
+        f"{type(explanation).__name__}."
+    )
+
+
+def _is_finite(part: object, shape: tuple[int, ...]) -> bool:
+    """Return whether a part of an explanation has finite numbers in an array of this shape."""
+    if not isinstance(part, np.ndarray) or part.dtype.kind not in "iuf":
+        return False
+    return part.shape == shape and bool(np.isfinite(part).all())
 
 
 def unsupported(

@@ -332,8 +332,7 @@ class Blend(Model):
         self._check_able(abilities.Explains, "explain scores")
         terms: dict[str, list[Floats]] = {name: [] for name in Explanation._fields}
         for factor, part in self._weighted:
-            explained = cast(abilities.Explains, part)
-            explanation = explained.contributions(history, items, fitted)
+            explanation = abilities.contributions_of(part, history, items, fitted)
             for name, values in explanation._asdict().items():
                 if values is not None:
                     terms[name].append(factor * values)

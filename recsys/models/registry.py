@@ -46,7 +46,7 @@ MODELS: dict[str, str] = {
 _ADDRESSES: dict[str, str] = {}  # of the classes in files, by name
 _LOADABLE: dict[str, type[Model]] = {}
 MODEL_CLASSES = "RECSYS_MODEL_CLASS"
-"""Variable of the environment with the classes that the caller has named, for the workers, too."""
+"""Variable of the environment with the classes that the caller has named, one on each line."""
 _CHOICE = {"auto": "recsys.auto:Auto"}  # chooses one of MODELS, which is saved instead
 
 
@@ -97,6 +97,10 @@ def class_in_file(address: str) -> type[Model]:
         raise DataError(f"{file} must be a file of Python, such as own.py::MyModel.")
     module = module_from_spec(spec)
     sys.modules[module.__name__] = module  # where dataclasses look for it
+    folder = str(Path(file).resolve().parent)
+    # The file may import others next to it. At the end, they hide no installed module.
+    if folder not in sys.path:
+        sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -150,7 +154,7 @@ def class_to_load(name: str) -> type[Model] | None:
     if name in MODELS:
         return model_class(name)
     if name not in _LOADABLE:
-        addresses = os.environ.get(MODEL_CLASSES, "").split()
+        addresses = os.environ.get(MODEL_CLASSES, "").splitlines()
         name_for_loading(class_in_file(address) for address in addresses)
     return _LOADABLE.get(name)
 

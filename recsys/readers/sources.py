@@ -59,7 +59,11 @@ SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
-_MODEL = "model.json"  # as in `recsys.saving.arrays`, a floor above
+# As in `recsys.saving.arrays` and `recsys.evaluation.saved`, floors above.
+_SAVED = {
+    "model.json": "a saved model",
+    "evaluation.json": "a saved evaluation, which `recsys evaluate` shows",
+}
 _WORKBOOK = re.compile(
     r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)"
 )
@@ -401,10 +405,10 @@ class _Opener:
     def _in_directory(self, path: Path) -> list[DataFile]:
         """Return the files of ratings in a directory."""
         name = f"{path.resolve().name}/"
-        if (path / _MODEL).is_file():
-            raise DataError(
-                f"{path} is a saved model; a file of ratings is needed here."
-            )
+        for manifest, noun in _SAVED.items():
+            file = path / manifest
+            if file.is_file() and b'"recsys-' in head_of(file):
+                raise DataError(f"{path} is {noun}; a file of ratings is needed here.")
         for marker, noun in _TABLE_FORMATS.items():
             if any(path.glob(marker)):
                 raise DataError(

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.addresses import located
+from recsys.errors import DataError
 
 MANIFEST = "model.json"
 MODEL_FORMAT = "recsys-model"
@@ -76,7 +77,15 @@ class DamageError(ValueError):
 
 
 def as_path(path: str | Path) -> Path:
-    """Return a path whose text has no password."""
+    """Return a path whose text has no password.
+
+    Raises
+    ------
+    DataError
+        If it is a number or something else that cannot be a path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise DataError(f"A path must be a text or a Path; got {path!r}.")
     return Path(located(os.fspath(path)))
 
 

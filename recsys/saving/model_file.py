@@ -290,7 +290,7 @@ def checked(
 
 def is_written(path: str | Path, name: str, form: str) -> bool:
     """Return whether a directory has a JSON document of this name and format."""
-    file = Path(path) / name
+    file = as_path(path) / name
     # Other programs may write a file of this name.
     return file.is_file() and form.encode() in file.read_bytes()
 
@@ -412,6 +412,7 @@ def read_directory(
     ------
     ModelFileError
     """
+    as_path(path)  # a number is an error of its own
     try:
         return _read_undisturbed(path, form, read)
     except ModelFileError:

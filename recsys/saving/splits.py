@@ -31,7 +31,7 @@ from recsys.data.split_parts import (
 )
 from recsys.errors import DataError, is_number
 from recsys.saving import model_file
-from recsys.saving.arrays import FORMAT_VERSION
+from recsys.saving.arrays import FORMAT_VERSION, as_path
 from recsys.saving.storage import complete_directory, obstacle
 from recsys.user_columns import check_columns, useful_columns, with_columns
 
@@ -201,7 +201,7 @@ def check_split_target(path: str | Path, *, overwrite: bool) -> None:
     ------
     DataError
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(as_path(path)))
     manifest = read_split_manifest(target) if target.is_dir() else None
     names = []
     if manifest is not None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -60,6 +60,7 @@ from recsys.models.registry import is_made_by_name
 from recsys.provenance import Provenance
 from recsys.saving import model_file
 from recsys.saving.arrays import (
+    DTYPES,
     FORMAT_VERSION,
     MANIFEST,
     DamageError,
@@ -122,7 +123,7 @@ def save_model(
             f"A saved {type(saved.model).__name__} could not be loaded again: its class needs the "
             f"decorator @model, and a name that no class defined since has, as {name!r} may be."
         )
-    _check_declared(saved.model)
+    _check_loadable(saved.model)
     # A model that is not finite could not be loaded again.
     saved.model._check_finite()
     # Personal columns that no feature needs are not saved.
@@ -177,17 +178,38 @@ def save_model(
         )
 
 
-def _check_declared(model: Model) -> None:
-    """Check that all arrays which a fit has set are declared, or they would be lost."""
+def _check_loadable(model: Model) -> None:
+    """Check that a model with all that a fit has set, such as one's own, could be loaded again.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    members: Sequence[Model] = getattr(model, "parts", ())
+    for member in members:
+        _check_loadable(member)
+    kind = type(model)
     declared = {entry.name for entry in fields(model)}
     # Instances have what a fit sets; the class has what is declared.
-    for name, value in vars(model).items():
+    for name in vars(model):
         is_private = name.startswith("_")  # caches are computed again
-        if isinstance(value, np.ndarray) and not is_private and name not in declared:
+        if not is_private and name not in declared and not hasattr(kind, name):
             raise ModelFileError(
-                f"The array {name} of a {type(model).__name__} would not be saved; declare it in "
-                f"the class, as in: {name}: np.ndarray = fitted()."
+                f"{name} of a {kind.__name__} would not be saved; make it an array or a number, "
+                f"and declare it in the class, as in: {name}: np.ndarray = fitted()."
             )
+    arrays = model._arrays()
+    try:
+        for name, array in arrays.items():
+            if array.dtype.str not in DTYPES:
+                raise DataError(
+                    f"The array {name!r} must have numbers or booleans; got {array.dtype}."
+                )
+        kind._from_arrays(model.get_params(), arrays)
+    except ValueError as error:
+        raise ModelFileError(
+            f"A saved {kind.__name__} could not be loaded again: {error}"
+        ) from error
 
 
 def _arrays_of(ratings: Ratings) -> Arrays:
@@ -238,11 +260,12 @@ def check_target(
     ModelFileError
     """
     noun = form.noun.rpartition(" ")[2]
-    if isinstance(place := located(os.fspath(path)), Location):
+    place = as_path(path)
+    if isinstance(located(os.fspath(path)), Location):
         raise ModelFileError(
             f"The {noun} cannot be saved in {place}: it is not a path."
         )
-    path = as_path(path)
+    path = place
     target = Path(os.path.realpath(path))
     recover(target)
     # Only a saved model or index is replaced, never another directory.

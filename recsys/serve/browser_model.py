@@ -13,13 +13,13 @@ lists of other models, computed in advance.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lowrank.kernels import pieces
 from recsys.data.ratings import Ratings
-from recsys.models.abilities import FoldsInUsers
+from recsys.models.abilities import fold
 from recsys.models.base import Model, RatingModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.blend import Blend
@@ -199,7 +199,4 @@ def _scores_of_single(
     n = len(items)
     values = np.full(n, value, np.float32)
     histories = Histories(np.arange(n + 1), items.astype(np.int32), values)
-    scores: Floats = (
-        cast(FoldsInUsers, model).with_users(histories).scores(np.arange(n))
-    )
-    return scores
+    return fold(model, "user", histories).scores(np.arange(n))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache, partial
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -282,7 +282,7 @@ class Responses:
         ends = np.cumsum([0, *map(len, indices)])
         items = np.concatenate(indices)
         new = Histories(ends, items, np.concatenate(values))
-        folded = cast(abilities.FoldsInUsers, self.recommender.model).with_users(new)
+        folded = abilities.fold(self.recommender.model, "user", new)
         users = np.arange(len(histories))
         rated_pairs = CsrPairs(ends, items)
         lists = self._search(folded, users, n, rated_pairs, condition, new.row, explain)

@@ -225,3 +225,41 @@ def test_an_online_test_has_no_conditions_and_no_models(run):
     ):
         result = run("compare", "--online", "log.jsonl", "clicks.csv", *option, code=2)
         assert f"{option[0]} does not apply to --online." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "end"),
+    [
+        (["recommend", "M", "--user", 7], "--at-least", "from 0 to 1"),
+        (["recommend", "M", "--user", 7], "--diversity", "from 0 to 1"),
+        (["evaluate", "M"], "--diversity", "from 0 to 1"),
+        (["evaluate", "M"], "--test-fraction", "between 0 and 1"),
+        (["split", "M", "--out", "parts"], "--test-fraction", "between 0 and 1"),
+        (["fit", "M", "--out", "m"], "--test-fraction", "between 0 and 1"),
+        (["tune", "M", "--model", "als"], "--test-fraction", "between 0 and 1"),
+        (["compare", "--plan", "--difference", "1%"], "--rate", "between 0 and 1"),
+        (["compare", "--plan"], "--power", "between 0 and 1"),
+        (["compare", "--plan"], "--level", "between 0 and 1"),
+        (["serve", "M", "--model-b", "N"], "--share", "from 0 to 1"),
+    ],
+)
+def test_shares_are_numbers_or_percentages(run, words, option, end):
+    for value in ("20", "120%", "-1%", "nan", "a fifth", "%"):
+        result = run(*words, option, value, code=2)
+        expected = f"must be a number {end}, or a percentage such as 20%; got"
+        assert expected in " ".join(result.stderr.split())
+
+
+def test_a_percentage_is_its_share(run):
+    words = ["compare", "--plan", "--difference", 0.01, "--format", "csv"]
+    options = {
+        "--rate": ("10%", 0.1),
+        "--power": ("90 %", 0.9),
+        "--level": ("1%", 0.01),
+    }
+    outputs = []
+    for form in (0, 1):
+        shares = [word for name in options for word in (name, options[name][form])]
+        outputs.append(run(*words, *shares).stdout)
+    assert outputs[0] == outputs[1]
+    assert "0.1,0.01," in outputs[0]

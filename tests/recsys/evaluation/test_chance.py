@@ -257,3 +257,15 @@ def test_rejects_damaged_chances(damage):
     entry |= {"values": [0.1, 0.2]} | damage
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(entry, Chances)
+
+
+def test_rejects_a_calibration_of_something_else(interactions):
+    recommender = Recommender("popular").fit(interactions)
+    folds = recsys.k_fold(recommender.ratings, 2)
+    for arguments in ((recommender, folds), (recommender, []), ("popular",)):
+        with pytest.raises(
+            DataError, match="a fitted Recommender, and perhaps a Split"
+        ):
+            calibrate(*arguments)
+    with pytest.raises(DataError, match="n must be a whole number; got 'ten'"):
+        calibrate(recommender, n="ten")

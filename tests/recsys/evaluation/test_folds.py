@@ -213,7 +213,13 @@ def test_the_command_evaluates_folds_of_files(tmp_path: Path) -> None:
     found = evaluate(["bias", "popular"], read_split(folder), 3)
     again = run("evaluate", str(results), "--format", "latex")
     assert again == found.to_latex()
+    said = run("recommend", str(results), "--user", "1", code=1)
+    assert "saved evaluation, which `recsys evaluate` shows; a file of ratings" in said
     file = tmp_path / "table.tex"
+    contradiction = ["--output", str(file), "--format", "json"]
+    said = run("evaluate", str(results), *contradiction, code=2)
+    assert f"--format json and {file} contradict each other" in said
+    assert not file.exists()
     run("evaluate", str(results), "--output", str(file))
     assert file.read_text() == again
     report = tmp_path / "report.html"

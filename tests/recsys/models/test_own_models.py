@@ -1,5 +1,6 @@
 """Models of one's own: parameters, saving, tuning, blending, and the command."""
 
+import copy
 import inspect
 import sys
 from typing import Optional
@@ -10,7 +11,7 @@ import pytest
 from recsys import Recommender, evaluate, random_split, read_ratings, sample_path, tune
 from recsys.cli.main import cli
 from recsys.errors import DataError, ModelFileError
-from recsys.models import Model, fitted, model, parameter
+from recsys.models import Explanation, Histories, Model, fitted, model, parameter
 from recsys.models.registry import MODEL_CLASSES
 
 
@@ -126,7 +127,9 @@ def test_rejects_saving_what_would_be_lost(ratings, tmp_path):
 
     with pytest.raises(ModelFileError, match="needs the decorator @model"):
         Recommender(Undecorated()).fit(ratings).save(tmp_path / "one")
-    with pytest.raises(ModelFileError, match="The array extra of a Undeclared"):
+    with pytest.raises(
+        ModelFileError, match="extra of a Undeclared would not be saved"
+    ):
         Recommender(Undeclared()).fit(ratings).save(tmp_path / "two")
 
 
@@ -319,3 +322,161 @@ def test_rejects_predictions_that_are_not_numbers_of_the_pairs(ratings, change, 
     split = random_split(ratings)
     with pytest.raises(DataError, match=f"predictions of the damped model .*{reason}"):
         evaluate(Changed(), split, metrics=["rmse"], resamples=0)
+
+
+@model
+class Together(Model):
+    """Count the users that two items have in common."""
+
+    name = "together"
+    predicts_ratings = False
+    shrink: float = parameter(10.0, "Weight of no users.", low=1.0, high=100.0)
+    n_users: int = fitted()
+    n_items: int = fitted()
+    similarity: np.ndarray = fitted("n_items", "n_items")
+    rated: np.ndarray = fitted("n_users", "n_items")
+
+    def _fit(self, ratings, progress):
+        self.n_users, self.n_items = ratings.shape
+        self.rated = self._rated_in(Histories.of(ratings))
+        common = self.rated.T @ self.rated
+        np.fill_diagonal(common, 0)
+        self.similarity = common / (self.shrink + self.rated.sum(axis=0))
+
+    def _rated_in(self, histories):
+        rated = np.zeros((histories.n_rows, self.n_items), np.float32)
+        rated[histories.rows, histories.indices] = 1
+        return rated
+
+    def scores(self, users):
+        return self.rated[users] @ self.similarity
+
+    def with_users(self, histories):
+        folded = copy.copy(self)
+        folded.n_users = histories.n_rows
+        folded.rated = self._rated_in(histories)
+        return folded
+
+    def contributions(self, history, items, fitted=None):
+        terms = self.similarity[np.ix_(history.indices, items)].T
+        return Explanation(np.zeros(len(items)), terms)
+
+
+def test_an_own_model_folds_in_and_explains(ratings, tmp_path):
+    recommender = Recommender(Together()).fit(ratings)
+    recommender.save(tmp_path / "model")
+    loaded = Recommender.load(tmp_path / "model", models=[Together])
+    history = ratings.indices[ratings.indptr[0] : ratings.indptr[1]]
+    new = loaded.fold_in(ratings.items.values.gather(history))
+    user = ratings.users.values[0]
+    expected = recommender.recommend(user, n=3)
+    assert new.recommend("new", n=3)["item"].equals(expected["item"])
+    for row in expected.to_dicts():
+        parts = loaded.explain(user, row["item"])["contribution"]
+        assert parts.sum() == pytest.approx(row["score"], rel=1e-5)
+    blend = Recommender("blend", members="popular,together").fit(ratings)
+    row = blend.recommend(user, n=1).to_dicts()[0]
+    parts = blend.explain(user, row["item"])["contribution"]
+    assert parts.sum() == pytest.approx(row["score"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, folded: vars(model).update(vars(folded)) or model,
+        lambda model, folded: model._with(),
+        lambda model, folded: folded.rated,
+        lambda model, folded: None,
+    ],
+    ids=["the same model", "other users", "an array", "nothing"],
+)
+def test_rejects_a_fold_in_without_a_copy(ratings, change):
+    class Changed(Together):
+        def with_users(self, histories):
+            return change(self, super().with_users(histories))
+
+    recommender = Recommender(Changed()).fit(ratings)
+    with pytest.raises(DataError, match="return a copy of the model, with n_users = 1"):
+        recommender.fold_in([1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda base, terms: (base, terms),
+        lambda base, terms: Explanation(base, terms.T),
+        lambda base, terms: Explanation(0.0, terms),
+        lambda base, terms: Explanation(base, terms.tolist()),
+        lambda base, terms: Explanation(base * np.nan, terms),
+    ],
+    ids=["a tuple", "a row for each rating", "a number", "lists", "NaN"],
+)
+def test_rejects_contributions_of_other_shapes(ratings, change):
+    class Changed(Together):
+        def contributions(self, history, items, fitted=None):
+            return change(*super().contributions(history, items)[:2])
+
+    recommender = Recommender(Changed()).fit(ratings)
+    with pytest.raises(DataError, match="must return an Explanation of finite arrays"):
+        recommender.explain(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"extra": {1: 2}}, "extra of a Together would not be saved; make it an array"),
+        ({"rated": np.array(["1"])}, "'rated' must have numbers or booleans; got <U1"),
+        ({"rated": None}, "an array 'rated', which is missing"),
+        ({"rated": np.zeros(3)}, r"'rated' must have shape \(n_users, n_items\)"),
+    ],
+)
+def test_rejects_saving_a_model_that_could_not_be_loaded(
+    ratings, tmp_path, change, reason
+):
+    recommender = Recommender(Together()).fit(ratings)
+    vars(recommender.model).update(change)
+    with pytest.raises(ModelFileError, match=reason):
+        recommender.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_rejects_saving_a_blend_whose_member_could_not_be_loaded(ratings, tmp_path):
+    recommender = Recommender("blend", members="popular,together").fit(ratings)
+    recommender.model.parts[1].extra = {1: 2}
+    with pytest.raises(ModelFileError, match="extra of a Together would not be saved"):
+        recommender.save(tmp_path / "model")
+
+
+def test_command_takes_files_with_neighbours_and_spaces(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    (folder / "damping_of_items.py").write_text("DAMPING = 3.0")
+    code = CODE.replace("mine-in-a-file", "mine-with-a-neighbour").replace(
+        "5.0", "DAMPING"
+    )
+    (folder / "own.py").write_text(f"from damping_of_items import DAMPING\n{code}")
+    (tmp_path / "own.py").write_text(code.replace("DAMPING", "5.0"))
+    monkeypatch.setenv(MODEL_CLASSES, "")
+    address = f"{folder}/own.py::Mine"
+    data = str(sample_path())
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            cli(list(words))
+        return end.value.code, capsys.readouterr()
+
+    model_path = str(tmp_path / "model")
+    assert run("fit", data, "--model", address, "--out", model_path)[0] == 0
+    # As in a new process.
+    monkeypatch.setattr("recsys.models.registry._LOADABLE", {})
+    monkeypatch.setenv(MODEL_CLASSES, address)
+    assert run("recommend", model_path, "--user", "1")[0] == 0
+    other = f"{tmp_path}/own.py::Mine"
+    code, output = run("evaluate", data, "--model", f"{address},{other}")
+    assert code == 2
+    assert "'mine-with-a-neighbour' has two values" in output.err
+    monkeypatch.setenv(MODEL_CLASSES, "")
+    split = ["--method", "per-user", "--format", "csv", "--quiet"]
+    code, output = run("evaluate", data, "--model", f"{other}:no-features", *split)
+    assert code == 0
+    assert "mine-with-a-neighbour:no-features," in output.out

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import date, datetime
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import polars as pl
@@ -527,7 +527,7 @@ def test_a_parameter_that_json_cannot_hold_raises(tmp_path):
     recommender = Recommender("popular").fit(make_ratings())
     recommender.model.damping = object()
     with pytest.raises(
-        DataError, match=r"model cannot be saved: <object .* is not a number or text"
+        ModelFileError, match="not be loaded again: damping must be a number; got <obj"
     ):
         recommender.save(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
@@ -1412,3 +1412,22 @@ def test_rejects_positions_of_users_that_differ_from_the_histories(featured, tmp
         tmp_path / "m",
         r"is damaged: The array 'profiles_users_positions' must have shape \(n_users, ",
     )
+
+
+@pytest.mark.parametrize("path", [5, None, ["model"], b"model"])
+def test_rejects_a_path_that_is_not_a_path(path):
+    recommender = Recommender("popular").fit(make_ratings())
+    split = recsys.random_split(recommender.ratings, 0.4)
+    evaluation = recsys.evaluate("popular", split, resamples=0, new="keep")
+    doors = (
+        Recommender.load,
+        recsys.Evaluation.load,
+        recsys.read_split,
+        recsys.LSI.load,
+        recommender.save,
+        evaluation.save,
+        partial(recsys.save_split, split),
+    )
+    for door in doors:
+        with pytest.raises(DataError, match="A path must be a text or a Path; got "):
+            door(path)
