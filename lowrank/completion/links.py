@@ -11,8 +11,10 @@ priors.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -30,6 +32,7 @@ from lowrank.kernels import CodedMatrix, Stored, posteriors, transposed
 from lowrank.kernels.arrays import Float64s, Floats, Int64s, Masks
 from lowrank.sums import row_dots, weighted_mean
 
+_GATHERED = 128  # covariances that are copied at a time
 _SAMPLED_ROWS = 4096  # maximum number of rows from which distributions are learned
 # of the step of links in each sweep, which starts from the previous links
 _RELAXATION = 1.5
@@ -170,17 +173,17 @@ class Terms(NamedTuple):
         The terms of the values of the entries.
     features : float64 ndarray of shape (n_features, d)
         The terms of the nonzero features.
-    links : float64 ndarray of shape (n, d) or (0, d)
-        Prior means of the positions of the entries. Their terms are these times `pull`.
+    links : ndarray of shape (n, d) or (0, d)
+        Rows of the prior's link at the entries. Their terms are these times `pull`.
     pull : float64 ndarray of shape (d, d)
-        Precision of the prior.
+        Precision of the prior, divided by the length of the row's pattern.
     """
 
     inverse: Float64s
     base: Float64s
     values: Float64s
     features: Float64s
-    links: Float64s
+    links: Floats
     pull: Float64s
 
     def solved(self, vectors: Float64s) -> tuple[Float64s, Float64s]:
@@ -193,7 +196,7 @@ class Terms(NamedTuple):
         if len(self.features):
             total += self.features.sum(axis=0)
         if len(self.links):
-            total += self.links.sum(axis=0) @ self.pull
+            total += self.links.sum(axis=0, dtype=np.float64) @ self.pull
         return vectors @ self.inverse, total @ self.inverse
 
     def of_entries(self, solutions: Float64s) -> Float64s:
@@ -221,14 +224,22 @@ def posterior_terms(
     `posterior_rows` for the other parameters.
     """
     n, d = means.shape
-    counts = np.diff(entries.indptr)
+    bounds = [slice(*ends) for ends in pairwise(entries.indptr.tolist())]
+    counts = np.array([of_row.stop - of_row.start for of_row in bounds], np.int64)
     vectors = means.astype(np.float64)
     data = entries.data.astype(np.float64)
+    target = data - vectors[:, -1] - mean
+    right = vectors * target[:, None]
+    right[:, -1] = target
     packed = np.zeros((len(counts), d * (d + 1) // 2))
     if covariance.shape[1]:
-        # The covariances of the entries are not copied.
-        ones = entries._replace(data=np.ones(n, covariance.dtype))
-        packed += kernels.csr_matmat(ones, covariance)
+        with_bias = _packed_positions(d)[:-1, -1]
+        for sums, of_row in zip(packed, bounds, strict=True):
+            for start in range(of_row.start, of_row.stop, _GATHERED):
+                part = slice(start, min(start + _GATHERED, of_row.stop))
+                of_entries = covariance.take(entries.indices[part], axis=0)
+                sums += of_entries.sum(axis=0)
+                right[part, :-1] -= of_entries.take(with_bias, axis=1)
     weight = prior.weights(counts).astype(np.float64)
     precision = prior.precision.astype(np.float64) * noise
     # The systems of several rows are inverted in the time of one.
@@ -241,36 +252,27 @@ def posterior_terms(
         vectors=np.empty((len(counts), d)),
         covariance=packed,
     )
-    inverses = unpack(packed, d)
-    target = data - vectors[:, -1] - mean
-    right = vectors * target[:, None]
-    right[:, -1] = target
-    if covariance.shape[1]:
-        positions = _packed_positions(d)[:-1, -1]
-        right[:, :-1] -= covariance[entries.indices[:, None], positions]
-    links = np.zeros((0, d))
-    if len(prior.link):
-        links = prior.link[entries.indices].astype(np.float64)
-        links /= np.sqrt(np.repeat(counts, counts))[:, None]
-    feature_means = np.zeros((0, d))
-    feature_starts = np.zeros(len(counts) + 1, np.int64)
-    if features is not None and prior.features is not None:
-        coefficients = prior.features[features.indices].astype(np.float64)
-        feature_means = coefficients * features.data[:, None]
-        feature_starts = features.indptr
     base = precision @ prior.mean.astype(np.float64)
+    features_of_row = np.zeros((0, d))
     terms = []
-    for row, inverse in enumerate(inverses):
-        of_row = slice(entries.indptr[row], entries.indptr[row + 1])
-        of_features = slice(feature_starts[row], feature_starts[row + 1])
+    for row, inverse in enumerate(unpack(packed, d)):
         pull = precision * weight[row]
+        if features is not None and prior.features is not None:
+            nonzero = slice(features.indptr[row], features.indptr[row + 1])
+            coefficients = prior.features[features.indices[nonzero]]
+            values = features.data[nonzero].astype(np.float64)
+            features_of_row = (coefficients * values[:, None]) @ pull
+        links = np.zeros((0, d), prior.link.dtype)
+        if len(prior.link):
+            links = prior.link.take(entries.indices[bounds[row]], axis=0)
+            pull /= math.sqrt(max(1, counts[row]))
         terms.append(
             Terms(
                 inverse,
                 base * weight[row],
-                right[of_row],
-                feature_means[of_features] @ pull,
-                links[of_row],
+                right[bounds[row]],
+                features_of_row,
+                links,
                 pull,
             )
         )

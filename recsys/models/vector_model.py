@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -21,7 +21,6 @@ from lowrank.completion.links import (
     unpack,
 )
 from lowrank.kernels import transposed
-from lowrank.sums import row_dots
 from recsys.models.base import FactorModel, FoldingModel, RatingModel, check_indices
 from recsys.models.feature_factors import (
     AxisFeatures,
@@ -154,7 +153,9 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         """Return the factors and biases of users (or items) side by side."""
         # The first `factors` columns: slopes on features follow them.
         factors, bias = self._vectors_of(side)
-        return np.column_stack([factors[rows][:, : self.factors], bias[rows]])
+        columns = factors[rows][:, : self.factors], bias[rows, None]
+        # Faster than `column_stack`.
+        return np.concatenate(columns, axis=1)
 
     def _prior(self, side: str) -> RowPrior:
         """Return the prior of the vectors of users (or items)."""
@@ -273,7 +274,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         joined = Histories.joined(histories)
         terms = posterior_terms(
             joined.csr,
-            source._means("item", joined.indices.astype(np.int64)),
+            source._means("item", joined.indices),
             source._covariance_of("item"),
             source._prior("user"),
             mean=self.global_mean,
@@ -324,28 +325,24 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         # The bias of the item is in the base; the user's bias is multiplied by one.
         vectors[:, -1] = 1
         shares = self._no_shares(len(columns))
-        ends = np.cumsum([0, *[len(items) for items in lists]])
-        of_lists = [slice(start, end) for start, end in pairwise(ends.tolist())]
+        ends = accumulate([len(items) for items in lists], initial=0)
+        of_lists = [slice(start, end) for start, end in pairwise(ends)]
         users = self._user_terms(histories)
         terms_of_lists = []
-        user_vectors = []
         for history, rows, user in zip(histories, of_lists, users, strict=True):
             solutions, w = user.solved(vectors[rows])
             w[-1] = 1
-            user_vectors.append(w)
             base[rows] += solutions @ user.base
             terms_of_lists.append(user.of_entries(solutions))
             if history.features is not None and len(user.features):
                 of_user = solutions @ user.features.T
                 shares["user"][rows, history.features.indices] = of_user
-        if parts:
-            counts = [len(part.indices) for part in parts]
-            places = np.repeat(np.arange(len(parts)), counts)
-            indices = np.concatenate([part.indices for part in parts])
-            terms = np.concatenate([part.terms for part in parts])
-            lists_of_items = np.repeat(np.arange(len(lists)), np.diff(ends))
-            weights = np.array(user_vectors)[lists_of_items[places]]
-            shares["item"][places, indices] = row_dots(terms, weights)
+            if of_items := parts[rows]:
+                counts = [len(part.indices) for part in of_items]
+                places = np.repeat(np.arange(rows.start, rows.stop), counts)
+                indices = np.concatenate([part.indices for part in of_items])
+                terms = np.concatenate([part.terms for part in of_items])
+                shares["item"][places, indices] = terms @ w
         explanations = []
         for history, rows, terms in zip(
             histories, of_lists, terms_of_lists, strict=True

@@ -29,6 +29,7 @@ Json: TypeAlias = dict[str, Any]
 
 _EXACT = 2**53  # from here on, a browser rounds integers
 _DIGITS = 7  # significant digits of a number in single precision
+_SHORT = f"%.{_DIGITS}g"
 _FEW = 32  # numbers that are rounded faster as texts than by arrays
 _TINY = 1e-300  # logarithms of zero are not finite
 _LARGEST = float(np.finfo(np.float32).max)
@@ -365,7 +366,7 @@ def short(value: float) -> float:
     >>> short(np.float32(3.4567)), float(np.float32(3.4567))
     (3.4567, 3.456700086593628)
     """
-    return float(f"{value:.{_DIGITS}g}")
+    return float(_SHORT % value)
 
 
 def numbers(values: NDArray[Any]) -> list[float]:
