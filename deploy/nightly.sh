@@ -47,6 +47,9 @@ is_new() {
     [ -s "$1" ] || [ "$1" = "$RATINGS" ] || return 1
     said=$(recsys update "$models/latest" "$1" --dry-run 2>&1) || {
         echo "$said" >&2
+        case $1:$said in
+            "${EVENTS:-}:"*"integer user ids"*) return 1 ;; # of visitors only
+        esac
         later "reading new ratings"
     }
     ! echo "$said" | grep -q "^0 new events"
@@ -59,7 +62,7 @@ add_events() {
     shift
     said=$(recsys update "$to" "$EVENTS" --force "$@" 2>&1) || {
         case $said in
-            *"No rows are left"*) return 0 ;;
+            *"No rows are left"* | *"integer user ids"*) return 0 ;;
         esac
         echo "$said" >&2
         later "adding events"

@@ -27,6 +27,7 @@ from recsys.data.ratings import Ratings, restricted, table_of
 from recsys.data.splice import with_rows
 from recsys.data.times import duration
 from recsys.errors import DataError
+from recsys.messages import counted
 from recsys.models.parts import Indices, Mask
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _SCALES = ((1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.5, 10.0), (0.0, 1
 """Usual scales of grades, the narrowest first."""
 
 _GRADES = 20  # maximum number of distinct grades; more values suggest an open range
+_TEXT_IDS = "fit all sources together to have text ids"
 _GROWTH = 0.02  # of an item's ratings, after which its vector is recomputed
 
 
@@ -136,6 +138,31 @@ def like_old(
         expected, got = got, expected
     raise DataError(
         f"The new ratings must be {expected}, as those of the model are; got {got} ones."
+    )
+
+
+def without_visitors(new: Ratings, old: Ratings) -> tuple[Ratings, str | None]:
+    """Leave out users whose ids cannot be among old ones, and return a remark on them.
+
+    Such users of a journal are visitors, for example by a cookie, among customers with numbers. If
+    all users are of this kind, the ids are of another type, and none are left out.
+    """
+    users = new.users.values
+    is_visitor = old.users.like(users).is_null().to_numpy()
+    if not is_visitor.any() or is_visitor.all():
+        return new, None
+    log = new.log
+    is_of_visitor = is_visitor[log.users]
+    n_of_items = np.bincount(log.items, minlength=new.n_items)
+    n_staying = np.bincount(log.items[~is_of_visitor], minlength=new.n_items)
+    # Items without any event are in a table.
+    part = restricted(new, ~is_visitor, (n_staying > 0) | (n_of_items == 0))
+    n_events = counted(int(is_of_visitor.sum()), "event")
+    n_visitors = counted(int(is_visitor.sum()), "visitor")
+    example = users.filter(is_visitor)[0]
+    return part, (
+        f"{n_events} of {n_visitors} left out, because the model has integer user ids and "
+        f"{example!r} cannot be among them ({_TEXT_IDS})"
     )
 
 
@@ -709,7 +736,8 @@ def _united(known: Ids, others: Ids) -> Ids:
     if converted.null_count():
         first = others.values.filter(converted.is_null())[0]
         raise DataError(
-            f"The model has integer {known.kind} ids; {first!r} cannot be among them."
+            f"The model has integer {known.kind} ids; {first!r} cannot be among them "
+            f"({_TEXT_IDS})."
         )
     return known.union(converted)
 

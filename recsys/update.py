@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.changes import Change, change_of, like_old, wider_range
+from recsys.changes import Change, change_of, like_old, wider_range, without_visitors
 from recsys.data.age import FADED, faded_remark, iso_time, present
 from recsys.data.arrays import distinct
 from recsys.data.ids import IdsLike
@@ -68,6 +68,8 @@ class Plan:
     forgets : bool
         Whether users are forgotten. The number of their events is not told, since it stays with
         the model.
+    visitors : str or None
+        Events that are left out, because the model cannot have the ids of their users.
     wider : str or None
         How grades exceed the range of the last fit.
     untimed : str or None
@@ -84,6 +86,7 @@ class Plan:
     reason: str | None
     source: str | None
     forgets: bool
+    visitors: str | None = None
     wider: str | None = None
     untimed: str | None = None
     doubtful: str | None = None
@@ -118,7 +121,13 @@ class Plan:
                     "without the ids that earlier events have, a repeated event counts "
                     "as a new one"
                 )
-        remarks = (self.untimed, self.wider, self.doubtful, _heavy_pair(change))
+        remarks = (
+            self.visitors,
+            self.untimed,
+            self.wider,
+            self.doubtful,
+            _heavy_pair(change),
+        )
         parts += [remark for remark in remarks if remark is not None]
         return ", ".join(parts)
 
@@ -137,8 +146,9 @@ def planned(
     if window is None:
         window = origin.reading.get("window")
     reading: dict[str, Any] = {} if window is None else {"window": window}
-    wider = None
+    wider = visitors = None
     if new is not None:
+        new, visitors = without_visitors(new, old)
         old, new = like_old(new, old, origin.reading)
         wider = wider_range(new, old, fitted.training)
         reading |= {} if new.source is None else new.source.options
@@ -172,6 +182,7 @@ def planned(
         reason,
         source,
         forgets,
+        visitors,
         wider,
         untimed,
         doubtful=None if new is None else doubtful_ids(old, new.users, new.items),

@@ -314,14 +314,27 @@ def test_ids_that_look_alike_are_the_same(als):
     assert found.to_frame().equals(
         als.update(Ratings.from_frame(NEW)).ratings.to_frame()
     )
-    names = NEW.with_columns(user=pl.Series(["4", "ann", "99"]))
+    names = NEW.with_columns(user=pl.Series(["ann", "bob", "007"]))
     with pytest.raises(
-        DataError, match="has integer user ids; 'ann' cannot be among them"
+        DataError, match="has integer user ids; '007' cannot be among them"
     ):
         als.update(Ratings.from_frame(names))
-    zeros = NEW.with_columns(user=pl.Series(["4", "ann", "099"]).replace("ann", "007"))
-    with pytest.raises(DataError, match="'007' cannot be among them"):
-        als.update(Ratings.from_frame(zeros))
+    items = NEW.with_columns(item=pl.Series(["101", "cup", "500"]))
+    with pytest.raises(DataError, match="integer item ids; 'cup' cannot be among them"):
+        als.update(Ratings.from_frame(items))
+
+
+def test_an_update_counts_visitors_whose_ids_the_model_cannot_have(als):
+    users = pl.Series(["4", "7f3e-a1", "007"])
+    updated = als.update(Ratings.from_frame(NEW.with_columns(user=users)))
+    expected = als.update(Ratings.from_frame(NEW.head(1)))
+    assert updated.ratings.to_frame().equals(expected.ratings.to_frame())
+    # The items of visitors alone stay unknown.
+    assert updated.ratings.items.values.equals(expected.ratings.items.values)
+    assert (
+        "2 events of 2 visitors left out, because the model has integer user ids and "
+        "'007' cannot be among them (fit all sources together to have text ids)"
+    ) in updated.training["changes"]
 
 
 def test_the_last_rating_in_time_counts_in_whichever_order_they_arrive():
