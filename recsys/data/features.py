@@ -31,6 +31,7 @@ _NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?$"
 # Commas of thousands. 1,299 alone may mean 1.299, and 101,202,303 a list of numbers.
 _GROUPED = r"^[-+]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?$"
 _SURELY_GROUPED = r"^[-+]?\d{1,3}(?:,\d{3})+\.\d"
+_INFINITE = r"^[-+]?(?i:inf|infinity)$"
 _PADDED = r"^[-+]?0\d"  # leading zeros, as in "007" or zip codes: these stay strings
 # Databases have dates that mean always or never (infinity), which have no text.
 _FIRST_DAY = datetime(1, 1, 1)
@@ -166,6 +167,7 @@ class Features:
         read_as: dict[str, ReadAs] = {}
         left_out: list[str] = []
         empty: list[str] = []
+        remarks: list[str] = []
         title = title_column(frame.columns)
         for series in frame.get_columns():
             if series.name == column:
@@ -177,6 +179,12 @@ class Features:
             if typed is not None and typed[0].null_count() < len(typed[0]):
                 columns.append(typed[0])
                 kinds[values.name] = typed[1]
+                n_infinite = 0
+                if typed[1] == "number":
+                    n_infinite = int(_is_infinite(values).sum())
+                if n_infinite:
+                    infinite = counted(n_infinite, "infinite value")
+                    remarks.append(f"{infinite} of {values.name} left out")
                 if series.dtype == pl.String:
                     read_as[values.name] = "text" if untyped else "string"
             elif typed is None and series.dtype != pl.Null:
@@ -191,6 +199,7 @@ class Features:
             read_as,
             tuple(empty),
             n_repeated=len(first) - len(frame),
+            remarks=tuple(remarks),
         )
 
     def without(self, ids: Ids) -> Features:
@@ -341,9 +350,13 @@ class Features:
                 if values is not None:
                     frame = frame.with_columns(values)
                 elif name in needed:
+                    change = f"from {_noun(dtype)} to {_noun(frame.schema[name])}"
+                    odd_text = _odd_text(frame[name])
+                    if odd_text is not None:
+                        row = frame.filter(pl.col(name) == odd_text)
+                        change += f": {odd_text!r} of {self.kind} {row.item(0, 0)!r}"
                     raise DataError(
-                        f"The column {name!r} of {self.kind}s has changed from {_noun(dtype)} to "
-                        f"{_noun(frame.schema[name])}."
+                        f"The column {name!r} of {self.kind}s has changed {change}."
                     )
                 else:
                     continue
@@ -509,6 +522,10 @@ def _typed_strings(
         if dates is not None:
             return dates, "date"
         typed = _plain_values(present) if untyped else None
+        if untyped and typed is None:
+            finite = _plain_values(present.set(_is_infinite(present), None))
+            if finite is not None and finite.dtype.is_numeric():
+                typed = finite
         if typed is not None:
             return _typed(typed, untyped=False, is_title=False) or (texts, "category")
     lists = _lists(texts)
@@ -519,6 +536,15 @@ def _typed_strings(
     mostly_distinct = 2 * filled.n_unique() > len(filled)
     is_text = words >= _MANY_WORDS or (words >= _WORDS and mostly_distinct)
     return texts, "text" if is_text else "category"
+
+
+def _is_infinite(values: pl.Series) -> pl.Series:
+    """Return which numbers, or texts of numbers, are infinite; null for missing ones."""
+    if values.dtype == pl.String:
+        return values.str.strip_chars().str.contains(_INFINITE)
+    if values.dtype.is_float():
+        return values.is_infinite()
+    return pl.repeat(False, len(values), eager=True)
 
 
 def _plain_titles(texts: pl.Series) -> pl.Series:

@@ -615,7 +615,7 @@ def _features(
     if not n_without:
         return features
     remark = f"{counted(n_without, 'row')} without an id left out"
-    return replace(features, remarks=(remark,))
+    return replace(features, remarks=(remark, *features.remarks))
 
 
 def _has_ids(values: pl.Series, ids: Ids) -> bool:

@@ -126,7 +126,7 @@ class LiveTable:
         return renewed
 
     def described(self) -> Json:
-        """Return the number of rows, the seconds since the last reading, and what is wrong."""
+        """Return the rows, the seconds since the last reading, and what is left out or wrong."""
         age = None
         if self.read_time is not None:
             age = round(time.monotonic() - self.read_time, 1)
@@ -134,6 +134,7 @@ class LiveTable:
             "rows": None if self._table is None else len(self._table),
             "age": age,
             "rejected": self.rejected,
+            "remarks": [] if self._table is None else self._table.remarks,
         }
 
     def _read_in_time(self, base: Responses) -> tuple[Features, str]:

@@ -596,11 +596,12 @@ class ModelsBody(_Body):
 
 
 class TableBody(_Body):
-    """State of a table of items: rows, seconds since it was read, and what is wrong with it."""
+    """State of a table of items: rows, seconds since it was read, what is left out or wrong."""
 
     rows: Count | None
     age: Finite | None
     rejected: str | None
+    remarks: list[str]
 
 
 class ReadyBody(_Body):

@@ -124,6 +124,20 @@ def test_kinds_of_typed_columns(values: Any, kind: str | None, kept: list[Any]) 
     assert column(values, untyped=False) == (kind, kept)
 
 
+@pytest.mark.parametrize(
+    ("prices", "is_text"),
+    [(["1.5", "inf", "-Infinity"], True), ([1.5, float("inf"), float("-inf")], False)],
+)
+def test_infinite_values_are_left_out_and_counted(prices: Any, is_text: bool) -> None:
+    table = pl.DataFrame({"item": ["a", "b", "c"], "price": prices})
+    features = Features.of(table, "item", untyped=is_text)
+    assert features.kinds == {"price": "number"}
+    assert features.frame["price"].to_list() == [1.5, None, None]
+    assert features.remarks == ("2 infinite values of price left out",)
+    words = pl.DataFrame({"item": ["a", "b"], "word": ["inf", "or"]})
+    assert Features.of(words, "item", untyped=True).kinds == {"word": "category"}
+
+
 @pytest.mark.parametrize("name", ["zip", "Postal Code", "store_id", "EAN", "imdbId"])
 def test_integers_that_are_codes_are_categories_of_integers(name: str) -> None:
     assert column([10115, 80331], name, untyped=False) == ("category", [10115, 80331])

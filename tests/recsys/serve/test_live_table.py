@@ -39,6 +39,12 @@ ITEMS = pl.DataFrame(
 )
 
 
+def with_year_of_third(table: pl.DataFrame, year: str) -> pl.DataFrame:
+    """Return a table with another year of item 3."""
+    years = pl.when(item=3).then(pl.lit(year)).otherwise(pl.col("year"))
+    return table.with_columns(year=years)
+
+
 class Shop:
     """A service with a table of items, which is read again when the test says so."""
 
@@ -205,6 +211,10 @@ def test_new_products_are_recommended_and_removed_ones_are_not(shop):
             lambda table: table.with_columns(year=pl.lit("long ago")),
             "The column 'year' of items has changed from numbers to texts",
         ),
+        (
+            lambda table: with_year_of_third(table, "soon"),
+            "year' of items has changed from numbers to texts: 'soon' of item 3",
+        ),
         (lambda table: table.clear(), "has no rows with an id"),
         (lambda table: table.with_columns(item=pl.lit("x-1")), "has none of the items"),
     ],
@@ -243,6 +253,17 @@ def test_a_column_that_nothing_uses_may_change(
     shop.change(change(coloured.with_columns(stock=pl.lit(0))))
     assert shop.state()["rejected"] is None
     assert shop.items("/v1/recommend/105?condition=available") == []
+
+
+@pytest.mark.parametrize("infinite", ["inf", "-Infinity"])
+def test_an_infinite_value_is_left_out_and_counted(infinite, shop):
+    shop.change(with_year_of_third(ITEMS, infinite))
+    state = shop.state()
+    assert state["rejected"] is None
+    assert state["remarks"] == ["1 infinite value of year left out"]
+    assert shop.items("/v1/recommend/105?condition=available")
+    shop.change(ITEMS)
+    assert shop.state()["remarks"] == []
 
 
 def test_a_column_without_values_has_the_type_that_it_had(shop):
