@@ -274,7 +274,7 @@ class VectorModel(RatingModel, FoldingModel, FactorModel):
         joined = Histories.joined(histories)
         terms = posterior_terms(
             joined.csr,
-            source._means("item", joined.indices),
+            source._means("item", joined.indices.astype(np.int64)),
             source._covariance_of("item"),
             source._prior("user"),
             mean=self.global_mean,

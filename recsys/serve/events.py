@@ -1,7 +1,7 @@
 """Events that the service receives: checked by the rules of reading, and written as JSON lines.
 
-Whatever is stored, `recsys update` can read later: one event that it could not read would stop every
-update from the log. It leaves out visitors whose ids the model cannot have.
+Whatever is stored, `recsys update` can read later: one event that it could not read would stop
+every update from the log. It leaves out visitors whose ids the model cannot have.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def checked_events(events: Sequence[Json], recommender: Recommender) -> list[Jso
     Raises
     ------
     DataError
-        If the id of an item cannot be one of the model's, the event is of a kind without a weight, or a value
-        is missing, out of range, or not a number of single precision.
+        If the id of an item cannot be one of the model's, the event is of a kind without a weight,
+        or a value is missing, out of range, or not a number of single precision.
     """
     users = _typed(recommender.ratings.users, [event["user"] for event in events])
     items = _typed(recommender.ratings.items, [event["item"] for event in events])
