@@ -12,6 +12,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -364,6 +365,7 @@ def test_a_failed_allocation(trial: Trial) -> None:
         came = check_states(trial, folder, what)
         if outcome.code not in (0, 1):
             # The C library and msgspec end a process that has no memory.
+            assert outcome.code != -signal.SIGXCPU, what  # it has hung
             count[f"{came}, ended by {outcome.code}"] += 1
             trial.clean(folder)
         else:
