@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
 Scores = dict[str, float]
+Vectors = dict[str, Matrix]
 DAY = 86_400
 
 
@@ -379,12 +380,19 @@ class Biased:
     mean: float
     biases: Scores
     obscurity: Scores
-    factors: Mapping[str, Matrix]
+    factors: Vectors
     penalty: float
     bias_penalty: float
     power: float
 
-    def scores(self, history: Scores) -> Scores:
+    def with_others(self, vectors: Vectors) -> Biased:
+        """Return the fit to other items, or to users, whose biases are the last numbers."""
+        biases = {name: float(vector[-1]) for name, vector in vectors.items()}
+        factors = {name: vector[:-1] for name, vector in vectors.items()}
+        return replace(self, biases=biases, factors=factors)
+
+    def vector(self, history: Scores) -> Matrix:
+        """Return the factors and the bias of a user."""
         rated = np.array([self.factors[item] for item in history])
         k = rated.shape[1]
         design = np.column_stack([rated, np.ones(len(history))])
@@ -392,7 +400,10 @@ class Biased:
         penalties = np.array([self.penalty] * k + [self.bias_penalty])
         penalties *= len(history) ** self.power
         system = design.T @ design + np.diag(penalties)
-        *vector, bias = np.linalg.solve(system, design.T @ np.array(targets))
+        return np.linalg.solve(system, design.T @ np.array(targets))
+
+    def scores(self, history: Scores) -> Scores:
+        *vector, bias = self.vector(history)
         return {
             item: self.mean
             + bias
@@ -407,12 +418,17 @@ class Biased:
 class Implicit:
     """Scores of a user as the best fit to 1 for the own items and 0 for all."""
 
-    factors: Mapping[str, Matrix]
+    factors: Vectors
     unit: float
     penalty: float
     pair_weight: float
 
-    def scores(self, history: Scores) -> Scores:
+    def with_others(self, vectors: Vectors) -> Implicit:
+        """Return the fit to other items, or to users."""
+        return replace(self, factors=vectors)
+
+    def vector(self, history: Scores) -> Matrix:
+        """Return the factors of a user."""
         every = np.array(list(self.factors.values()))
         n, k = every.shape
         system = self.pair_weight * every.T @ every
@@ -423,8 +439,45 @@ class Implicit:
             right += weight * vector
         total = sum(history.values()) / self.unit + self.pair_weight * n
         system += self.penalty * total * np.eye(k)
-        solution = np.linalg.solve(system, right)
-        return dict(zip(self.factors, every @ solution, strict=True))
+        return np.linalg.solve(system, right)
+
+    def scores(self, history: Scores) -> Scores:
+        own = self.vector(history)
+        return {item: float(vector @ own) for item, vector in self.factors.items()}
+
+
+def folded_items(
+    before: Shop,
+    after: Shop,
+    solver: Biased | Implicit,
+    users: Vectors,
+    items: Vectors,
+) -> Vectors:
+    """Return the items after an update without a fit: changed users first, then their items."""
+    pairs = {pair for pair, _ in before.ratings.items() ^ after.ratings.items()}
+    new_items = after.items - before.items
+    changed_items = new_items | {item for _, item in pairs} & after.items
+    new_users = after.users - before.users
+    changed_users = new_users | {user for user, _ in pairs} & after.users
+    nothing = np.zeros_like(next(iter(items.values())))
+    items = {item: items.get(item, nothing) for item in after.items}
+    users = {user: users.get(user, nothing) for user in after.users}
+    of_items = solver.with_others(items)
+    for user in changed_users:
+        users[user] = of_items.vector(after.history(user))
+    if isinstance(solver, Implicit):
+        # Users of new items only are the mean user at first.
+        mean = np.mean(list(users.values()), axis=0)
+        for user in changed_users:
+            if not users[user].any():
+                users[user] = mean
+    of_users = solver.with_others(users)
+    for item in changed_items:
+        raters = {
+            u: rating.value for (u, i), rating in after.ratings.items() if i == item
+        }
+        items[item] = of_users.vector(raters)
+    return items
 
 
 @dataclass(frozen=True)

@@ -127,12 +127,14 @@ PLAIN = [
     for i in range(6, 0, -1)
     if (u * 5 + i * 3) % 4
 ]
-# Some of these purchases are returned in part, as the latest events of their users.
+# Some of these purchases are returned in part or as a whole, as the latest events of their users.
 RETURNS = [
     Event(event.user, event.item, 5.0, "view", START + 12 * DAY)
     for event in PLAIN
-    if event.value == 4
+    if event.value == 4 or (event.value == 1 and event.item in ("i2", "i3"))
 ]
+# An item that leaves with its only user or by its age, and changes no other item.
+ALONE = [Event("u0", "i0", 2.0, "buy", START - 15 * DAY)]
 # A long history, in which items come again.
 VISITS = [
     Event("u7", f"i{1 + n * n % 7}", float(1 + n % 4), "buy", START + n * DAY // 2)
@@ -198,7 +200,7 @@ class Life(RuleBasedStateMachine):
         if model == "next" and not self.setting.timed:
             model = "ease"
         self.name = model
-        first = PLAIN if is_plain else PLAIN + RETURNS + VISITS
+        first = PLAIN if is_plain else ALONE + PLAIN + RETURNS + VISITS
         first, more = self._rows(first), self._rows(more)
         data = self.folder / "data"
         data.mkdir()
@@ -298,11 +300,11 @@ class Life(RuleBasedStateMachine):
         if self.setting.timed or not is_complete:
             with started(words) as process:
                 assert process.wait(120) == 0
-        self.shop, self.latest, self.saved = shop, rows, None
+        self.latest, self.saved = rows, None
         # The repetition of a complete update fits nothing.
         if is_complete:
-            self._take(left)
-        self._take(Recommender.load(place))
+            self._take(left, shop)
+        self._take(Recommender.load(place), shop)
 
     @rule(is_run=rarely, user=users)
     def serve_kill_and_restart(self, is_run: bool, user: str) -> None:
@@ -515,13 +517,17 @@ class Life(RuleBasedStateMachine):
             with pytest.raises(DataError, match=expected):
                 self.recommender.update(new, refit=refit, **options)
             return
-        self.shop, self.weights = shop, new_weights
-        self._take(self.recommender.update(new, refit=refit, **options))
+        self.weights = new_weights
+        self._take(self.recommender.update(new, refit=refit, **options), shop)
 
-    def _take(self, updated: Recommender) -> None:
+    def _take(self, updated: Recommender, shop: Shop) -> None:
         """Go on with an updated model, for which the reference is fitted where it was."""
         folded_before = self.recommender.training.get("folded", 0)
         folded = updated.training.get("folded", 0)
+        has_vectors = self.name in ("bias", "als", "ials")
+        if has_vectors:
+            vectors = self._vectors("user"), self._vectors("item")
+        before, self.shop = self.shop, shop
         self.recommender = updated
         self.is_changed = True
         if "fitted again" in updated.training["update"]:
@@ -530,8 +536,15 @@ class Life(RuleBasedStateMachine):
             self._agree()
             return
         # Many small updates are to lead to a fit as a large one does.
+        n_changes = len({*before.rows} ^ {*shop.rows})
+        if self.setting.timed:
+            assert folded == folded_before + n_changes
         assert folded >= folded_before
-        if self.name not in ("popular", "ease", "next"):
+        assert not n_changes or folded <= 0.2 * len(before.ratings)
+        if has_vectors:
+            items = reference.folded_items(before, shop, self.model, *vectors)
+            for item, vector in self._vectors("item").items():
+                assert vector == near(items[item]), item
             self.model = self._of_items()
         self._agree()
 
@@ -608,6 +621,16 @@ class Life(RuleBasedStateMachine):
     def _by_id(self, side: str, values: Any) -> dict[str, Any]:
         ids = self.recommender.ratings.axis(side).ids.values
         return dict(zip(ids, np.asarray(values, float), strict=True))
+
+    def _vectors(self, side: str) -> reference.Vectors:
+        """Return the factors of users or items, with their biases last."""
+        model: Any = self.recommender.model
+        columns = []
+        if self.name != "bias":
+            columns.append(getattr(model, f"{side}_factors"))
+        if self.name != "ials":
+            columns.append(getattr(model, f"{side}_bias")[:, None])
+        return self._by_id(side, np.hstack(columns))
 
     def _of_items(self) -> Any:
         """Return the reference that solves for a user, with the items of the model.

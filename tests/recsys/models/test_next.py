@@ -325,6 +325,26 @@ def test_shares_rank_the_last_items_at_least_as_well_as_equal_shares():
     np.testing.assert_array_equal(make_model("next").fit(again).shares, model.shares)
 
 
+def test_shares_are_chosen_by_a_fit_without_the_last_items():
+    frame = make_events(n_users=60)
+    n_events = pl.len().over("user")
+    is_last = pl.int_range(pl.len()).over("user") == n_events - 1
+    last = frame.filter(is_last & (n_events > 1))
+    before = frame.join(last, on=["user", "timestamp"], how="anti")
+    earlier = Ratings.from_frame(before, implicit=True)
+    trial = Next(neighbors=0).fit(earlier)
+    trial.item_chances = np.zeros_like(trial.item_chances)
+    judges = earlier.users.index(last["user"])
+    parts = []
+    for shares in np.eye(len(trial.shares), dtype=np.float32):
+        trial.shares = shares
+        parts.append(trial._factor_form(judges).scores())
+    is_seen = earlier.matrix.toarray()[judges] > 0
+    targets = earlier.items.index(last["item"])
+    model = Next(neighbors=0).fit(Ratings.from_frame(frame, implicit=True))
+    np.testing.assert_allclose(model.shares, best_shares(parts, is_seen, targets))
+
+
 def test_shares_are_for_lists_with_and_without_seen_items():
     n_users = 100
     is_seen = np.zeros((n_users, 3), np.bool_)
