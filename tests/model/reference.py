@@ -48,6 +48,7 @@ class Setting:
     policy: str
     kinds: Mapping[str, float] = field(default_factory=dict)
     scale: tuple[float, float] | None = None
+    half_life: float | None = None  # days
 
     def weight(self, event: Event) -> float:
         return event.value * self.kinds.get(event.kind, 1.0)
@@ -128,6 +129,22 @@ class Shop:
         return {event.item for event in self.rows}
 
     @cached_property
+    def newest(self) -> int:
+        return max(event.time or 0 for event in self.rows)
+
+    @property
+    def latest_rating(self) -> int:
+        return max(rating.time or 0 for rating in self.ratings.values())
+
+    def weight(self, event: Event) -> float:
+        """Return the weight of an event at its age."""
+        weight = self.setting.weight(event)
+        if self.setting.half_life is None:
+            return weight
+        age = (self.newest - (event.time or 0)) / DAY
+        return weight * 0.5 ** (age / self.setting.half_life)
+
+    @cached_property
     def log(self) -> dict[str, list[Event]]:
         """The events of each user in the order of time.
 
@@ -152,9 +169,15 @@ class Shop:
         ratings = {}
         for pair, events in of_pair.items():
             events.sort(key=lambda event: event.time or 0)
-            time = events[-1].time
-            weights = [self.setting.weight(event) for event in events]
-            value = sum(weights) if self.setting.policy == "sum" else weights[-1]
+            policy = self.setting.policy
+            time = events[0 if policy == "first" else -1].time
+            weights = [self.weight(event) for event in events]
+            value = {
+                "first": weights[0],
+                "last": weights[-1],
+                "mean": sum(weights) / len(weights),
+                "sum": sum(weights),
+            }[policy]
             if self.setting.grades or value > 0:
                 ratings[pair] = Rating(value, time)
         return ratings
@@ -181,7 +204,7 @@ class Shop:
     @property
     def sequences(self) -> list[list[tuple[str, float]]]:
         """The visits of each user in the order of time, with weights of mean 1."""
-        ratings, weigh = self.ratings, self.setting.weight
+        ratings, weigh = self.ratings, self.weight
         grades = self.setting.grades
         sequences = [
             [
@@ -494,7 +517,10 @@ class Parts:
         rows = [
             tuple(e for e in shop.rows if (e in tested) == t) for t in (False, True)
         ]
-        train, test = (replace(shop, rows=part).ratings for part in rows)
+        train = replace(shop, rows=rows[0]).ratings
+        # What is held out counts the same at any age.
+        setting = replace(shop.setting, half_life=None)
+        test = replace(shop, rows=rows[1], setting=setting).ratings
         return cls(train, {pair: r for pair, r in test.items() if pair not in train})
 
     @classmethod
