@@ -29,6 +29,7 @@ class Event(NamedTuple):
     value: float = 1.0
     kind: str = ""
     time: int | None = None
+    id: str = ""
 
 
 class Rating(NamedTuple):
@@ -49,6 +50,7 @@ class Setting:
     kinds: Mapping[str, float] = field(default_factory=dict)
     scale: tuple[float, float] | None = None
     half_life: float | None = None  # days
+    numbered: bool = False
 
     def weight(self, event: Event) -> float:
         return event.value * self.kinds.get(event.kind, 1.0)
@@ -78,7 +80,12 @@ class Shop:
         return self._with_rows(rows, part)
 
     def _distinct(self, rows: tuple[Event, ...]) -> tuple[Event, ...]:
-        return tuple(dict.fromkeys(rows)) if self.setting.timed else rows
+        if not self.setting.timed:
+            return rows
+        first: dict[str | Event, Event] = {}
+        for event in rows:
+            first.setdefault(event.id or event, event)
+        return tuple(first.values())
 
     def _with_rows(self, rows: tuple[Event, ...], part: tuple[Event, ...]) -> Shop:
         """Return the shop with some rows, of which a part was read last."""
@@ -103,8 +110,9 @@ class Shop:
             read = {event.kind: weights[event.kind] for event in part}
             setting = replace(self.setting, kinds={**self.setting.kinds, **read})
             return replace(self, setting=setting).updated(new, window, forget)
-        told = self._distinct(self.rows + part)
-        rows = tuple(event for event in told if event.user != forget)
+        told = tuple(event for event in self.rows + part if event.user != forget)
+        rows = self._distinct(told)
+        first = -np.inf
         if window is not None and rows:
             times = np.array([event.time for event in rows])
             first = times.max() - window * DAY
@@ -113,7 +121,7 @@ class Shop:
                 raise FewLeftError
             rows = tuple(event for event in rows if (event.time or 0) >= first)
         # Users whose new rows are all outside of the window do not come, in no order.
-        came = {event.user for event in {*part} & {*rows}}
+        came = {event.user for event in part if (event.time or 0) >= first}
         part = tuple(event for event in part if event.user in came)
         shop = replace(self._with_rows(rows, part), window=window)
         if not shop.ratings:

@@ -66,6 +66,9 @@ SETTINGS = {
         Setting(
             "events and orders", grades=False, timed=True, policy="sum", kinds=KINDS
         ),
+        Setting(
+            "numbered orders", grades=False, timed=True, policy="sum", numbered=True
+        ),
         # Weights of whole numbers never cancel out by chance at such ages.
         Setting(
             "fading orders", grades=False, timed=True, policy="sum", half_life=11.3
@@ -86,6 +89,7 @@ READING: dict[str, dict[str, Any]] = {
         "event_weights": KINDS,
         "weight": "quantity",
     },
+    "numbered orders": {"weight": "quantity", "event_id": "id"},
     "fading orders": {"weight": "quantity", "half_life": "11.3d"},
     "untimed stars": {"scale": (1, 5)},
     "untimed orders": {"weight": "quantity"},
@@ -118,6 +122,8 @@ events = st.builds(
     st.sampled_from(sorted(KINDS)),
     # Few distinct times, so that many are equal.
     st.integers(0, 40).map(lambda day: START + day * DAY // 2),
+    # Few distinct ids, so that an event may come again with another user.
+    st.just("") | st.integers(1, 12).map("e{}".format),
 )
 some_events = st.lists(events, min_size=1, max_size=12)
 # Files have rows that come twice.
@@ -176,7 +182,7 @@ def pairs_of(ratings: Ratings) -> dict[tuple[str, str], Rating]:
 
 def _own_time(event: Event) -> int:
     """Return a time that no other event of the user has."""
-    number = 10 * int(event.item[1:]) + int(event.value)
+    number = 1000 * int(event.id[1:] or 0) + 10 * int(event.item[1:]) + int(event.value)
     return (event.time or 0) + 10 * number + ["", *KINDS].index(event.kind)
 
 
@@ -582,6 +588,8 @@ class Life(RuleBasedStateMachine):
             changes["time"] = None
         if not self.setting.kinds:
             changes["kind"] = blank.kind
+        if not self.setting.numbered:
+            changes["id"] = blank.id
         if self.setting.name in ("clicks", "events"):
             changes["value"] = blank.value
         rows = [event._replace(**changes) for event in rows]
@@ -602,6 +610,8 @@ class Life(RuleBasedStateMachine):
             columns["kind"] = "event"
         if self.setting.timed:
             columns["time"] = "timestamp"
+        if self.setting.numbered:
+            columns["id"] = "id"
         with path.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(columns.values())
@@ -757,7 +767,11 @@ class Life(RuleBasedStateMachine):
                 int(log.seconds[at]),
             )
             events.setdefault(user, []).append(event)
-        assert events == shop.log
+        # Ids are kept as hashes.
+        assert events == {
+            user: [event._replace(id="") for event in own]
+            for user, own in shop.log.items()
+        }
 
 
 @pytest.mark.filterwarnings("ignore")
