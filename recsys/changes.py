@@ -23,7 +23,13 @@ from recsys.data.events import (
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike, Spot
 from recsys.data.kinds import EventRule
-from recsys.data.ratings import Ratings, restricted, table_of
+from recsys.data.ratings import (
+    Ratings,
+    restricted,
+    stored_log,
+    table_of,
+    without_events,
+)
 from recsys.data.splice import with_rows
 from recsys.data.times import duration
 from recsys.errors import DataError
@@ -307,9 +313,12 @@ def change_of(
     parts[0] = _of_users(before, touched)
     entries = _joined_events(parts, rule)
     stays, n_late = _staying(entries, forgotten, reach)
-    n_old = len(_log(parts[0]))
+    n_old = len(stored_log(parts[0]))
     n_removed = int(np.count_nonzero(~stays[:n_old]))
-    removed = {"user": entries.rows[~stays], "item": entries.items[~stays]}
+    # New rows may be events that are known already, with another user or item.
+    may_leave = ~stays
+    may_leave[n_old:] = True
+    candidates = {"user": entries.rows[may_leave], "item": entries.items[may_leave]}
     if not stays.all():
         entries = entries.take(stays)
     n_staying = len(entries.rows)
@@ -331,7 +340,7 @@ def change_of(
         source = replace(new.source, name=name, options={})
         after = replace(after, source=source)
     # Users of whom nothing is left are removed, unless a table describes them.
-    lost = _without_events(after, removed)
+    lost = without_events(after, candidates)
     after = restricted(after, ~(lost["user"] | forgotten), ~lost["item"])
     touched_ids = before.users.take(np.flatnonzero(touched))
     return replace(
@@ -362,25 +371,6 @@ def _staying(entries: Entries, forgotten: Mask, reach: _Reach) -> tuple[Mask, in
     n_late = int(np.count_nonzero(is_late & stays))
     stays &= ~is_late & (entries.seconds >= reach.first)
     return stays, n_late
-
-
-def _without_events(
-    ratings: Ratings, removed: Mapping[str, npt.NDArray[np.int32]]
-) -> dict[str, Mask]:
-    """Mark the users and items whose last event was removed, and that no table describes."""
-    log = _log(ratings)
-    present: dict[str, npt.NDArray[Any]] = {
-        "user": np.flatnonzero(np.diff(log.indptr)),
-        "item": log.items,
-    }
-    lost: dict[str, Mask] = {}
-    for axis in ratings.axes:
-        side = axis.ids.kind
-        lost[side] = np.zeros(len(axis.ids), np.bool_)
-        lost[side][removed[side]] = True
-        lost[side][present[side]] = False
-        lost[side] &= ~described(ratings, side)
-    return lost
 
 
 def _repeated_error(log: Events, ratings: Ratings) -> DataError:
@@ -424,7 +414,7 @@ def _checked_reach(
                 )
     if any(part.seconds is None for part in parts):
         return _Reach()
-    logs = [_log(part) for part in parts]
+    logs = [stored_log(part) for part in parts]
     if forgotten.any():
         logs = [log.take(~forgotten[log.users]) for log in logs]
     seconds = np.concatenate([np.asarray(log.seconds) for log in logs])
@@ -452,13 +442,6 @@ def _checked_reach(
     return _Reach(first, last)
 
 
-def _log(ratings: Ratings) -> Events:
-    """Return the events of ratings in any order, without the values of implied ones."""
-    if ratings.events is not None:
-        return ratings.events
-    return Events(ratings.indptr, ratings.indices, seconds=ratings.seconds)
-
-
 def _touched_users(
     parts: Sequence[Ratings],
     rule: EventRule,
@@ -471,13 +454,13 @@ def _touched_users(
     have_times = {part.seconds is not None for part in parts}
     if old.rule != rule or len(have_times) > 1:
         return np.ones_like(touched)
-    log = _log(old)
+    log = stored_log(old)
     if log.seconds is not None:
         leaves = log.seconds < reach.first
         leaves |= log.seconds > reach.last
         touched[log.users[leaves]] = True
     for new in parts[1:]:
-        events = _log(new)
+        events = stored_log(new)
         touched |= np.diff(events.indptr) > 0
         if log.keys is not None and events.keys is not None:
             # An event may come again with another user.
@@ -540,7 +523,7 @@ def _joined_events(parts: Sequence[Ratings], rule: EventRule) -> Entries:
             events = part.log.entries()
         else:  # without the sorting of a log, which would not matter
             values = Values(part.data, part.levels)
-            events = replace(_log(part), values=values).entries()
+            events = replace(stored_log(part), values=values).entries()
         if rule.kinds:
             set_kinds(events, part.rule.kinds, rule.kinds)
         entries.append(events)
@@ -559,15 +542,6 @@ def _common_order(parts: Sequence[Ratings], came: npt.NDArray[np.int32]) -> Mask
     for order in orders[1:]:
         common[came] &= order[came]
     return common
-
-
-def described(ratings: Ratings, side: str) -> Mask:
-    """Mark the users (or items) that the ratings have even without a rating, for their features."""
-    request = ratings.feature_request
-    axis = ratings.axis(side)
-    if request is None or not request.unrated:
-        return np.zeros(len(axis.ids), np.bool_)
-    return axis.in_table
 
 
 def _compared(

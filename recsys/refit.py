@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.changes import described
 from recsys.data.csr import Values
 from recsys.data.events import collect
 from recsys.data.feedback import judge
@@ -23,6 +22,7 @@ from recsys.data.kinds import Policy
 from recsys.data.ratings import (
     Ratings,
     compact,
+    described,
     has_items,
     has_ratings,
     restricted,

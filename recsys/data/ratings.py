@@ -934,6 +934,10 @@ def build_ratings(
     rows.remarks += _remarks_on_ids(users, items, entries)
     if policy == "error":
         _check_unrepeated(users, items, entries, rows.place)
+    candidates = {}
+    if entries.keys is not None:
+        candidates["user"] = np.flatnonzero(np.bincount(entries.rows))
+        candidates["item"] = np.flatnonzero(np.bincount(entries.items))
     collected = with_used_kinds(collect(entries, shape, rule, implicit=rows.implicit))
     if collected.n_same:
         rows.remarks.append(_repeated_rows(collected))
@@ -949,10 +953,16 @@ def build_ratings(
     if n_returned:
         rows.remarks.append(_returned_pairs(n_returned))
     ratings = _of_collected(users, items, collected, rows.implicit)
-    source = Source.of(name, rows, ratings.n_duplicates, policy)
+    n_duplicates = ratings.n_duplicates
+    if collected.n_conflicts:
+        # All rows of a user or an item may repeat events of others.
+        lost = without_events(ratings, candidates)
+        ratings = restricted(ratings, ~lost["user"], ~lost["item"])
+    source = Source.of(name, rows, n_duplicates, policy)
     untyped = tuple(sorted(rows.untyped))
     return replace(
         ratings,
+        n_duplicates=n_duplicates,
         source=source,
         feedback=rows.feedback,
         scale=rows.scale,
@@ -1150,6 +1160,41 @@ def restricted(
     remaining_users = Ids(ratings.users.values.filter(users), "user")
     remaining_items = Ids(ratings.items.values.filter(items), "item")
     return part.renumbered(remaining_users, remaining_items)
+
+
+def described(ratings: Ratings, side: str) -> Mask:
+    """Mark the users (or items) that the ratings have even without a rating, for their features."""
+    request = ratings.feature_request
+    axis = ratings.axis(side)
+    if request is None or not request.unrated:
+        return np.zeros(len(axis.ids), np.bool_)
+    return axis.in_table
+
+
+def stored_log(ratings: Ratings) -> Events:
+    """Return the events of ratings in any order, without the values of implied ones."""
+    if ratings.events is not None:
+        return ratings.events
+    return Events(ratings.indptr, ratings.indices, seconds=ratings.seconds)
+
+
+def without_events(
+    ratings: Ratings, candidates: Mapping[str, Ints | Longs]
+) -> dict[str, Mask]:
+    """Mark the candidate users and items that have no event, and that no table describes."""
+    log = stored_log(ratings)
+    present: dict[str, Ints | Longs] = {
+        "user": np.flatnonzero(np.diff(log.indptr)),
+        "item": log.items,
+    }
+    lost: dict[str, Mask] = {}
+    for axis in ratings.axes:
+        side = axis.ids.kind
+        lost[side] = np.zeros(len(axis.ids), np.bool_)
+        lost[side][candidates[side]] = True
+        lost[side][present[side]] = False
+        lost[side] &= ~described(ratings, side)
+    return lost
 
 
 def table_of(

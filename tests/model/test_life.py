@@ -193,6 +193,8 @@ def near(expected: Any) -> Any:
 class Life(RuleBasedStateMachine):
     """A model that is fitted, updated, saved and questioned, next to the reference."""
 
+    setting: Setting  # of all lives of a test
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="life-"))
@@ -206,13 +208,11 @@ class Life(RuleBasedStateMachine):
     # Operations
 
     @initialize(
-        setting=st.sampled_from(sorted(SETTINGS)),
         model=st.sampled_from([*PARAMETERS, "ials", "next", "next"]),
         is_plain=st.sampled_from([True, False, False]),
         more=st.just([]) | some_events,
     )
-    def fit(self, setting: str, model: str, is_plain: bool, more: list[Event]) -> None:
-        self.setting = SETTINGS[setting]
+    def fit(self, model: str, is_plain: bool, more: list[Event]) -> None:
         self.weights = self.setting.kinds
         if model in ("bias", "als") and not self.setting.grades:
             model = "ials"
@@ -229,7 +229,9 @@ class Life(RuleBasedStateMachine):
         self.shop = Shop(self.setting).told(first + more)
         self.latest = more or first
         recommender = Recommender(model, **PARAMETERS[model])
-        self.recommender = recommender.fit(read_ratings(data, **READING[setting]))
+        self.recommender = recommender.fit(
+            read_ratings(data, **READING[self.setting.name])
+        )
         self._fitted()
         self._agree()
 
@@ -775,12 +777,14 @@ class Life(RuleBasedStateMachine):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_life() -> None:
-    """The product agrees with the reference after each of some thousand operations."""
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_life(setting: str) -> None:
+    """The product agrees with the reference after each of some hundred operations."""
     # Many steps take longer than a test may, and so may the search for the shortest failure.
     faulthandler.cancel_dump_traceback_later()
+    steps = STEPS // len(SETTINGS)
     lives = settings(
-        max_examples=max(1, STEPS // STEPS_OF_A_LIFE),
+        max_examples=max(1, steps // STEPS_OF_A_LIFE),
         stateful_step_count=STEPS_OF_A_LIFE,
         deadline=None,
         derandomize=False,
@@ -790,8 +794,11 @@ def test_life() -> None:
         suppress_health_check=list(HealthCheck),
         phases=PHASES,
     )
+    of_setting = type("Life", (Life,), {"setting": SETTINGS[setting]})
     try:
-        run_state_machine_as_test(seed(SEED)(Life), settings=lives)
+        run_state_machine_as_test(seed(SEED)(of_setting), settings=lives)
     except Exception as error:
-        error.add_note(f"The same lives: LIFE_SEED={SEED} LIFE_STEPS={STEPS}")
+        error.add_note(
+            f'The same lives: LIFE_SEED={SEED} LIFE_STEPS={STEPS}, -k "{setting}"'
+        )
         raise

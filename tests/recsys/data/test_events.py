@@ -286,6 +286,20 @@ def test_an_event_is_known_by_its_id():
     assert again.after.values.tolist() == [3.0]
 
 
+def test_a_repeated_event_brings_no_other_user_or_item():
+    rows = {"user": [1, 2, 3], "item": [7, 8, 9], "time": [5, 6, 7]}
+    frame = pl.DataFrame({**rows, "event_id": ["a", "b", "a"]})
+    ratings = Ratings.from_frame(frame, implicit=True)
+    assert list(ratings.users) == [1, 2]
+    assert list(ratings.items) == [7, 8]
+    assert ratings.n_duplicates == 1
+    assert "1 repeated row left out" in str(ratings.source)
+    change = change_of(ratings, Ratings.from_frame(frame[2:], implicit=True))
+    assert change.is_empty
+    assert list(change.after.users) == [1, 2]
+    assert list(change.after.items) == [7, 8]
+
+
 @pytest.mark.parametrize("column", ["user", "item", "quantity", "time"])
 def test_an_update_says_which_events_come_again_with_other_contents(column):
     rows = {"user": [1, 2], "item": [7, 8], "quantity": [1.0, 2.0], "time": [5, 6]}
