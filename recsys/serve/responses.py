@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache, partial
+from itertools import compress
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -19,6 +20,7 @@ import polars as pl
 
 from lowrank.kernels import pieces
 from lowrank.kernels.arrays import Floats32, Int32s, Int64s, Masks
+from recsys.data.csr import event_keys
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Model
@@ -368,16 +370,28 @@ class Responses:
         if index >= 0:
             known_events = self._known_events(index)
             if known_events is not None:
-                session = pl.concat([known_events, session], how="diagonal")
+                # Their times count only if the model has times, too.
+                newer = session.select(known_events.columns)
+                session = pl.concat([known_events, newer], how="vertical_relaxed")
             else:
                 session = self._continued(index, self._history_of(session))
         return self.recommend_new(session, n, options, explain, user=name)
 
     def _later(self, events: Sequence[Any], user: int) -> list[Any]:
-        """Return the events that are later than what the model knows of a user and their item."""
+        """Return the events that are later than what the model knows of a user and their item.
+
+        Without times, they are the events whose ids the model does not know.
+        """
         ratings = self.ratings
         if ratings.seconds is None:
-            return list(events)
+            log = ratings.log
+            if log.keys is None:
+                return list(events)
+            known_keys = log.keys[log.indptr[user] : log.indptr[user + 1]]
+            event_ids = [event.event_id for event in events]
+            keys = event_keys(pl.Series(event_ids, dtype=pl.String))
+            is_new = (keys == 0) | ~np.isin(keys, known_keys)
+            return [*compress(events, is_new)]
         part = slice(ratings.indptr[user], ratings.indptr[user + 1])
         items = id_texts(ratings.items, ratings.indices[part])
         known = dict(zip(items, ratings.seconds[part].tolist(), strict=True))

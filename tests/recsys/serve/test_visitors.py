@@ -105,7 +105,7 @@ def test_an_update_leaves_out_visitors_whose_ids_the_model_cannot_have(
 
 @pytest.fixture(scope="module")
 def weighted(tmp_path_factory):
-    """A shop whose kinds of events have weights, with times."""
+    """A shop whose kinds of events have weights, with times and without."""
     folder = tmp_path_factory.mktemp("weighted")
     rng = np.random.default_rng(3)
     n_events = 1500
@@ -124,17 +124,22 @@ def weighted(tmp_path_factory):
     for name in ("ials", "next"):
         options = {"factors": 4, "iterations": 3} if name == "ials" else {}
         Recommender(name, **options).fit(ratings).save(folder / name)
+    untimed = Ratings.from_frame(
+        events.drop("timestamp"), event_weights={"view": 1, "purchase": 5}
+    )
+    Recommender("ials", factors=4).fit(untimed).save(folder / "untimed")
     return folder
 
 
-def test_new_events_are_added_to_what_the_model_knows(weighted, tmp_path):
+@pytest.mark.parametrize("name", ["ials", "untimed"])
+def test_new_events_are_added_to_what_the_model_knows(name, weighted, tmp_path):
     journal = tmp_path / "events.jsonl"
-    model = Recommender.load(weighted / "ials")
+    model = Recommender.load(weighted / name)
     history = model.ratings.to_frame().filter(user=5)
     weights = dict(history.select("item", "rating").iter_rows())
     item = max(weights, key=weights.__getitem__)
     settings = {"events": str(journal)}
-    with Application(create_app(str(weighted / "ials"), **settings)) as service:
+    with Application(create_app(str(weighted / name), **settings)) as service:
         service.ready()
         events = [{"user": 5, "item": item, "event": "purchase"}] * 3
         assert service.post("/v1/events", {"events": events}).status == 201
