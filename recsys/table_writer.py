@@ -9,10 +9,11 @@ for SQLite and DuckDB it is a temporary file, and the database is locked for the
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from tempfile import TemporaryFile
 from typing import Any, Literal, Self, TypeAlias, cast
@@ -147,7 +148,8 @@ class TableWriter(ABC):
         self.comment = ""
         self._table = address.table or ""
         self._schema: dict[str, pl.DataType] = {}
-        self._existing: list[str] = []  # columns of an existing table
+        # Types of the columns of an existing table; None for texts
+        self._existing: dict[str, str | None] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -183,6 +185,7 @@ class TableWriter(ABC):
                 for name in {*self.optional}.difference(self._existing):
                     schema.pop(name, None)
             self.check_columns(schema)
+            self._check_dimensions(schema)
             self._schema = schema
             self._create()
         self._stage(
@@ -204,6 +207,18 @@ class TableWriter(ABC):
                 f"{missing[0]!r}; add it, drop the table, or write to another one. "
                 "Lists can be written with other columns: --columns item=sku,score."
             )
+
+    def _check_dimensions(self, schema: Mapping[str, pl.DataType]) -> None:
+        """Check that vectors have the dimension that an existing table has."""
+        for name, dtype in schema.items():
+            dimension = _DIMENSION.fullmatch(self._existing.get(name) or "")
+            if dimension is None or not isinstance(dtype, pl.Array):
+                continue
+            if int(dimension[1]) != dtype.size:
+                raise DataError(
+                    f"{self.address} has vectors of {dimension[1]} dimensions in the column "
+                    f"{name!r}; got {dtype.size}. Drop the table, or write to another one."
+                )
 
     def _steps(self, table: str, rows: str) -> list[str]:
         """Return the statements that replace the rows of a table, or append to it, by `rows`."""
@@ -302,7 +317,6 @@ class _PostgreSQL(TableWriter):
         self._connection = database.connection
         self._cursor = stack.enter_context(database.connection.cursor())
         schema, _, name = self._table.rpartition(".")
-        self._types: dict[str, str | None] = {}  # of the columns of an existing table
         self._name = f"{quoted(schema)}.{quoted(name)}" if schema else quoted(name)
         texts = {
             "table": self._name.replace("'", "''"),
@@ -329,12 +343,11 @@ class _PostgreSQL(TableWriter):
             raise DataError(
                 f"{self.address}: {_MAY_NOT} delete rows. Replacing rows needs that right."
             )
-        self._types = dict(database.rows(_COLUMNS.format(**texts)))
-        self._existing = [*self._types]
+        self._existing = dict(database.rows(_COLUMNS.format(**texts)))
 
     def _value(self, name: str) -> str:
         # Texts become ids of type uuid, or values of an enum, by a cast only.
-        target = self._types.get(name)
+        target = self._existing.get(name)
         if target is not None and self._schema[name] == pl.String:
             return f"CAST({quoted(name)} AS {target})"
         return quoted(name)
@@ -404,6 +417,8 @@ _UNLESS_LOCKED = (
     "PERFORM set_config('recsys.outcome', 'locked', true); END ${tag}$"
 )
 _OUTCOME = "SELECT current_setting('recsys.outcome')"
+# Arrays of PostgreSQL take vectors of any dimension.
+_DIMENSION = re.compile(r"(?:vector\(|FLOAT\[)(\d+)[])]")
 _MAY_NOT = "the role of this connection may not"
 # Schema of a table, rights on both, and kind.
 _FACTS = """
@@ -457,7 +472,7 @@ class _SQLite(_Embedded):
                 f"PRAGMA table_info({quoted(self._table)})"
             ).fetchall()
             views = connection.execute(_SQLITE_VIEWS, (self._table,)).fetchall()
-        self._existing = [name for _, name, *_ in columns]
+        self._existing = {name: dtype for _, name, dtype, *_ in columns}
         return bool(views)
 
     def _sql_type(self, dtype: pl.DataType) -> str:
@@ -538,7 +553,7 @@ class _DuckDB(_Embedded):
             connection = self._unlocked(stack, _BRIEF_PATIENCE).connection
             columns = connection.execute(_DUCKDB_COLUMNS, names).fetchall()
             views = connection.execute(_DUCKDB_VIEWS, names).fetchall()
-        self._existing = [name for (name,) in columns]
+        self._existing = dict(columns)
         return bool(views)
 
     def _create(self) -> None:
@@ -582,7 +597,7 @@ class _DuckDB(_Embedded):
 
 
 _DUCKDB_COLUMNS = """
-SELECT column_name FROM duckdb_columns()
+SELECT column_name, data_type FROM duckdb_columns()
 WHERE schema_name = $schema AND table_name = $name ORDER BY column_index
 """
 _DUCKDB_VIEWS = """

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from recsys import Recommender, read_ratings, sample_path, write_table
 from recsys.cli.main import cli
+from recsys.errors import DataError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "howto" / "vectors.md"
 BLOCK = re.compile(r"```\w+\n(?:#|--) \w+: (\S+)\n(.*?)```", re.DOTALL)
@@ -98,6 +99,19 @@ def test_duckdb_recommends_to_all_users_by_one_statement(folder, recommender):
     assert recommender.provenance.version in manifest
 
 
+def check_other_dimension(address: str) -> None:
+    frame = pl.DataFrame({"item": [1], "vector": [[0.5, 1.0]]})
+    frame = frame.with_columns(pl.col("vector").cast(pl.Array(pl.Float32, 2)))
+    with pytest.raises(DataError, match=r"has vectors of \d+ dimensions .*; got 2"):
+        write_table(address, frame, if_exists="replace")
+
+
+def test_vectors_of_another_dimension_are_an_error(folder):
+    pytest.importorskip("duckdb")
+    vectors(folder=folder, output="other.duckdb::items")
+    check_other_dimension(f"{folder}/other.duckdb::items")
+
+
 @pytest.fixture
 def psql(postgres_server):
     command = [str(private.programs() / "psql"), "-X", "-A", "-t", "-F,"]
@@ -140,6 +154,7 @@ def test_pgvector_makes_the_lists_of_the_model(
     )
     dimension = recommender.item_vectors()["vector"].dtype.size
     assert dtype == f"vector({dimension})"
+    check_other_dimension(f"{postgres}::items")
 
 
 def test_postgresql_without_pgvector_has_arrays_and_the_manifest(
