@@ -756,11 +756,15 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
     sizes = [len(rows.columns["item"]) for rows in every]
     ends = list(accumulate(sizes))
     batches = Batches()
+    has_event_ids = any("event_id" in rows.columns for rows in every)
     for rows in every:
         # Each file has codes of its own, so ratings are numbers here.
         columns = rows.decode().columns
         if len(in_seconds) > 1:  # dates in only some files: convert all to texts
             columns["timestamp"] = _time_texts(columns["timestamp"], rows.in_seconds)
+        if has_event_ids and "event_id" not in columns:
+            n_rows = len(columns["item"])
+            columns["event_id"] = pl.repeat(None, n_rows, dtype=pl.String, eager=True)
         batches.add({role: columns.pop(role) for role in tuple(columns)})
 
     def place(row: int) -> Spot:
@@ -838,11 +842,14 @@ def _usual_values(rows: Rows) -> tuple[float, float] | None:
 
 
 def _check_same_roles(parts: Sequence[tuple[str, Rows]]) -> None:
-    """Raise an error if a file has a role that the first one lacks, or lacks one."""
+    """Raise an error if a file has a role that the first one lacks, or lacks one.
+
+    Only ids of events may be missing: a journal has them, and a table of orders has none.
+    """
     first_name, first = parts[0]
-    first_roles = {*first.columns}
+    first_roles = {*first.columns} - {"event_id"}
     for name, rows in parts:
-        roles = {*rows.columns}
+        roles = {*rows.columns} - {"event_id"}
         if roles == first_roles:
             continue
         role = min(roles ^ first_roles)

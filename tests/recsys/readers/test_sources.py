@@ -286,6 +286,27 @@ def test_parts_in_several_formats_and_types(tmp_path: Path) -> None:
         read_ratings([tmp_path / "b.csv", tmp_path / "d.csv"])
 
 
+@pytest.mark.parametrize(
+    "order", [("orders.csv", "journal.jsonl"), ("journal.jsonl", "orders.csv")]
+)
+def test_a_journal_with_ids_of_events_is_read_with_a_table_without(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    (tmp_path / "orders.csv").write_text(
+        "user,item,timestamp\n1,2,2026-01-31T12:00:00Z\n"
+    )
+    line = '{"user": "7f3e", "item": 2, "timestamp": "2026-01-31T13:00:00Z", "event_id": "a"}'
+    (tmp_path / "journal.jsonl").write_text(f"{line}\n{line}\n")
+    both = read_ratings([tmp_path / name for name in order])
+    assert both.users.values.to_list() == ["1", "7f3e"]
+    keys = both.log.keys
+    assert keys is not None
+    assert (keys != 0).tolist() == [False, True]
+    assert both.n_duplicates == 1
+    fitted = recsys.Recommender("popular").fit(both)
+    assert fitted.update(tmp_path / "journal.jsonl").ratings.n_ratings == 2
+
+
 @pytest.mark.parametrize("kind", [pl.Int64, pl.String])
 @pytest.mark.parametrize("n_levels", [6, 300])  # ratings are codes, or numbers
 def test_parts_are_read_as_one_table(
