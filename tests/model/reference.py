@@ -100,7 +100,7 @@ class Shop:
         forget: str | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> Shop:
-        """Return the shop after an update: forgotten users first, the window last.
+        """Return the shop after an update: forgotten users first, then the window.
 
         The weights of kinds are read with the new rows, and hold for all rows of these kinds.
         """
@@ -111,15 +111,16 @@ class Shop:
             setting = replace(self.setting, kinds={**self.setting.kinds, **read})
             return replace(self, setting=setting).updated(new, window, forget)
         told = tuple(event for event in self.rows + part if event.user != forget)
-        rows = self._distinct(told)
         first = -np.inf
-        if window is not None and rows:
-            times = np.array([event.time for event in rows])
+        if window is not None and told:
+            times = np.array([event.time for event in told])
             first = times.max() - window * DAY
             n_stay = int((times >= first).sum())
             if n_stay <= 0.05 * len(times):
                 raise FewLeftError
-            rows = tuple(event for event in rows if (event.time or 0) >= first)
+            told = tuple(event for event in told if (event.time or 0) >= first)
+        # A row outside of the window does not count as the first one with its id.
+        rows = self._distinct(told)
         # Users whose new rows are all outside of the window do not come, in no order.
         came = {event.user for event in part if (event.time or 0) >= first}
         part = tuple(event for event in part if event.user in came)
