@@ -62,9 +62,12 @@ add_events() {
     shift
     said=$(recsys update "$to" "$EVENTS" --force "$@" 2>&1) || {
         case $said in
-            *"No rows are left"* | *"integer user ids"*) return 0 ;;
+            *"No rows are left"*) return 0 ;;
         esac
         echo "$said" >&2
+        case $said in
+            *"integer user ids"*) return 0 ;; # of visitors only
+        esac
         later "adding events"
     }
     echo "$said" >&2
