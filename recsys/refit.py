@@ -28,7 +28,6 @@ from recsys.data.ratings import (
     restricted,
     with_collected,
 )
-from recsys.data.rows import marks_unrated
 from recsys.models.base import Model, OnStep
 from recsys.models.registry import fitted_model, request_of, requested_model
 from recsys.provenance import Provenance
@@ -125,18 +124,18 @@ def judged_again(ratings: Ratings, reading: Mapping[str, Any]) -> Ratings:
     usual_policy: Policy = "sum" if implicit else "last"
     rule = replace(ratings.rule, policy=reading.get("duplicates", usual_policy))
     entries = ratings.log.entries()
-    are_unrated = not implicit and "missing" not in reading and marks_unrated(levels)
-    if are_unrated:
-        entries = entries.take(values.at() != -1)
+    code = None if "missing" in reading else decision.missing
+    if code is not None:
+        entries = entries.take(values.at() != code)
     order = ratings.in_time_order
     collected = collect(
         entries, ratings.shape, rule, implicit=implicit, known_order=order
     )
     judged = with_collected(ratings, collected)
     judged = replace(judged, implicit=implicit, feedback=decision)
-    if not are_unrated:
+    if code is None:
         return judged
-    # Those whose ratings were all marks of missing values were not read as rated.
+    # Those whose ratings were all codes of missing values were not read as rated.
     users = has_ratings(judged) | ~has_ratings(ratings)
     items = has_items(judged) | ~has_items(ratings)
     return restricted(judged, users, items)

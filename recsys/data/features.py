@@ -13,12 +13,11 @@ import polars as pl
 
 from recsys.data.arrays import Longs
 from recsys.data.columns import id_column, plain_name, title_column
-from recsys.data.feedback import isolated_end
+from recsys.data.feedback import isolated_end, marks_unrated
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.kinds import FeatureKind, ReadAs
 from recsys.data.markup import plain_text
-from recsys.data.rows import marks_unrated
 from recsys.data.times import seconds_or_null
 from recsys.errors import DataError
 from recsys.messages import counted, enumerated
@@ -68,6 +67,7 @@ _YEARS = (1000, 2999)
 _LONGEST_PART = 3  # maximum mean number of words in an element of a list
 _WORDS = 5  # minimum mean number of words in a text, if most values are distinct
 _MANY_WORDS = 12
+_FEW_NUMBERS = 3  # fewer different numbers are rather codes of categories
 _NOTHING = "(no genres listed)"  # empty list in MovieLens
 
 
@@ -581,13 +581,15 @@ def _plain_values(texts: pl.Series) -> pl.Series | None:
 def _mark_remark(values: pl.Series) -> str:
     """Return a remark on a number or date that may stand for none; "" for none.
 
-    Such are the repeated value of `isolated_end`, and -1 among whole numbers from 0.
+    Such are the repeated value of `isolated_end`, and -1 among numbers from 0.
     """
     table = values.drop_nulls().value_counts(name="n").sort(values.name)
     numbers = table[values.name].to_physical().cast(pl.Float64).to_numpy()
-    end = isolated_end(numbers, table["n"].to_numpy())
-    if end is None and len(numbers) > 1 and marks_unrated(numbers):
+    end = None
+    if marks_unrated(numbers):
         end = 0
+    elif len(numbers) > _FEW_NUMBERS:
+        end = isolated_end(numbers, table["n"].to_numpy())
     if end is None:
         return ""
     mark, n = table.row(end)

@@ -7,7 +7,7 @@ values and at the name of the column, so that a few odd rows never change the de
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +33,7 @@ _ONES = 0.5  # minimum share of ones among small counts
 _MOST_FAR = 0.2  # maximum share of grades that are far from all others
 _FAR = 2  # ranges of the others by which they are far
 _NINES = re.compile(r"9{2,}")  # how a number for a missing value is written
+_CODE = re.compile(r"-9|-?9{2,}|-32768|32767|-2147483648|2147483648")
 _NOISE = 3.0  # standard deviations by which a frequency may exceed the one before
 _MOST_SAMPLED = 1 << 20
 # Minimum spread of grades next to the largest one. Dates such as 20241231 have less, and
@@ -74,15 +75,17 @@ class Feedback:
     by_name: Kind | None = None
     by_values: Kind | None = None
     common: float | None = None
+    missing: float | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         """Reading options that a saved model keeps, so that later data are read alike."""
-        if self.kind == "grades":
-            return {}
-        if self.common is None:
-            return {"feedback": self.kind}
-        return {"feedback": self.kind, "common": self.common}
+        options = {
+            "feedback": None if self.kind == "grades" else self.kind,
+            "common": self.common,
+            "missing": self.missing,
+        }
+        return {name: value for name, value in options.items() if value is not None}
 
     @property
     def is_sure(self) -> bool:
@@ -164,6 +167,8 @@ def judge(
     as stars or score mean grades. A long tail decides against any name, and a name of counts
     against any positive values. Zeros and ones under a name such as liked are likes.
 
+    A `missing_code` among others than counts does not count, either.
+
     Examples
     --------
     >>> judge(np.array([1, 2, 3, 4, 5]), np.array([5, 10, 30, 60, 50])).kind
@@ -171,6 +176,12 @@ def judge(
     >>> judge(np.array([1, 2, 3]), np.array([400, 60, 10]), "count(*)").kind
     'counts'
     """
+    code = missing_code(levels, counts)
+    if code is not None:
+        is_rated = levels != code
+        feedback = judge(levels[is_rated], counts[is_rated], name)
+        if feedback.kind != "counts":
+            return replace(feedback, missing=code)
     n = int(counts.sum())
     if not n:
         return Feedback("grades", np.inf, -np.inf, name)
@@ -270,6 +281,32 @@ def usual_range(levels: AnyFloats, counts: Longs) -> tuple[float, float] | None:
     return float(others[0]), float(others[-1])
 
 
+def missing_code(levels: AnyFloats, counts: Longs) -> float | None:
+    """Return the value that stands for a missing grade, or None.
+
+    It is -1 below grades from 0, or the value of `isolated_end`, if it is written in nines or is
+    the end of a type of integers.
+
+    Examples
+    --------
+    >>> missing_code(np.array([-999, 1, 2, 3, 4, 5]), np.array([9, 5, 10, 30, 60, 50]))
+    -999.0
+    >>> missing_code(np.array([1, 2, 3, 4, 5, 50]), np.array([5, 10, 30, 60, 50, 9]))
+    """
+    if marks_unrated(levels):
+        return -1.0
+    end = isolated_end(levels, counts)
+    if end is None or not _CODE.fullmatch(f"{levels[end]:.15g}"):
+        return None
+    return float(levels[end])
+
+
+def marks_unrated(levels: AnyFloats) -> bool:
+    """Return whether a value of -1 stands for none, since no other is negative."""
+    is_lowest = len(levels) > _FEWEST_LEVELS and levels[0] == -1
+    return bool(is_lowest and levels[1] >= 0 and levels[-1] > 1)
+
+
 def isolated_end(levels: AnyFloats, counts: Longs) -> int | None:
     """Return the position, 0 or -1, of a value that may stand for none, or None.
 
@@ -281,7 +318,7 @@ def isolated_end(levels: AnyFloats, counts: Longs) -> int | None:
     >>> isolated_end(np.array([-9.5, 0.5, 2, 8, 99]), np.array([3, 2, 4, 1, 20]))
     -1
     """
-    if len(levels) <= _FEWEST_LEVELS:
+    if len(levels) < _FEWEST_LEVELS:
         return None
     lower_gap, upper_gap = np.diff(levels)[[0, -1]]
     if counts[0] > 1 and lower_gap > levels[-1] - levels[1]:

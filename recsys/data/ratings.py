@@ -978,6 +978,8 @@ def with_options(
     """Return ratings whose source has the options of the reading, and what it has decided."""
     assert ratings.source is not None
     decided = {} if ratings.feedback is None else ratings.feedback.options
+    if options.get("missing") is not None:
+        decided["missing"] = options["missing"]
     # What this reading decided replaces the decision of an earlier one.
     stored = remembered({**options, "feedback": None, "common": None, **decided})
     if ratings.seconds is not None:

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -28,7 +28,7 @@ from recsys.data.feedback import (
     Kind,
     check_spread,
     judge,
-    judge_values,
+    missing_code,
     sampled_levels,
     usual_range,
 )
@@ -670,6 +670,8 @@ def decide(rows: Rows, rules: RowRules) -> None:
         return
     feedback = _judged(rows, rules)
     rows.feedback, rows.scale = feedback, rules.scale
+    if feedback.missing is not None:
+        _leave_out_missing(rows, feedback.missing)
     if rules.scale is not None:
         low, high = rules.scale
         rows.remarks.append(f"grades from {low:g} to {high:g} (scale)")
@@ -678,7 +680,7 @@ def decide(rows: Rows, rules: RowRules) -> None:
     elif feedback.kind == "likes":
         _take_likes(rows)
     elif rules.missing is None:
-        _judge_levels(rows)
+        _remark_on_zeros(rows)
     if rules.feedback is None and feedback.remark:
         rows.remarks.append(feedback.remark)
     may_be_grades = "grades" in (feedback.kind, feedback.by_name)
@@ -689,17 +691,15 @@ def decide(rows: Rows, rules: RowRules) -> None:
 def _judged(rows: Rows, rules: RowRules) -> Feedback:
     """Return the decision on the values, unless it was made before or by an option."""
     kind = "grades" if rules.scale is not None else rules.feedback
-    distribution = _distribution(rows)
-    if kind is None and distribution is not None:
-        return judge(*distribution, rows.name)
+    levels, counts = _levels(rows)
     if kind is None:
-        return judge_values(rows.columns["rating"].to_numpy(), rows.name)
-    values = (
-        rows.columns["rating"].to_numpy() if distribution is None else distribution[0]
-    )
-    return Feedback(
-        kind, float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
-    )
+        feedback = judge(levels, counts, rows.name)
+    else:
+        code = missing_code(levels, counts) if kind == "grades" else None
+        low = float(levels.min(initial=np.inf))
+        high = float(levels.max(initial=-np.inf))
+        feedback = Feedback(kind, low, high, missing=code)
+    return feedback if rules.scale is None else replace(feedback, missing=None)
 
 
 def _distribution(
@@ -724,11 +724,6 @@ def _take_likes(rows: Rows) -> None:
         rows.remarks.append(f"{row} left out whose rating is 0 or less")
 
 
-def marks_unrated(levels: Floats) -> bool:
-    """Return whether ratings of -1 among others mark pairs that are not rated."""
-    return _are_whole(levels) and bool(levels[0] == -1 and levels[1] >= 0)
-
-
 def _ends_a_scale(levels: Floats) -> bool:
     """Return whether whole grades end at 5 or 10, are 0 and 1, or all are the same."""
     if len(levels) == 1 or levels.tolist() == [0, 1]:
@@ -740,32 +735,38 @@ def _are_whole(levels: Floats) -> bool:
     return len(levels) >= _FEW_LEVELS and bool((levels == np.floor(levels)).all())
 
 
-def _judge_levels(rows: Rows) -> None:
-    """Leave out ratings of -1 if others are from 0; remark on zeros among 1, 2, ..."""
-    distribution = _distribution(rows)
-    if distribution is not None:
-        levels = distribution[0]
-    elif rows.columns["rating"].min() not in (-1, 0):
-        return
-    else:
-        levels = rows.columns["rating"].unique().sort().to_numpy()
-    if marks_unrated(levels):
-        is_rated = rows.decode().columns["rating"] != -1
-        left_out = counted(rows.keep(is_rated), "row")
-        rows.remarks.append(f"{left_out} left out whose rating is -1 (not rated)")
-    elif levels[0] == 0 and _ends_a_scale(levels):
+def _leave_out_missing(rows: Rows, code: float) -> None:
+    """Leave out rows whose rating is a code for none."""
+    ratings = rows.decode().columns["rating"]
+    low, high = f"{ratings.min():.15g}", f"{ratings.max():.15g}"
+    left_out = counted(rows.keep(ratings != code), "row")
+    rows.remarks.append(
+        f"{left_out} left out whose rating is {code:.15g} (not rated), "
+        f"--scale {low},{high} (scale=) keeps them"
+    )
+
+
+def _remark_on_zeros(rows: Rows) -> None:
+    """Remark on zeros among 1, 2, ..., which may mean none."""
+    levels, _ = _levels(rows)
+    if levels[0] == 0 and _ends_a_scale(levels):
         some = "all" if len(levels) == 1 else "some"
         rows.remarks.append(
             f"{some} ratings are 0; add --missing 0 if a 0 means no rating"
         )
 
 
-def _remark_on_range(rows: Rows) -> None:
-    """Remark on a few ratings far from all others, such as 99 for none, or on an unusual range."""
+def _levels(rows: Rows) -> tuple[Floats, Longs]:
+    """Return the distinct ratings in order, and their numbers of rows."""
     distribution = _distribution(rows)
     if distribution is None:
         distribution = sampled_levels(rows.columns["rating"].to_numpy())
-    levels, counts = distribution
+    return distribution
+
+
+def _remark_on_range(rows: Rows) -> None:
+    """Remark on a few ratings far from all others, such as 99 for none, or on an unusual range."""
+    levels, counts = _levels(rows)
     usual = usual_range(levels, counts)
     if usual is None:
         lowest, highest = levels[[0, -1]]
@@ -781,12 +782,28 @@ def _remark_on_range(rows: Rows) -> None:
     low, high = usual
     ratings = rows.decode().columns["rating"].to_numpy()
     far = np.flatnonzero((ratings < low) | (ratings > high))
-    value = f"{ratings[far[0]]:g}"
+    value = _exact(ratings[far[0]])
+    cure = f"--missing {value} (missing=) leaves it out"
+    if (ratings[far] != ratings[far[0]]).any():
+        share = _percent(len(far) / len(ratings))
+        cure = f"--scale {low:g},{high:g} --bad-rows {share} leaves them out"
     are = "is" if len(far) == 1 else "are"
     rows.remarks.append(
         f"{counted(len(far), 'rating')} {are} far from the usual {low:g} to {high:g}: "
-        f"{value} ({rows.place(int(far[0]))}); --missing {value} (missing=) leaves it out"
+        f"{value} ({rows.place(int(far[0]))}); {cure}"
     )
+
+
+def _exact(number: np.float32) -> str:
+    """Return the digits by which an option names a number."""
+    if number.is_integer():
+        return str(int(number))
+    return np.format_float_positional(number, trim="-")
+
+
+def _percent(share: float) -> str:
+    """Return a share of rows, rounded up, as `bad_rows` takes it."""
+    return f"{math.ceil(100 * share)}%"
 
 
 def _remark_on_large_weight(rows: Rows) -> None:

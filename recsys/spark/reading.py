@@ -15,12 +15,12 @@ from recsys.data import age
 from recsys.data.columns import SAMPLE, Request, choose_columns, with_outcome
 from recsys.data.feedback import (
     check_spread,
-    judge_values,
+    judge,
     sampled_levels,
     usual_range,
 )
 from recsys.data.ids import MISSING_IDS, ROUNDED_ID, WHOLE_NUMBER, id_problem
-from recsys.data.rows import TRUTHS, are_truths, check_as_of, marks_unrated
+from recsys.data.rows import TRUTHS, are_truths, check_as_of
 from recsys.data.split_parts import reading_of_parts
 from recsys.data.times import order_problem, seconds_or_null, time_problem, timed
 from recsys.errors import DataError
@@ -192,17 +192,28 @@ def checked_ratings(
     implicit = is_weighted or "rating" not in columns
     if not implicit and rules.scale is None:
         values = _sample(table, "value", n_rows)
-        feedback = judge_values(values.to_numpy(), names["rating"])
+        levels, counts = sampled_levels(values.to_numpy())
+        feedback = judge(levels, counts, names["rating"])
+        code = feedback.missing if rules.feedback is None else None
+        if code is not None:
+            remarks.append(f"rows left out whose rating is {code:.15g} (not rated)")
+            table = table.where(sql.col("value") != code)
+            is_rated = levels != code
+            levels, counts = levels[is_rated], counts[is_rated]
         if is_truth or feedback.kind in ("counts", "likes"):
             implicit = True
             table = table.where(sql.col("value") > 0).withColumn("value", one)
             reason = feedback.reason if feedback.kind == "counts" else "likes"
             remarks.append(f"{reason} ({names['rating']})")
-        elif len(values):
-            numbers = values.to_numpy()
-            check_spread(float(numbers.min()), float(numbers.max()))
-            if rules.feedback is None:
-                table = _without_unrated(table, values, remarks)
+        elif len(levels):
+            check_spread(float(levels[0]), float(levels[-1]))
+            usual = usual_range(levels, counts)
+            if usual is not None:
+                low, high = usual
+                far = levels[(levels < low) | (levels > high)][0]
+                remarks.append(
+                    f"some ratings are far from the usual {low:g} to {high:g}: {far:g}"
+                )
     return RatingsTable(table, implicit, tuple(remarks), weighted=is_weighted)
 
 
@@ -256,28 +267,6 @@ def _repeats_header(names: Sequence[str]) -> Column:
         for n, name in enumerate(names)
     ]
     return reduce(and_, fields)
-
-
-def _without_unrated(
-    table: DataFrame,
-    values: pl.Series,
-    remarks: list[str],
-) -> DataFrame:
-    """Leave out ratings of -1 if others are from 0; remark on a few far from all others."""
-    from pyspark.sql import functions as sql
-
-    levels, counts = sampled_levels(values.to_numpy())
-    if marks_unrated(levels):
-        remarks.append("rows left out whose rating is -1 (not rated)")
-        return table.where(sql.col("value") != -1)
-    usual = usual_range(levels, counts)
-    if usual is not None:
-        low, high = usual
-        far = levels[(levels < low) | (levels > high)][0]
-        remarks.append(
-            f"some ratings are far from the usual {low:g} to {high:g}: {far:g}"
-        )
-    return table
 
 
 def _sample(

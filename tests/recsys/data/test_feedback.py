@@ -251,7 +251,7 @@ def test_a_number_for_no_rating_does_not_make_counts_of_ratings():
     frame = frame.with_columns(user=pairs, item=pairs % 7)
     ratings = Ratings.from_frame(frame)
     assert not ratings.implicit
-    assert "18 ratings are far from the usual 1 to 5: 99" in str(ratings.source)
+    assert "18 rows left out whose rating is 99 (not rated)" in str(ratings.source)
     assert Ratings.from_frame(frame.rename({"rating": "plays"})).implicit
 
 

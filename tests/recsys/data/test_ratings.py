@@ -627,13 +627,19 @@ def test_a_matrix_of_counts_is_judged_as_a_frame_is(container):
     assert Ratings.from_matrix(matrix, implicit=True).feedback is None
 
 
-def test_values_of_a_matrix_that_may_stand_for_none_are_named():
+def test_values_of_a_matrix_that_stand_for_none_are_left_out_or_named():
     rng = np.random.default_rng(0)
     jokes = np.where(rng.random((20, 10)) < 0.5, 99.0, rng.uniform(-10, 10, (20, 10)))
-    assert "99 (row 0, column 1 (from 0)); --missing 99 (missing=)" in str(
+    ratings = Ratings.from_matrix(jokes)
+    assert "rows left out whose rating is 99 (not rated)" in str(ratings.source)
+    expected = Ratings.from_matrix(jokes, missing=99)
+    assert ratings.to_frame().equals(expected.to_frame())
+    assert expected.value_range()[1] < 10
+    jokes[2, 3] = 57
+    jokes[jokes == 99] = 0
+    assert "57 (row 2, column 3 (from 0)); --missing 57 (missing=)" in str(
         Ratings.from_matrix(jokes).source
     )
-    assert Ratings.from_matrix(jokes, missing=99).value_range()[1] < 10
     zeros = np.where(rng.random((20, 10)) < 0.7, 0, rng.integers(1, 5, (20, 10)))
     assert "of the ratings are 0; missing=0 leaves them out" in str(
         Ratings.from_matrix(zeros).source

@@ -84,13 +84,64 @@ def test_a_rating_that_is_far_from_all_others(read: Read, door: str, odd: int) -
     assert f"--missing {odd} (missing=) leaves it out" in said
 
 
-def test_a_number_that_stands_for_no_rating(read: Read) -> None:
-    content = table(rating=lambda grade: str(99 if grade == 2 else grade))
-    said = str(read(content).source)
-    assert "80 ratings are far from the usual 1 to 5: 99 (" in said
-    grades = read(content, missing=99)
-    assert not grades.implicit
+@pytest.mark.parametrize("door", ["file", "frame"])
+@pytest.mark.parametrize("code", ["-1", "-9", "99", "-999", "9999", "-2147483648"])
+def test_a_code_for_no_rating_is_left_out(read: Read, door: str, code: str) -> None:
+    content = table(rating=lambda grade: code if grade == 2 else str(grade))
+
+    def ratings(**options: object) -> Ratings:
+        if door == "file":
+            return read(content, **options)
+        return Ratings.from_frame(pl.read_csv(content.encode()), **options)
+
+    grades = ratings()
     assert grades.nnz == 320
+    assert grades.value_range() == (1, 5)
+    remark = f"80 rows left out whose rating is {code} (not rated), --scale "
+    assert remark in str(grades.source)
+    assert grades.source.options["missing"] == int(code)
+    scale = (min(float(code), 1), max(float(code), 5))
+    assert f"--scale {scale[0]:.15g},{scale[1]:.15g} (scale=)" in str(grades.source)
+    assert ratings(scale=scale).nnz == 400
+    assert not ratings(missing=float(code)).implicit
+    assert ratings(missing=float(code)).nnz == 320
+
+
+def test_a_code_among_half_stars_and_among_likes(read: Read) -> None:
+    halves = table(rating=lambda grade: "-1" if grade == 2 else f"{grade - 0.5}")
+    assert read(halves).value_range() == (0.5, 4.5)
+    likes = table(rating=lambda grade: "99" if grade == 2 else f"{int(grade > 3)}")
+    ratings = read(likes.replace("rating", "liked", 1))
+    assert ratings.implicit
+    assert ratings.nnz == 160
+    assert read(table(rating=lambda grade: f"{grade - 3}")).nnz == 400
+
+
+def test_the_code_named_next_to_another_one(read: Read) -> None:
+    codes = {1: "-1", 2: "99"}
+    content = table(rating=lambda grade: codes.get(grade, str(grade)))
+    said = str(read(content).source)
+    assert "80 rows left out whose rating is -1 (not rated)" in said
+    assert "80 ratings are far from the usual 3 to 5: 99" in said
+    ratings = read(content, missing=99)
+    assert ratings.value_range() == (3, 5)
+    assert ratings.source.options["missing"] == 99
+
+
+def test_several_ratings_far_from_all_others(read: Read) -> None:
+    content = table() + "\n1,x,57\n1,y,61\n"
+    said = str(read(content).source)
+    assert "2 ratings are far from the usual 1 to 5: 57 (ratings.csv, line 402)" in said
+    assert "--scale 1,5 --bad-rows 1% leaves them out" in said
+    assert read(content, scale=(1, 5), bad_rows="1%").nnz == 400
+
+
+@pytest.mark.parametrize("odd", ["-2147483", "1234567.25"])
+def test_the_digits_of_a_rating_far_from_all_others(read: Read, odd: str) -> None:
+    content = f"{table()}\nu1,x,{odd}\n"
+    _, _, remark = str(read(content).source).partition("--missing ")
+    missing = float(remark.split()[0])
+    assert read(content, missing=missing).nnz == 400
 
 
 @pytest.mark.parametrize("odd", ["1", "5", "0", "10", "5.5"])

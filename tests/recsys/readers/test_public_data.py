@@ -144,7 +144,7 @@ def test_a_rating_that_stands_for_none_is_left_out(tmp_path: Path, suffix: str) 
     loaded = read_ratings(path, missing=99)
     assert loaded.to_frame()["rating"].to_list() == [0.5, 1.5, 0.0]
     assert "2 rows left out whose rating is 99 (missing)" in str(loaded.source)
-    assert read_ratings(path, defaults={"missing": 0.0}).nnz == 4
+    assert read_ratings(path, defaults={"missing": 0.0}).value_range() == (0.5, 1.5)
     with pytest.raises(
         DataError, match="missing applies to ratings, and these data have no rat"
     ):
