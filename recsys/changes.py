@@ -21,6 +21,7 @@ from recsys.data.events import (
     set_kinds,
 )
 from recsys.data.features import Features
+from recsys.data.feedback import is_code
 from recsys.data.ids import Ids, IdsLike, Spot
 from recsys.data.kinds import EventRule
 from recsys.data.ratings import (
@@ -184,7 +185,7 @@ def wider_range(
     Raises
     ------
     DataError
-        If the range was given as a scale.
+        If the range was given as a scale, or a grade far outside of it may stand for none.
     """
     ends = training["rating_min"], training["rating_max"]
     low, high = old.value_range() if None in ends else ends
@@ -192,18 +193,24 @@ def wider_range(
     outside = np.flatnonzero((values < low) | (values > high))
     if new.implicit or not len(outside) or not has_grades(old):
         return None
+    is_far = (values < 2 * low - high) | (values > 2 * high - low)
+    codes = [row for row in np.flatnonzero(is_far) if is_code(values[row])]
     # A range that was not given is only what has been seen so far.
-    if old.scale is None:
+    if old.scale is None and not codes:
         lowest = min(low, float(values.min()))
         highest = max(high, float(values.max()))
         before = f"all were {low:g}" if low == high else f"from {low:g} to {high:g}"
         return f"grades are from {lowest:g} to {highest:g}, at the last fit {before}"
-    first = outside[:1]
+    first = codes[:1] or outside[:1]
     item = new.items.take(new.indices[first])[0]
     user = new.users.take(new.user_index_of_nonzeros()[first])[0]
+    rating = f"{values[first[0]]:.15g}"
+    cure = ""
+    if codes:
+        cure = f"; if it stands for none, --missing {rating} (missing=) leaves it out"
     raise DataError(
-        f"Rating {values[first[0]]:g} of item {item!r} by user {user!r} is outside of the scale "
-        f"of the model, {low:g} to {high:g}."
+        f"Rating {rating} of item {item!r} by user {user!r} is outside of the scale "
+        f"of the model, {low:g} to {high:g}{cure}."
     )
 
 

@@ -34,6 +34,7 @@ FUTURE = "after the present time left out"
 MEANT_NEVER = 'left out whose time means "never"'
 EARLY = "before 1990"
 _YEARS = 1900, 2100
+_MONTHS = 12
 _FEW_EVENTS = 10
 _RARE = 12  # of so many times of day, at most one is midnight
 _MOST_SAMPLED = 1 << 20
@@ -284,7 +285,17 @@ def all_early(first: int, last: int) -> str:
             noun = UNITS[name].noun
             since = shown_time(first * size, day=True)
             advice = f"--time-format {name} reads the numbers as {noun}, from {since}"
+    if _are_months(first, last):
+        advice = "--time-format %Y%m reads the numbers as months"
     return f"all times are before 1990, {period}; {advice}"
+
+
+def _are_months(*numbers: int) -> bool:
+    """Return whether numbers may be a year and a month, such as 202403."""
+    return all(
+        _YEARS[0] <= number // 100 <= _YEARS[1] and 1 <= number % 100 <= _MONTHS
+        for number in numbers
+    )
 
 
 def _places(

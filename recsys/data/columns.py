@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from shlex import quote
 from typing import Any
 
 import polars as pl
 
 from recsys.data.age import are_times
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
+from recsys.data.ids import MISSING_IDS
 from recsys.data.read_options import ROLES, declarations
 from recsys.data.rows import RowRules, is_truth
 from recsys.data.times import may_be_time, time_problem
@@ -44,6 +46,8 @@ _OUTCOME = re.compile(
     "upvoted|label|target)"
 )
 _TRUTHS = ("0", "1", "0.0", "1.0")
+_WORDS = re.compile(r"[^\W\d_][^\d,;=]*")
+_DISLIKE = re.compile(r"(?i)dis|down|thumbs?.down|bad|neg|not\b|hate|unlike")
 _JOURNAL_WEIGHT = "value"  # in the events of `recsys serve`
 _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
@@ -74,8 +78,8 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "const tconst",  # of IMDb
     ),
     "rating": (
-        "rating ratings score stars overall bookrating movierating userrating starrating myscore "
-        "myrating yourrating "
+        "rating ratings score stars star overall bookrating movierating userrating starrating "
+        "myscore myrating yourrating "
         "reviewscore",
         "value count plays playcount weight listens clicks grade",
         "liked isliked like favorite favourite recommended isrecommended vote thumb thumbs "
@@ -492,7 +496,7 @@ def with_outcome(
         if position not in roles.values() and _OUTCOME.fullmatch(plain_name(name))
     ]
     texts = {str(cell) for cell in sample(outcomes[0])} if outcomes else set()
-    texts -= {"", "None"}
+    texts -= {*MISSING_IDS}
     if texts and all(text in _TRUTHS or is_truth(text) for text in texts):
         return {**roles, "rating": outcomes[0]}
     return roles
@@ -520,16 +524,19 @@ def assign_roles(
         rating = names[roles["rating"]]
         cells = [str(cell).strip() for cell in sample(roles["rating"])]
         kinds = sorted({*cells} - {""})
-        are_words = all(kind.isalpha() and not is_truth(kind) for kind in kinds)
+        are_words = all(_WORDS.fullmatch(kind) and not is_truth(kind) for kind in kinds)
         # Without a header, a few words may be titles in the place of ratings.
         is_rating = "rating" in request.columns or 2 * len(kinds) <= len(cells)
         if are_words and is_rating and 1 < len(kinds) <= _LISTED:
-            weights = ",".join(f"{kind}=1" for kind in kinds[:2])
+            weights = ",".join(
+                f"{kind}=-1" if _DISLIKE.match(kind) else f"{kind}=1"
+                for kind in kinds[:2]
+            )
             raise DataError(
                 f"{where}: column {rating!r} has words, not numbers: {quoted(kinds)}. To "
                 f"use them as kinds of events, give weights: --event-col {rating} "
-                f"--event-weight {weights} (event=, event_weights=); 0 leaves a kind out, and "
-                "a negative weight is of a dislike."
+                f"--event-weight {quote(weights)} (event=, event_weights=); 0 leaves a kind out, "
+                "and a negative weight is of a dislike."
             )
     parts = {role: f"{role} = {names[position]}" for role, position in roles.items()}
     weight = request.columns.get("weight")

@@ -284,8 +284,7 @@ def usual_range(levels: AnyFloats, counts: Longs) -> tuple[float, float] | None:
 def missing_code(levels: AnyFloats, counts: Longs) -> float | None:
     """Return the value that stands for a missing grade, or None.
 
-    It is -1 below grades from 0, or the value of `isolated_end`, if it is written in nines or is
-    the end of a type of integers.
+    It is -1 below grades from 0, or the value of `isolated_code`.
 
     Examples
     --------
@@ -293,12 +292,20 @@ def missing_code(levels: AnyFloats, counts: Longs) -> float | None:
     -999.0
     >>> missing_code(np.array([1, 2, 3, 4, 5, 50]), np.array([5, 10, 30, 60, 50, 9]))
     """
-    if marks_unrated(levels):
-        return -1.0
+    return -1.0 if marks_unrated(levels) else isolated_code(levels, counts)
+
+
+def isolated_code(levels: AnyFloats, counts: Longs) -> float | None:
+    """Return the value of `isolated_end` in nines, or at the end of a type of integers, or None."""
     end = isolated_end(levels, counts)
-    if end is None or not _CODE.fullmatch(f"{levels[end]:.15g}"):
+    if end is None or not is_code(levels[end]):
         return None
     return float(levels[end])
+
+
+def is_code(value: float) -> bool:
+    """Return whether a number is one by which programs write a missing value."""
+    return _CODE.fullmatch(f"{value:.15g}") is not None
 
 
 def marks_unrated(levels: AnyFloats) -> bool:

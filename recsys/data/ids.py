@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import date
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -75,6 +76,9 @@ _JOIN_PAYS_FROM = (
 )
 # blanks, marks without width, quotes that do not match, and the = of spreadsheets before them
 _UNSEEN = r"[\s\p{Cf}\"'=]+"
+_UUID_DIGITS = 32
+# The first byte of a letter in UTF-8, and another one.
+_MISREAD = "[\u00c2-\u00f4][^\x00-\x7f]"
 _UUID = r"^\{?([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\}?$"
 _QUOTED = 200  # maximum number of characters of an id in a message
 _LEAST_PART = 2  # minimum length of an unknown id that is searched for within other ids
@@ -370,6 +374,19 @@ class Ids:
         return f"the nearest {ids_are.format(to_which)} {_listed(nearest)}"
 
 
+def decoded(ids: pl.Series) -> pl.Series:
+    """Return ids as they were before UTF-8 was read as Latin-1 or in the code of Windows."""
+    rows = ids.str.contains(_MISREAD).arg_true()
+    # The few with such letters, because each is a call of Python.
+    texts = [ids[row] for row in rows]
+    for n, text in enumerate(texts):
+        for encoding in ("cp1252", "latin-1"):
+            with suppress(UnicodeError):
+                texts[n] = text.encode(encoding).decode()
+                break
+    return ids.clone().scatter(rows, pl.Series(texts, dtype=pl.String))
+
+
 def alike_remark(ids: Ids) -> str:
     """Return a remark on ids that are written like others, which may be meant; "" for none.
 
@@ -380,9 +397,15 @@ def alike_remark(ids: Ids) -> str:
     """
     if ids.dtype != pl.String:
         return ""
-    form = pl.lit(ids.values).str.normalize("NFKC").str.to_lowercase()
+    texts = ids.values
+    longest = texts.str.len_bytes().max() or 0
+    if (texts.str.len_bytes() != texts.str.len_chars()).any():
+        texts = decoded(texts).str.normalize("NFKC")
+    form = pl.lit(texts).str.to_lowercase()
     form = form.str.replace_all(_UNSEEN, "").str.strip_suffix(".0")
-    form = form.str.replace(_UUID, "$1$2$3$4$5").str.strip_chars_start("+0")
+    if cast("int", longest) >= _UUID_DIGITS:
+        form = form.str.replace(_UUID, "$1$2$3$4$5")
+    form = form.str.strip_chars_start("+0")
     forms = pl.select(form).to_series()
     n_alike = len(forms) - forms.n_unique()
     if not n_alike:

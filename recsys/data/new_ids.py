@@ -6,10 +6,11 @@ import re
 
 import polars as pl
 
-from recsys.data.ids import Ids
+from recsys.data.ids import Ids, decoded
 from recsys.data.ratings import Ratings
 from recsys.messages import counted
 
+_UNSEEN = r"\p{Cf}+|^[\s\"'=]+|[\s\"']+$"  # blanks within an id are seen
 _PREFIXED = re.compile(r"(\D+)\d+")
 
 
@@ -48,8 +49,13 @@ def doubt(ids: Ids, other_ids: Ids, new_ids: Ids) -> str | None:
         text.str.strip_chars_start("0"),
         text.str.strip_chars_start(" 0+").str.strip_chars_end(),
         text.str.replace(r"^\D+(\d+)$", "$1"),
+        text.str.replace_all(_UNSEEN, ""),
+        pl.lit(decoded(texts)),
     ]
-    prefixed = _PREFIXED.fullmatch(str(next(iter(ids), "")))
+    first = str(next(iter(ids), ""))
+    if first.isdecimal():
+        forms.append(text.str.zfill(len(first)))
+    prefixed = _PREFIXED.fullmatch(first)
     if prefixed is not None:
         forms.append(pl.lit(prefixed[1]) + text)
     writings = pl.select(pl.concat_list(forms).explode()).to_series()

@@ -77,6 +77,7 @@ from recsys.data.read_options import (
 )
 from recsys.data.rows import (
     LARGE_SHARE,
+    SHOWN,
     TIMES_MEAN,
     BadRows,
     RowRules,
@@ -98,7 +99,9 @@ if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
 
 _polars_process: dict[str, int] = {}  # process id of the first recommender
-_PLACEHOLDERS = {"na", "n/a", "none", "anonymous", "guest", "unknown", "undefined"}
+_PLACEHOLDERS = (
+    "na n/a none anonymous guest unknown undefined unbekannt gast inconnu - ? -1"
+)
 """Texts that programs write for a missing id (R writes NA), and that may be names."""
 
 _DTYPES = {
@@ -992,18 +995,8 @@ def _remarks_on_ids(users: Ids, items: Ids, entries: Entries) -> list[str]:
     remarks = []
     for ids, codes in ((users, entries.rows), (items, entries.items)):
         remarks += [alike_remark(ids), prefix_remark(ids)]
-        counts = np.bincount(codes, minlength=1)
-        largest = int(counts.argmax())
-        if not len(codes):
-            continue
-        most_frequent = ids.values[largest]
-        share = counts[largest] / len(codes)
-        is_large = share > max(LARGE_SHARE, TIMES_MEAN / len(ids))
-        if is_large or str(most_frequent).lower() in _PLACEHOLDERS:
-            remarks.append(
-                f"the {ids.kind} {most_frequent!r} has {100 * share:.2g}% of the rows, "
-                "and may stand for none"
-            )
+        if len(codes):
+            remarks += _remarks_on_shares(ids, codes)
     if users.dtype == items.dtype == pl.String:
         both = users.values.filter(users.values.is_in(items.values.implode()))
         if len(both):
@@ -1012,6 +1005,28 @@ def _remarks_on_ids(users: Ids, items: Ids, entries: Entries) -> list[str]:
                 f"{len(both):,} {ids_are} of users and of items ({both[0]!r})"
             )
     return [remark for remark in remarks if remark]
+
+
+def _remarks_on_shares(ids: Ids, codes: Ints) -> list[str]:
+    """Return remarks on ids that may stand for none, by their name or their share of the rows."""
+    counts = np.bincount(codes)
+    shares = counts / len(codes)
+    largest = int(shares.argmax())
+    indices = set[int]()
+    for name in _PLACEHOLDERS.split():
+        indices |= {ids.place(name), ids.place(name.upper()), ids.place(name.title())}
+    # Less than the mean may be the name of somebody.
+    placeholders = {
+        index for index in indices if index >= 0 and shares[index] * len(ids) >= 1
+    }
+    if shares[largest] > max(LARGE_SHARE, TIMES_MEAN / len(ids)):
+        placeholders.add(largest)
+    by_share = sorted(placeholders, key=lambda index: (-shares[index], index))
+    return [
+        f"the {ids.kind} {ids.values[index]!r} has {100 * shares[index]:.2g}% of the rows, "
+        "and may stand for none"
+        for index in by_share[:SHOWN]
+    ]
 
 
 def _repeated_rows(collected: Collected) -> str:

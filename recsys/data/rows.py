@@ -27,6 +27,7 @@ from recsys.data.feedback import (
     Feedback,
     Kind,
     check_spread,
+    isolated_code,
     judge,
     missing_code,
     sampled_levels,
@@ -43,7 +44,7 @@ from recsys.data.ids import (
     row_place,
 )
 from recsys.data.kinds import Policy
-from recsys.data.numerals import decimal_points, plain_number
+from recsys.data.numerals import decimal_points, plain_number, seconds_of_durations
 from recsys.data.read_options import EventWeights
 from recsys.data.times import (
     check_time_format,
@@ -77,16 +78,15 @@ SKIPPED = 0.01
 _LARGEST = float(np.finfo(np.float32).max)
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
-TRUTHS = {
-    "true": True,
-    "false": False,
-    "t": True,
-    "f": False,
-    "yes": True,
-    "no": False,
-    "y": True,
-    "n": False,
-}
+_TRUE = (
+    "true t yes y on ja j wahr oui vrai si s\u00ed verdadero vero sim verdadeiro tak prawda "
+    "\u0434\u0430 \u306f\u3044 \u662f evet"
+)
+_FALSE = (
+    "false f no n off nein falsch non faux falso n\u00e3o nao nee nej nie fa\u0142sz "
+    "\u043d\u0435\u0442 \u3044\u3044\u3048 \u5426 hay\u0131r"
+)
+TRUTHS = dict.fromkeys(_TRUE.split(), True) | dict.fromkeys(_FALSE.split(), False)
 """Words for true and false, in the forms that files use."""
 JUDGED = 100
 """Number of values of a column that tell words such as true from numbers."""
@@ -532,10 +532,9 @@ def _convert(rows: Rows, rules: RowRules) -> None:
             columns[role] = columns[role].cast(pl.String)
     remarks: list[str] = []
     if "rating" in columns and columns["rating"].dtype == pl.String:
-        texts, remark = decimal_points(columns["rating"], commas=False)
-        columns["rating"] = texts
-        if remark:
-            remarks.append(remark)
+        texts, on_points = decimal_points(columns["rating"], commas=False)
+        columns["rating"], on_durations = seconds_of_durations(texts)
+        remarks += filter(None, (on_points, on_durations))
     # Ids, ratings and times that cannot be read become null, and their rows are bad.
     converted = {role: _readable_ids(columns[role]) for role in ("user", "item")}
     if "rating" in columns and rows.levels is None:
@@ -573,7 +572,7 @@ def _convert(rows: Rows, rules: RowRules) -> None:
     if rows.feedback is None:
         decide(rows, rules)
     if rows.implicit and "rating" in columns:
-        _remark_on_large_weight(rows)
+        _remark_on_weights(rows)
     if rules.scale is not None and rows.implicit:
         raise DataError("scale applies to ratings, and these data have no ratings.")
     rows.remarks += remarks
@@ -737,12 +736,12 @@ def _are_whole(levels: Floats) -> bool:
 
 def _leave_out_missing(rows: Rows, code: float) -> None:
     """Leave out rows whose rating is a code for none."""
-    ratings = rows.decode().columns["rating"]
-    low, high = f"{ratings.min():.15g}", f"{ratings.max():.15g}"
-    left_out = counted(rows.keep(ratings != code), "row")
+    levels, _ = _levels(rows)
+    is_rated = rows.decode().columns["rating"] != code
+    left_out = counted(rows.keep(is_rated), "row")
     rows.remarks.append(
         f"{left_out} left out whose rating is {code:.15g} (not rated), "
-        f"--scale {low},{high} (scale=) keeps them"
+        f"--scale {levels[0]:.15g},{levels[-1]:.15g} (scale=) keeps them"
     )
 
 
@@ -806,8 +805,16 @@ def _percent(share: float) -> str:
     return f"{math.ceil(100 * share)}%"
 
 
-def _remark_on_large_weight(rows: Rows) -> None:
-    """Remark on a row that has a large share of all weights."""
+def _remark_on_weights(rows: Rows) -> None:
+    """Remark on weights that may stand for none, or a row with a large share of all weights."""
+    levels, counts = _levels(rows)
+    code = isolated_code(levels, counts)
+    if code is not None:
+        n = counted(int((rows.decode().columns["rating"] == code).sum()), "row")
+        rows.remarks.append(
+            f"{n} of weight {code:.15g}, far from all others; if it means none, --missing "
+            f"{code:.15g} (missing=) leaves them out"
+        )
     distribution = _distribution(rows)
     if distribution is None:
         weights = np.abs(rows.columns["rating"].to_numpy())
@@ -1106,6 +1113,10 @@ def rating_problem(value: object, noun: str = "rating") -> str | None:
 
 def _numbers(series: pl.Series) -> pl.Series:
     """Convert ratings to Float32, with null for values that are not finite."""
+    if series.dtype == pl.Time:  # a duration in a spreadsheet
+        series = series.cast(pl.Duration)
+    if series.dtype == pl.Duration:
+        series = series.dt.total_microseconds() / 1e6
     dtype = series.dtype
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
         hint = ""
@@ -1136,7 +1147,9 @@ def truths(series: pl.Series) -> pl.Series | None:
         return series
     if series.dtype != pl.String:
         return None
-    if not are_truths(series.drop_nulls().head(JUDGED).to_list()):
+    words = series.drop_nulls()
+    words = words.filter(~words.is_in(MISSING_IDS)).head(JUDGED)
+    if not are_truths(words.to_list()):
         return None
     words = series.str.strip_chars().str.to_lowercase()
     return words.replace_strict(TRUTHS, default=None, return_dtype=pl.Boolean)

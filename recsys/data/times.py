@@ -57,6 +57,7 @@ _DURATIONS = {
     "w": 7.0 * _DAY,
     "y": 365.25 * _DAY,
 }
+_ISO_FORM = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d[\d:.]*(?:Z|[+-]\d\d:?\d\d)?)?")
 _DAY_AND_MONTH = re.compile(r"\d\d?([/.-])\d\d?\1(\d{4}|\d\d)(?!\d)")
 _YEAR_LAST = r"^\d\d?[./-]\d\d?[./-]\d{4}"
 _CLOCKS = (
@@ -422,6 +423,8 @@ def time_problem(
                 f"time {quoted_value} is a {kinds[0]}, but other times are {kinds[1]}; "
                 "choose one form."
             )
+        if _ISO_FORM.fullmatch(text):
+            return f"time {quoted_value} does not exist."
     return (
         f"time {quoted_value} is neither a number nor an ISO 8601 date, such as 2024-01-31; "
         "--time-format reads others."

@@ -429,7 +429,7 @@ def _read_blocks(
     """Read with polars, times by a format of polars or as texts."""
     samples = {role: _sampled(layout, position) for role, position in roles.items()}
     ratings = samples.get("rating", [])
-    likes = all(map(is_truth, ratings))
+    likes = all(text in MISSING_IDS or is_truth(text) for text in ratings)
     if decimal_points(pl.Series(ratings, dtype=pl.String), commas=False)[1]:
         return None
     numeric = []

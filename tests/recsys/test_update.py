@@ -91,6 +91,46 @@ def test_new_ids_that_may_be_known_ones(user, item, remark):
     assert (remark is None and "differ" not in said) or remark in said
 
 
+def test_new_ids_without_zeros_and_with_marks_that_nobody_sees():
+    padded = frame().with_columns(
+        pl.col("user").cast(pl.String).str.zfill(5),
+        pl.format("caf\u00e9 {}", "item").alias("item"),
+    )
+    fitted = Recommender(model="popular").fit(Ratings.from_frame(padded)).fitted
+    changes = {
+        "of the 30 new items, 30 differ": padded.with_columns(
+            pl.col("item") + "\u200b"
+        ),
+        "of the 30 new items, 27 differ": padded.with_columns(
+            pl.when(pl.col("item").str.ends_with("7"))
+            .then(pl.lit("tea ") + pl.col("item"))
+            .otherwise(pl.col("item").str.replace("\u00e9", "\u00c3\u00a9"))
+            .alias("item")
+        ),
+        "of the 40 new users, 40 differ": padded.with_columns(
+            pl.col("user").cast(pl.Int64)
+        ),
+    }
+    for remark, changed in changes.items():
+        assert remark in planned(fitted, Ratings.from_frame(changed)).description
+
+
+@pytest.mark.parametrize("code", [-999, -9, -1])
+def test_a_code_for_no_rating_in_new_ratings_is_an_error(code):
+    known = Recommender(model="popular").fit(OLD)
+    rows = {"user": [3, 4], "item": [101, 102], "rating": [float(code), 4.0]}
+    new = pl.DataFrame(rows).with_columns(timestamp=pl.lit(600 * DAY))
+    if code == -1:  # a wider scale is possible
+        plan = planned(known.fitted, Ratings.from_frame(new))
+        assert "grades are from -1 to" in plan.description
+        return
+    cure = rf"Rating {code} of item 101 by user 3 .* --missing {code} \(missing=\)"
+    with pytest.raises(DataError, match=cure):
+        known.update(Ratings.from_frame(new))
+    known.update(Ratings.from_frame(new, missing=code))
+    assert known.ratings.value_range() == OLD.value_range()
+
+
 def test_new_ratings_with_exchanged_columns():
     old = texts("u{}", "i{}")
     exchanged = old.to_frame().rename({"user": "item", "item": "user"})

@@ -169,6 +169,9 @@ def test_times_before_1990_are_kept_and_said():
     assert judged(2019, 2021, 2025).remarks == [
         "all times are before 1990, on 1970-01-01; --time-format %Y reads the numbers as years"
     ]
+    assert judged(202311, 202402, 202412).remarks == [
+        "all times are before 1990, on 1970-01-03; --time-format %Y%m reads the numbers as months"
+    ]
 
 
 def test_it_is_an_error_if_nearly_all_rows_would_be_left_out():

@@ -268,6 +268,8 @@ def test_a_format_reads_what_has_one():
             "25-06-15",
             "either order of day and month; add --time-format '%d-%m-%y' or '%y-",
         ),
+        ("2024-02-30", "time '2024-02-30' does not exist"),
+        ("2024-02-20 25:00:00", "does not exist"),
         ("9/6", "neither a number nor"),
         ("yesterday", "neither a number nor an ISO 8601 date"),
         ("NULL", "the time is missing"),

@@ -45,6 +45,9 @@ def one(usual: str, other: str) -> Callable[[int], str]:
         ("x{}", "\ufeffx4", r"'x4' and '\ufeffx4'"),
         ("caf\u00e9{}", "cafe\u03014", r"'cafe\u03014' and 'caf\xe94'"),
         ("x{}", "\uff584", r"'x4' and '\uff584'"),
+        ("caf\u00e9{}", "caf\u00c3\u00a94", "'caf\u00c3\u00a94' and 'caf\u00e94'"),
+        ("\u201c{}", "\u00e2\u20ac\u01534", "'\u00e2\u20ac\u01534' and '\u201c4'"),
+        ("\u00c3\u00a9{}", "e4", ""),
         ("u{}", 'u4"', "'u4' and 'u4\"'"),
         ("{}", "004", "'004' and '4'"),
         ("{}", "+4", "'+4' and '4'"),
@@ -70,6 +73,15 @@ def test_a_user_or_an_item_with_a_large_share_of_the_rows(read: Read) -> None:
     said = str(read(rows).source)
     assert "the item 'delivery' has 52% of the rows, and may stand for none" in said
     assert "may stand for none" not in str(read(table()).source)
+
+
+def test_each_id_that_may_stand_for_none_is_named(read: Read) -> None:
+    names = {4: "Unknown", 5: "guest", 6: "-", 7: "?"}
+    said = str(read(table(user=lambda n: names.get(n % 8, f"user {n}"))).source)
+    for name in ("-", "?", "Unknown"):
+        assert f"the user {name!r} has 12% of the rows, and may stand for none" in said
+    integers = table(user=lambda n: "-1" if n % 9 == 3 else f"{n}")
+    assert "the user -1 has 12% of the rows, and may" in str(read(integers).source)
 
 
 @pytest.mark.parametrize("door", ["file", "frame"])
@@ -134,6 +146,125 @@ def test_several_ratings_far_from_all_others(read: Read) -> None:
     assert "2 ratings are far from the usual 1 to 5: 57 (ratings.csv, line 402)" in said
     assert "--scale 1,5 --bad-rows 1% leaves them out" in said
     assert read(content, scale=(1, 5), bad_rows="1%").nnz == 400
+
+
+def test_weights_that_may_stand_for_none_are_named(read: Read) -> None:
+    content = table(rating=lambda grade: "99999" if grade == 2 else str(grade))
+    content = content.replace("rating", "plays", 1)
+    for options in ({}, {"weight": "plays"}):
+        said = str(read(content, **options).source)
+        assert "80 rows of weight 99999, far from all others; if it means none" in said
+    ratings = read(content, weight="plays", missing=99999)
+    assert "80 rows left out whose weight is 99999 (missing)" in str(ratings.source)
+    assert ratings.value_range() == (1, 5)
+
+
+WORDS = [
+    ("ja", "nein"),
+    ("J", "N"),
+    ("oui", "non"),
+    ("S\u00ed", "No"),
+    ("sim", "n\u00e3o"),
+    ("\u0434\u0430", "\u043d\u0435\u0442"),
+    ("\u306f\u3044", "\u3044\u3044\u3048"),
+    ("wahr", "falsch"),
+    ("on", "off"),
+]
+
+
+@pytest.mark.parametrize("door", ["file", "frame"])
+@pytest.mark.parametrize(("true", "false"), WORDS)
+def test_likes_in_words_of_other_languages(
+    read: Read, door: str, true: str, false: str
+) -> None:
+    content = table(rating=lambda grade: true if grade > 3 else false)
+    content = content.replace("rating", "liked", 1)
+    if door == "file":
+        ratings = read(content)
+    else:
+        ratings = Ratings.from_frame(pl.read_csv(content.encode()))
+    assert ratings.implicit
+    assert ratings.nnz == 160
+    assert "240 rows left out whose rating is false" in str(ratings.source)
+
+
+def test_likes_next_to_missing_values(read: Read) -> None:
+    content = table(rating=lambda grade: "yes" if grade > 3 else "")
+    content = content.replace("rating", "liked", 1)
+    with pytest.raises(DataError, match=r"240 of 400 .* line 2: the rating is missing"):
+        read(content)
+    assert read(content, bad_rows="60%").nnz == 160
+
+
+def test_words_for_dislikes_get_negative_weights(read: Read) -> None:
+    words = {1: "thumbs_down", 2: "thumbs_down"}
+    content = table(rating=lambda grade: words.get(grade, "thumbs_up"))
+    advice = "--event-weight thumbs_down=-1,thumbs_up=1"
+    with pytest.raises(DataError, match=advice):
+        read(content)
+    weights = {"thumbs_down": -1, "thumbs_up": 1}
+    ratings = read(content, event="rating", event_weights=weights)
+    assert ratings.nnz == 240
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_commas_between_thousands(read: Read, separator: str) -> None:
+    amounts = {1: "1,250.50", 2: "980", 3: "12.5", 4: "1,234,567.00", 5: "2,000"}
+    content = table(rating=lambda grade: f'"{amounts[grade]}"')
+    rows = [line.split(",", 2) for line in content.splitlines()]
+    content = "\n".join(separator.join(row) for row in rows)
+    ratings = read(content, weight="rating")
+    assert ratings.value_range() == (12.5, 1234567)
+    said = str(ratings.source)
+    assert "commas between thousands: 1,250.50 is 1250.50" in said
+
+
+def test_commas_that_may_be_decimal_are_an_error(read: Read) -> None:
+    amounts = {1: '"1,250"', 2: '"3,125"'}
+    with pytest.raises(DataError, match=r"'1,250' is not a number; write it without"):
+        read(table(rating=lambda grade: amounts.get(grade, "2")), weight="rating")
+
+
+@pytest.mark.parametrize(
+    ("durations", "longest"),
+    [
+        (["0:45", "3:45", "12:00", "59:59", "1:00:10"], 3610),
+        (["00:00:01", "00:12:33", "01:00:00.5", "2:00:00", "100:00:00"], 360_000),
+    ],
+)
+def test_durations_are_weights(
+    read: Read, durations: list[str], longest: float
+) -> None:
+    ratings = read(table(rating=lambda grade: durations[grade - 1]), weight="rating")
+    assert ratings.value_range()[1] == longest
+    assert f"durations in seconds: {durations[0]} is" in str(ratings.source)
+    mixed = [*durations[:4], "90"]
+    assert (
+        read(table(rating=lambda grade: mixed[grade - 1]), weight="rating")
+        .to_frame()
+        .filter(pl.col("rating") == 90)
+        .height
+        == 80
+    )
+
+
+def test_durations_of_frames_are_weights() -> None:
+    seconds = [225, 33, 3610]
+    frame = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 1], "time_spent": seconds})
+    spent = pl.col("time_spent")
+    expected = Ratings.from_frame(frame, weight="time_spent").to_frame()
+    for durations in (pl.duration(seconds=spent), (spent * 10**9).cast(pl.Time)):
+        timed = frame.with_columns(durations.alias("time_spent"))
+        ratings = Ratings.from_frame(timed, weight="time_spent")
+        assert ratings.to_frame().equals(expected)
+
+
+def test_stars_next_to_the_likes_of_a_review(read: Read) -> None:
+    lines = ["user,item,Star,Like"]
+    lines += [f"u{n % 40},i{n // 40},{1 + n % 5},{n * n}" for n in range(400)]
+    ratings = read("\n".join(lines))
+    assert "rating = Star" in str(ratings.source)
+    assert ratings.value_range() == (1, 5)
 
 
 @pytest.mark.parametrize("odd", ["-2147483", "1234567.25"])
@@ -422,7 +553,7 @@ def test_a_rating_with_a_unit_or_a_scale(read: Read, rating: str, cure: str) -> 
 
 def test_words_in_place_of_ratings(read: Read) -> None:
     words = table(rating=lambda grade: "like" if grade > 3 else "dislike")
-    with pytest.raises(DataError, match="--event-weight dislike=1,like=1"):
+    with pytest.raises(DataError, match="--event-weight dislike=-1,like=1"):
         read(words)
 
 
