@@ -14,7 +14,7 @@ from recsys.data.age import are_times
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ids import MISSING_IDS
 from recsys.data.read_options import ROLES, declarations
-from recsys.data.rows import RowRules, is_truth
+from recsys.data.rows import RowRules, is_dislike, is_truth
 from recsys.data.times import may_be_time, time_problem
 from recsys.errors import DataError
 from recsys.messages import enumerated, shortened
@@ -47,7 +47,6 @@ _OUTCOME = re.compile(
 )
 _TRUTHS = ("0", "1", "0.0", "1.0")
 _WORDS = re.compile(r"[^\W\d_][^\d,;=]*")
-_DISLIKE = re.compile(r"(?i)dis|down|thumbs?.down|bad|neg|not\b|hate|unlike")
 _JOURNAL_WEIGHT = "value"  # in the events of `recsys serve`
 _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
@@ -529,8 +528,7 @@ def assign_roles(
         is_rating = "rating" in request.columns or 2 * len(kinds) <= len(cells)
         if are_words and is_rating and 1 < len(kinds) <= _LISTED:
             weights = ",".join(
-                f"{kind}=-1" if _DISLIKE.match(kind) else f"{kind}=1"
-                for kind in kinds[:2]
+                f"{kind}=-1" if is_dislike(kind) else f"{kind}=1" for kind in kinds[:2]
             )
             raise DataError(
                 f"{where}: column {rating!r} has words, not numbers: {quoted(kinds)}. To "

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from shlex import quote
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -95,6 +96,10 @@ _MOST_CODES = 256
 _ROUNDED_TIME = r"^\s*[0-9](?:\.[0-9]{1,6})?[eE]\+?[0-9]{1,2}\s*$"
 _ID_SUFFIX = re.compile(r"(?i:[ _.-]ids?)$|(?<=[a-z])I[dD]$")  # of a name of a column
 # What differs between bad rows of one cause.
+_DISLIKE = re.compile(
+    r"(?i)((thumbs?.)?down|downvote|dislike|unlike|unfollow|dismiss|hate|negative|bad|not|skip|hide"
+    r"|refund|return|cancel|remove)(s|d|[lp]?ed)?(?![a-z])"
+)
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")
 
 
@@ -954,9 +959,13 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
     if weights is None:
         if 1 < len(table) <= _MOST_KINDS and rows.implicit:
             listed = ", ".join(f"{kind} {n:,}" for kind, n in table.rows())
-            rows.remarks.append(
-                f"events without weights, which all count equally: {listed}"
-            )
+            remark = f"events without weights, which all count equally: {listed}"
+            dislikes = sorted(filter(is_dislike, table["kind"]))
+            if dislikes:
+                weights_of_kinds = [f"{kind}=-1" for kind in dislikes]
+                option = quote(",".join([*weights_of_kinds, f"{ANY_EVENT}=1"]))
+                remark += f" (--event-weight {option} (event_weights=) has dislikes)"
+            rows.remarks.append(remark)
         if rows.implicit and rules.keeps_kinds:
             _set_kinds(rows, kinds, dict.fromkeys(table["kind"], 1.0))
         return
@@ -1128,6 +1137,11 @@ def _numbers(series: pl.Series) -> pl.Series:
     numbers = series.cast(pl.Float32, strict=False)
     not_finite = ~numbers.is_finite()
     return numbers.set(not_finite, None) if not_finite.any() else numbers
+
+
+def is_dislike(kind: str) -> bool:
+    """Return whether the name of a kind of events is usual for one against an item."""
+    return _DISLIKE.match(kind) is not None
 
 
 def is_truth(text: str) -> bool:

@@ -207,6 +207,19 @@ def test_words_for_dislikes_get_negative_weights(read: Read) -> None:
     assert ratings.nnz == 240
 
 
+def test_kinds_of_events_against_an_item_are_named(read: Read) -> None:
+    kinds = {1: "dislike", 2: "refund", 3: "view"}
+    content = table(rating=lambda grade: kinds.get(grade, "like"))
+    content = content.replace("rating", "event", 1)
+    said = str(read(content).source)
+    option = "'dislike=-1,refund=-1,*=1'"
+    assert f"--event-weight {option} (event_weights=) has dislikes)" in said
+    weights = {"dislike": -1, "refund": -1, "*": 1}
+    assert read(content, event_weights=weights).nnz == 240
+    plain = content.replace("dislike", "cart").replace("refund", "like")
+    assert "has dislikes" not in str(read(plain).source)
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_commas_between_thousands(read: Read, separator: str) -> None:
     amounts = {1: "1,250.50", 2: "980", 3: "12.5", 4: "1,234,567.00", 5: "2,000"}
