@@ -36,7 +36,7 @@ from recsys.models.registry import make_model, name_for_loading
 from recsys.placement import Placement, placement
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
-from recsys.ranking.chance import Chances, take_ranked
+from recsys.ranking.chance import Chances
 from recsys.ranking.filters import left_out
 from recsys.ranking.lists import BlockLike, ColdUser, Fill, ListOptions
 from recsys.ranking.rerank import (
@@ -712,7 +712,7 @@ class Recommender:
         check_share("at_least", options.at_least)
         if options.shows_chance and self.chances is not None and options.at_least:
             blocks = (
-                take_ranked(top, self._chances_of(top, labels) >= options.at_least)
+                top.take(self._chances_of(top, labels) >= options.at_least).renumbered()
                 for top in blocks
             )
         return labels, blocks, new

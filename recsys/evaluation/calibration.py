@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 
 from recsys.errors import DataError, check_whole
 from recsys.evaluation.measurement import with_history
-from recsys.evaluation.metrics import Lists
 from recsys.evaluation.splits import Split, default_split
 from recsys.evaluation.tasks import RankingTask
-from recsys.models.parts import Floats
 from recsys.ranking.chance import Chances
 from recsys.ranking.topn import check_n
 from recsys.recommender import Recommender
@@ -61,12 +58,10 @@ def calibrate(
     """
     random_state = check_whole("random_state", random_state, 0)
     check_n(n)
-    for argument, kind in ((recommender, Recommender), (split, Split | None)):
-        if not isinstance(argument, kind):
-            raise DataError(
-                "calibrate takes a fitted Recommender, and perhaps a Split of its ratings; got "
-                f"{type(argument).__name__}."
-            )
+    if not (isinstance(recommender, Recommender) and isinstance(split, Split | None)):
+        raise DataError(
+            "calibrate takes a fitted Recommender, and perhaps a Split of its ratings."
+        )
     model = recommender.model
     if split is None:
         split = default_split(recommender.ratings, random_state=random_state)
@@ -84,8 +79,15 @@ def calibrate(
     hits = task.hits(slice(None), lists)
     chances = Chances.fit(scores, hits, _described(split))
     if chances.by == "score":
-        before, after = _common_scores(recommender, task, lists, scores)
-        chances = chances.rescaled(before, after)
+        # Scores such as counts grow with the number of ratings. The recommender knows what was
+        # taken, and it may lack the users of another split.
+        rows, ranks = np.nonzero((lists >= 0) & ~hits)
+        test = task.split.test
+        users = recommender.ratings.users.find(test.users.take(task.users[rows]))
+        items = recommender.ratings.items.find(test.items.take(lists[rows, ranks]))
+        is_known = (users >= 0) & (items >= 0)
+        after = model.pair_scores(users[is_known], items[is_known])
+        chances = chances.rescaled(scores[rows, ranks][is_known], after)
     recommender.provenance = replace(recommender.provenance, chances=chances)
     return recommender
 
@@ -95,27 +97,5 @@ def _described(split: Split) -> str:
     times = split.test.seconds
     if split.method != "time" or times is None:
         return split.description
-    days = (float(times.max()) - float(times.min())) / 86_400
+    days = float(np.ptp(times)) / 86_400
     return f"{split.description} ({days:.3g} days)"
-
-
-def _common_scores(
-    recommender: Recommender,
-    task: RankingTask,
-    lists: Lists,
-    scores: Floats,
-) -> tuple[Floats, Floats]:
-    """Return the scores of pairs in lists, and of the same pairs in the recommender's lists.
-
-    Scores such as counts grow with the number of ratings.
-    """
-    users = task.split.test.users.take(task.users)
-    rows, ranks = np.nonzero(lists >= 0)
-    items = task.split.test.items.take(lists[rows, ranks])
-    listed = pl.DataFrame(
-        {"user": users.gather(rows), "item": items, "before": scores[rows, ranks]}
-    )
-    fitted_users = users.filter(recommender.ratings.users.find(users) >= 0)
-    served = recommender.recommend(fitted_users.to_list(), n=task.n)
-    common = listed.join(served, on=["user", "item"])
-    return common["before"].to_numpy(), common["score"].to_numpy()

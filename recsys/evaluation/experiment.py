@@ -127,13 +127,12 @@ def evaluate(
         Columns of the table of items (or "popularity"), and of the table of users (or
         "activity"), by whose groups the metrics are listed in `Evaluation.slices`. Without a value
         in the column, a user or item is in no group.
-    propensity : str, Ratings or frame, optional
+    propensity : str or Ratings, optional
         Probability that a relevant test item was seen: ``"popularity:0.5"`` (that power of the
         number of training ratings, relative to the most popular item), a column of the table of
-        items, or probabilities of pairs: `Ratings`, or a frame with the columns user, item and
-        propensity. Adds ndcg_ips and others, as if all items had been shown equally often (see
-        `recsys.evaluation.propensity`), and effective_sample_size, below 50 of which they have no
-        value (see `Evaluation.remark`).
+        items, or probabilities of pairs, as `Ratings`. Adds ndcg_ips and others, as if all items
+        had been shown equally often (see `recsys.evaluation.propensity`), and
+        effective_sample_size, below 50 of which they have no value (see `Evaluation.remark`).
     features : bool or sequence of str
         Whether models that can use the tables of items and users of the training part, or the
         columns to use, as in `Recommender.fit`.

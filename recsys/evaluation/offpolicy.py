@@ -40,10 +40,6 @@ from recsys.evaluation.statistics import Ratio, estimates
 _PRIOR = 1.0  # clicks that pull the factor of an item towards 1
 _SUPPORT = 0.7  # smallest share of the other lists that the log may have shown
 _RESAMPLES = 2000
-NO_PROBABILITIES = (
-    "The log has no probabilities of the items that it shows; `recsys serve --model-b OTHER --log "
-    "FILE` writes them for lists of known users."
-)
 ESTIMATORS = {
     "logged": "Clicks per list of the log.",
     "ips": "Clicks on the items that the other model has at the same rank, each divided by the "
@@ -98,10 +94,12 @@ def off_policy_value(
         If the log has no probabilities or wrong ones, or if it has shown too little of the other
         lists: an effective sample size below 50, or less than 70% of their items.
     """
-    is_known = pl.col("probability").is_not_null() & pl.col("user").is_not_null()
-    shown = lists.filter(is_known)
+    shown = lists.drop_nulls(["probability", "user"])
     if shown.is_empty():
-        raise DataError(NO_PROBABILITIES)
+        raise DataError(
+            "The log has no probabilities of the items that it shows; `recsys serve --model-b "
+            "OTHER --log FILE` writes them for lists of known users."
+        )
     wrong = shown.filter(~pl.col("probability").is_between(0, 1, closed="right"))
     for row in wrong.to_dicts():
         raise DataError(
@@ -119,10 +117,10 @@ def off_policy_value(
     shown = shown.join(
         others.rename({"item": "other"}), on=["user", "rank"], how="left"
     ).join(clicked, on=["list", "item"], how="left")
-    shown = shown.with_columns(pl.col("click").fill_null(0.0)).sort("user", "list")
     matches = pl.col("item") == pl.col("other")
     weight = pl.when(matches).then(1 / pl.col("probability")).otherwise(0.0)
-    shown = _with_rates(shown.with_columns(weight=weight), random_state)
+    shown = shown.with_columns(pl.col("click").fill_null(0.0), weight=weight)
+    shown = _with_rates(shown.sort("user", "list"), random_state)
     size = effective_sample_size(shown["weight"].to_numpy())
     length = float(shown["other"].count())
     # The mean of the weights is 1 if each of the items may have been shown.
@@ -133,14 +131,15 @@ def off_policy_value(
             f"sample size of {size:.1f} (at least {LEAST} is needed), and may have shown "
             f"{min(support, 1):.0%} of them (at least {_SUPPORT:.0%})."
         )
+    n_lists = shown["list"].n_unique()
     counts = {
-        "lists": shown["list"].n_unique(),
+        "lists": n_lists,
         "users": shown["user"].n_unique(),
         "clicks_on_lists": len(clicked),
         "lists_without_probabilities": lists["list"].n_unique() - n_known,
-        "lists_of_other_users": n_known - shown["list"].n_unique(),
+        "lists_of_other_users": n_known - n_lists,
     }
-    values = _estimated(shown, length / counts["lists"], confidence, random_state)
+    values = _estimated(shown, length / n_lists, confidence, random_state)
     return OffPolicyValue(values, size, support, counts)
 
 
@@ -168,9 +167,7 @@ def _rated(part: pl.DataFrame, fitted: pl.DataFrame) -> pl.DataFrame:
     items = fitted.group_by("item").agg(factor=n_clicks / expected)
     rates = fitted.join(items, on="item").select((factor * of_rank).clip(0, 1))
     predicted = float(rates.to_numpy().sum())
-    scale = 1.0
-    if predicted:
-        scale = float(fitted["click"].to_numpy().sum()) / predicted
+    scale = float(fitted["click"].sum()) / (predicted or 1.0)
     part = part.join(ranks, on="rank", how="left")
     for column, name in (("item", "rate"), ("other", "of_other")):
         # An item that was never shown has the rate of its rank.
@@ -192,14 +189,13 @@ def _estimated(
     """Return the values of the estimators; `length` is the mean length of the other lists."""
     click = pl.col("click")
     weight = pl.col("weight")
-    residual = click - pl.col("rate")
     by_user = shown.group_by("user", maintain_order=True).agg(
         pl.col("list").n_unique(),
         weight.sum(),
         click.sum(),
         pl.col("of_other").sum(),
         clicks=(weight * click).sum(),
-        errors=(weight * residual).sum(),
+        errors=(weight * (click - pl.col("rate"))).sum(),
     )
     sums = by_user.drop("user").cast(pl.Float64).to_numpy()
     lists, weights, logged, model, clicks, errors = sums.T

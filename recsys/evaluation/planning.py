@@ -53,7 +53,8 @@ def plan_online_test(
             raise DataError(
                 f"The {name} must be at least 0.5 and below 1; got {value:g}."
             )
-    for share in (rate, rate + difference):
+    after = rate + difference
+    for share in (rate, after):
         if not 0 < share < 1:
             raise DataError(
                 "The rate must be between 0 and 1, with and without the difference; got "
@@ -62,7 +63,7 @@ def plan_online_test(
     if not difference:
         raise DataError("The difference must be a number other than 0; got 0.")
     # Standard error of the difference, times the root of the users of each model.
-    deviation = math.hypot(_deviation(rate), _deviation(rate + difference))
+    deviation = math.sqrt(rate * (1 - rate) + after * (1 - after))
     of_power = NormalDist().inv_cdf(power)
     of_level = NormalDist().inv_cdf((1 + confidence) / 2)
     users = ((of_level + of_power) * deviation / difference) ** 2
@@ -80,8 +81,3 @@ def plan_online_test(
         "users": math.ceil(users),
         "users_any_time": math.ceil(any_time),
     }
-
-
-def _deviation(rate: float) -> float:
-    """Return the standard deviation over users of whether they click."""
-    return math.sqrt(rate * (1 - rate))

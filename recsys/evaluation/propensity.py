@@ -16,17 +16,16 @@ feedback".
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Doubles, positions_of
-from recsys.data.frames import FrameLike
-from recsys.data.ratings import Ratings, pair_keys
+from recsys.data.arrays import Doubles
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.metrics import CORRECTED, Counts, Lists, Metric, grades_of
 
@@ -34,11 +33,11 @@ LEAST = 50
 """Smallest effective sample size from which something is claimed."""
 WEIGHT = "inverse_propensity"
 """Column of `Evaluation.per_user` with the mean of 1 / p over a user's relevant items."""
-POPULARITY = "popularity"
+_POPULARITY = re.compile(r"popularity:(\d+|\d*\.\d+)")
 # Metrics that are sums over the relevant items of a list.
 _SUMS = ("precision", "recall", "ndcg", "rbp")
 
-Propensity: TypeAlias = "str | Ratings | FrameLike"
+Propensity: TypeAlias = str | Ratings
 
 
 def effective_sample_size(inverse_propensities: Doubles) -> float:
@@ -86,14 +85,17 @@ def inverse_propensities(
     DataError
         If a probability is missing or not in (0, 1], or there is no such column.
     """
-    if isinstance(propensity, str):
+    if isinstance(propensity, Ratings):
+        values = _of_pairs(propensity, relevant)
+    elif isinstance(propensity, str):
         values = _of_items(propensity, train)[relevant.indices]
     else:
-        values = _of_pairs(propensity, relevant)
+        raise DataError(
+            f"propensity must be a text or Ratings; got {type(propensity).__name__}."
+        )
     is_probability = (values > 0) & (values <= 1)  # NaN, for none, is not
     for position in np.flatnonzero(~is_probability).tolist():
-        user = relevant.users.values[relevant.user_index_of_nonzeros().item(position)]
-        item = relevant.items.values[relevant.indices.item(position)]
+        user, item, *_ = relevant.to_frame().row(position)
         value = values[position]
         raise DataError(
             f"The propensity of user {user!r} and item {item!r} must be a probability in (0, 1]; "
@@ -104,16 +106,12 @@ def inverse_propensities(
 
 def _of_items(propensity: str, train: Ratings) -> Doubles:
     """Return the propensities of all items, by popularity or in a column of their table."""
-    name, _, power = propensity.partition(":")
+    power = _POPULARITY.fullmatch(propensity)
+    if power is not None:
+        counts = np.maximum(train.counts("item"), 1)
+        return np.asarray((counts / counts.max()) ** float(power[1]))
     values = train.axis("item").column(propensity)
-    if name == POPULARITY and power:
-        exponent = math.nan
-        with suppress(ValueError):
-            exponent = float(power)
-        if 0 <= exponent < math.inf:
-            counts = np.maximum(train.counts("item"), 1)
-            return np.asarray((counts / counts.max()) ** exponent)
-    elif values is not None and values.dtype.is_numeric():
+    if values is not None and values.dtype.is_numeric():
         return values.cast(pl.Float64).to_numpy()
     raise DataError(
         "propensity must be a column of numbers in the table of items, or popularity:POWER with "
@@ -121,20 +119,15 @@ def _of_items(propensity: str, train: Ratings) -> Doubles:
     )
 
 
-def _of_pairs(propensity: Ratings | FrameLike, relevant: Ratings) -> Doubles:
+def _of_pairs(pairs: Ratings, relevant: Ratings) -> Doubles:
     """Return the propensities of pairs of a user and an item, NaN for none."""
-    pairs = propensity
-    if not isinstance(pairs, Ratings):
-        try:
-            pairs = Ratings.from_frame(pairs, rating="propensity", scale=(0, 1))
-        except DataError as error:
-            raise DataError(f"The propensities cannot be read: {error}") from None
-    users = pairs.users.find(relevant.users.values)[relevant.user_index_of_nonzeros()]
-    items = pairs.items.find(relevant.items.values)[relevant.indices]
-    keys = np.where((users >= 0) & (items >= 0), users * pairs.n_items + items, -1)
-    positions = positions_of(keys, pair_keys(pairs))
-    values = pairs.values[positions].astype(np.float64)
-    return np.where(positions >= 0, values, np.nan)
+    # Ids may be integers in one of both only.
+    ids = pl.col("user", "item").cast(pl.String)
+    propensity = pl.Series("propensity", pairs.values, pl.Float64)
+    known = pairs.to_frame().select(ids, propensity)
+    keys = relevant.to_frame().select(ids)
+    joined = keys.join(known, on=["user", "item"], how="left", maintain_order="left")
+    return joined["propensity"].to_numpy()
 
 
 def corrected_values(

@@ -102,8 +102,9 @@ def check_target(path: str | Path, *, overwrite: bool = False) -> None:
     DataError
     """
     target = Path(os.path.realpath(as_path(path)))
-    is_ours = is_evaluation(target)
-    problem = obstacle(target, "saved evaluation", is_ours, _FILES, overwrite)
+    problem = obstacle(
+        target, "saved evaluation", is_evaluation(target), _FILES, overwrite
+    )
     if problem:
         raise DataError(f"The evaluation cannot be saved in {path}: {problem}")
 

@@ -23,6 +23,7 @@ from recsys.evaluation.settings import Settings, names_of
 from recsys.evaluation.statistics import (
     ERRORS,
     FLIPS,
+    Ratio,
     adjusted,
     intervals,
     ratio_of,
@@ -82,8 +83,6 @@ class Grouping:
 
     def aligned(self, ids: Ids) -> Grouping:
         """Return the same groups of other ids; ids that are new here are in none."""
-        if ids is self.ids:
-            return self
         indices = self.ids.find(ids.values)
         members = self.members[:, indices] & (indices >= 0)
         return replace(self, members=members, ids=ids)
@@ -145,9 +144,7 @@ def _grouping(
     # A film has several genres.
     if isinstance(values.dtype, pl.List):
         rows = rows.explode("value")
-    if values.dtype.is_float():
-        rows = rows.fill_nan(None)
-    rows = rows.drop_nulls()
+    rows = rows.fill_nan(None).drop_nulls()
     values = rows["value"]
     if side == "item" and column is None:
         names = [*_POPULARITY]
@@ -169,12 +166,11 @@ def _thirds(counts: Longs) -> Longs:
     order = np.argsort(-counts, kind="stable")
     sorted_counts = counts[order]
     n_before = np.cumsum(sorted_counts) - sorted_counts
-    n_groups = len(_POPULARITY)
-    thirds = np.empty(len(counts), np.int64)
+    thirds = np.empty_like(order)
     # Integers: a sum of floats may put an item on the other side of a third.
-    n_ratings = max(1, int(counts.sum()))
-    thirds[order] = n_before * n_groups // n_ratings
-    return np.minimum(thirds, n_groups - 1)
+    n_ratings = max(1, counts.sum())
+    thirds[order] = np.minimum(n_before * 3 // n_ratings, 2)
+    return thirds
 
 
 def _quartiles(values: pl.Series) -> pl.Series:
@@ -275,9 +271,9 @@ def _to_other_users(
 ) -> tuple[Doubles, Doubles]:
     """Return how much better each metric is in a group of users, and the p values."""
     # A user with several values in a column is in several groups.
-    others = values.join(of_group, on="user", how="anti", maintain_order="left")
-    others = others.unique("user", maintain_order=True)
-    both = pl.concat([of_group, others])
+    both = pl.concat([of_group, values]).unique(
+        "user", keep="first", maintain_order=True
+    )
     is_member = np.arange(len(both)) < len(of_group)
     ratios = [ratio_of(both, name) for name in names]
     gaps = np.array(
@@ -297,26 +293,22 @@ def _to_other_groups(
 
     A user without a value for the group or for other groups is left out.
     """
-    of_lists = [name for name in names if name not in ERRORS]
-    metrics = pl.col(of_lists)
-    sums = pl.col(pl.Float64).exclude(of_lists)
-    n_others = metrics.count().over("user") - metrics.is_not_null().cast(pl.Int64)
-    # NaN for users who have a value for this group alone; errors are ratios of sums.
-    others = values.with_columns(
-        (metrics.sum().over("user") - metrics.fill_null(0)) / n_others,
-        sums.sum().over("user") - sums.fill_null(0),
-        n_groups=pl.len().over("user"),
-    ).filter(group=of_group["group"][0])
-    is_paired = others["n_groups"] > 1
-    of_group = of_group.filter(is_paired)
-    others = others.filter(is_paired)
+    users = values["user"].rank("dense").to_numpy() - 1
+    is_paired = np.bincount(users)[users] > 1
+    is_paired &= (values["group"] == of_group["group"][0]).to_numpy()
     gaps = np.empty(len(names))
-    differences = np.zeros((len(of_group), len(names)))
+    differences = np.zeros((len(values), len(names)))
     for number, name in enumerate(names):
-        own, other = (ratio_of(frame, name) for frame in (of_group, others))
-        has_both = (own.below > 0) & (other.below > 0)
-        own, other = own.take(has_both), other.take(has_both)
-        gaps[number] = own.value - other.value
+        own = ratio_of(values, name)
+        above = np.bincount(users, own.above)[users] - own.above
+        below = np.bincount(users, own.below)[users] - own.below
+        has_both = is_paired & (own.below > 0) & (below > 0)
+        other = replace(own, above=above, below=below).take(has_both)
+        own = own.take(has_both)
         by_user = own.above / own.below - other.above / other.below
         differences[has_both, number] = by_user
-    return gaps, sign_flip(differences, n_random, random_state)
+        # Errors are ratios of sums over users, the others means over users.
+        if name not in ERRORS:
+            other = Ratio.mean(other.above / other.below)
+        gaps[number] = own.value - other.value
+    return gaps, sign_flip(differences[is_paired], n_random, random_state)

@@ -64,15 +64,13 @@ def refit_periods(staleness: pl.DataFrame) -> pl.DataFrame:
     """Return the loss per window, and the time after which a refit gains; see `Evaluation`."""
     windows = pl.col("fold") - 1
     loss = pl.col("loss")
-    width = pl.col("high") - pl.col("low")
-    half_width = width / 2
+    half_width = (pl.col("high") - pl.col("low")) / 2
     # One window in forty exceeds its half-width by chance, so all together must, too.
     of_all = half_width.pow(2).sum().sqrt() / half_width.count()
     gains = (loss > half_width) & (loss.mean() > of_all)
-    age = pl.col("age")
     series = staleness.group_by("model", "metric", "n", maintain_order=True)
     return series.agg(
         loss_per_window=loss.sum() / windows.sum(),
         refit_windows=windows.filter(gains).min(),
-        refit_seconds=age.filter(gains).min(),
+        refit_seconds=pl.col("age").filter(gains).min(),
     )

@@ -87,7 +87,7 @@ class Chances(Struct, frozen=True, kw_only=True):
 
         `before` and `after` are the scores of some pairs of user and item, shape (n_pairs,).
         """
-        if self.by == "rank" or not len(before):
+        if not len(before):
             return self
         levels, places = np.unique(np.sort(before), return_inverse=True)
         means = np.bincount(places, np.sort(after)) / np.bincount(places)
@@ -104,13 +104,6 @@ class Chances(Struct, frozen=True, kw_only=True):
         return chances
 
 
-def take_ranked(top: TopN, which: Mask) -> TopN:
-    """Return some of the entries, with the ranks that they have among these."""
-    chosen = top.take(which)
-    starts = np.searchsorted(chosen.rows, chosen.rows)
-    return chosen.with_ranks(np.arange(len(chosen)) - starts + 1)
-
-
 def crossed(
     scores: Floats,
     hits: Mask,
@@ -120,8 +113,11 @@ def crossed(
     Arguments are as in `Chances.fit`. Entries without an item have a chance of NaN.
     """
     chances = {by: _of_other_half(_keys(scores, by), hits) for by in _KEYS}
-    squares = {by: np.square(chances[by] - hits) for by in _KEYS}
-    best = min(_KEYS, key=lambda by: float(np.nansum(squares[by])))
+
+    def error(by: Key) -> float:
+        return float(np.nansum(np.square(chances[by] - hits)))
+
+    best = min(_KEYS, key=error)
     return best, chances[best]
 
 
@@ -164,8 +160,7 @@ def _isotonic(
     _, bins = np.unique(bins, return_inverse=True)
     counts = np.bincount(bins)
     points = np.bincount(bins, key) / counts
-    n_hits = np.bincount(bins, hits[is_listed])
-    means = n_hits / counts
+    means = np.bincount(bins, hits[is_listed]) / counts
     levels = isotonic_regression(means, weights=counts)
     # Rounding of a mean may leave [0, 1].
     chances = np.clip(levels.x, 0, 1)

@@ -187,6 +187,4 @@ def _ranked(lists: TopN) -> TopN:
     assert lists.sources is not None
     # The numbers of the sources are in this order, and the sort is stable.
     order = np.lexsort((lists.sources, lists.rows))
-    ordered = lists.take(order)
-    ranks = 1 + _positions(ordered.rows)
-    return ordered.with_ranks(ranks)
+    return lists.take(order).renumbered()

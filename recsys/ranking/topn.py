@@ -88,8 +88,10 @@ class TopN:
         """Return the entries at other positions in the query."""
         return replace(self, rows=rows)
 
-    def with_ranks(self, ranks: Indices) -> TopN:
-        """Return the entries with other ranks."""
+    def renumbered(self) -> TopN:
+        """Return the entries with the ranks that they have among these."""
+        starts = np.searchsorted(self.rows, self.rows)
+        ranks = np.arange(1, len(self) + 1) - starts
         return replace(self, ranks=ranks.astype(np.int32))
 
     def with_source(self, source: int) -> TopN:

@@ -162,19 +162,33 @@ def test_pairs_have_propensities_of_their_own():
     generator = np.random.default_rng(1)
     pairs = pairs.with_columns(propensity=generator.uniform(0.2, 1, len(pairs)))
     of_pair = {(u, i): p for u, i, p in pairs.iter_rows()}
-    values, _ = measured(split, pairs)
+
+    def as_ratings(frame):
+        return Ratings.from_frame(frame, rating="propensity", scale=(0, 1))
+
+    values, _ = measured(split, as_ratings(pairs))
     expected = by_brute_force(split, lambda user, item: of_pair[user, item])
     assert values["effective_sample_size"] == pytest.approx(
         expected["effective_sample_size"], rel=1e-5
     )
     with pytest.raises(DataError, match=r"propensity of user .* got none"):
-        measured(split, pairs.head(20))
+        measured(split, as_ratings(pairs.head(20)))
     with pytest.raises(DataError, match=r"propensity of user .* and item .* got 0\.0"):
-        measured(split, pairs.with_columns(propensity=pl.lit(0.0)))
-    with pytest.raises(DataError, match=r"propensities cannot be read: .* -0\.5"):
-        measured(split, pairs.with_columns(propensity=pl.lit(-0.5)))
-    with pytest.raises(DataError, match="propensities cannot be read: The frame has"):
-        measured(split, pairs.drop("propensity"))
+        measured(split, as_ratings(pairs.with_columns(propensity=pl.lit(0.0))))
+    with pytest.raises(DataError, match="must be a text or Ratings; got DataFrame"):
+        measured(split, pairs)
+
+
+def test_pairs_of_ids_as_texts_are_the_same():
+    ratings = made_ratings(3)
+    split = random_split(ratings, 0.4, random_state=3)
+    pairs = ratings.to_frame().select(
+        pl.col("user", "item").cast(pl.String), propensity=pl.lit(0.5)
+    )
+    propensities = Ratings.from_frame(pairs, rating="propensity", scale=(0, 1))
+    values, _ = measured(split, propensities)
+    for name in ("precision", "recall", "ndcg"):
+        assert values[f"{name}_ips@5"] == pytest.approx(values[f"{name}@5"])
 
 
 @pytest.mark.parametrize(
