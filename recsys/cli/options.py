@@ -84,13 +84,8 @@ class _ModelType(click.Choice[str]):
         return super().get_invalid_choice_message(value, ctx) + hint
 
 
-class _Share(click.ParamType[float]):
-    """Number from 0 to 1, or a percentage; without the ends if it `is_inside`."""
-
-    name = "share"
-
-    def __init__(self, *, is_inside: bool = False) -> None:
-        self._is_inside = is_inside
+class _Share(click.FloatRange):
+    """Number from 0 to 1, or a percentage; 0 and 1 are not valid with `min_open`."""
 
     def convert(
         self,
@@ -108,8 +103,8 @@ class _Share(click.ParamType[float]):
         if number != text:
             share /= 100
         is_end = share in (0, 1)
-        if not 0 <= share <= 1 or (self._is_inside and is_end):
-            bounds = "between 0 and 1" if self._is_inside else "from 0 to 1"
+        if not 0 <= share <= 1 or (self.min_open and is_end):
+            bounds = "between 0 and 1" if self.min_open else "from 0 to 1"
             self.fail(
                 f"must be a number {bounds}, or a percentage such as 20%; got {value!r}.",
                 param,
@@ -148,8 +143,8 @@ COUNT = click.IntRange(min=1)
 NAMED = ("factors", "regularization", "iterations")
 """Parameters of models that have their own options."""
 MODEL_NAME = _ModelType(["auto", *MODELS])
-SHARE = _Share()
-INNER_SHARE = _Share(is_inside=True)
+SHARE = _Share(0, 1)
+INNER_SHARE = _Share(0, 1, min_open=True, max_open=True)
 """Share of a part that is neither empty nor the whole."""
 
 
