@@ -130,9 +130,9 @@ some_events = st.lists(events, min_size=1, max_size=12)
 some_events |= some_events.map(lambda rows: [*rows, rows[0]])
 # A purchase may follow a view within its second.
 some_events |= some_events.map(lambda rows: [*rows, _of_another_kind(rows[0])])
-# A new user may come with a new item alone.
+# A new user may come with a new item alone, and later than all others.
 some_events |= st.integers(10, 99).map(
-    lambda n: [Event(f"u{n}", f"i{n}", float(1 + n % 4), "buy", START + n * DAY // 5)]
+    lambda n: [Event(f"u{n}", f"i{n}", float(1 + n % 4), "buy", START + n * DAY // 3)]
 )
 some_weights = st.fixed_dictionaries(
     dict.fromkeys(sorted(KINDS), st.sampled_from([0.5, 1.0, 2.0, 4.0]))
