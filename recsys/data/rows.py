@@ -28,6 +28,7 @@ from recsys.data.feedback import (
     Feedback,
     Kind,
     check_spread,
+    is_code,
     isolated_code,
     judge,
     missing_code,
@@ -667,7 +668,7 @@ def _readable_times(
 
 def decide(rows: Rows, rules: RowRules) -> None:
     """Decide whether values are grades, counts or weights; leave out any others."""
-    if rows.implicit:
+    if rows.implicit or not len(rows.columns["user"]):
         return
     if rules.weights:
         rows.implicit = True
@@ -751,12 +752,14 @@ def _leave_out_missing(rows: Rows, code: float) -> None:
 
 
 def _remark_on_zeros(rows: Rows) -> None:
-    """Remark on zeros among 1, 2, ..., which may mean none."""
+    """Remark on zeros among 1, 2, ..., or a code in all rows, which may mean none."""
     levels, _ = _levels(rows)
-    if levels[0] == 0 and _ends_a_scale(levels):
+    mark = f"{levels[0]:.15g}"
+    is_only_code = len(levels) == 1 and (mark == "-1" or is_code(levels[0]))
+    if is_only_code or (levels[0] == 0 and _ends_a_scale(levels)):
         some = "all" if len(levels) == 1 else "some"
         rows.remarks.append(
-            f"{some} ratings are 0; add --missing 0 if a 0 means no rating"
+            f"{some} ratings are {mark}; add --missing {mark} if a {mark} means no rating"
         )
 
 

@@ -91,7 +91,7 @@ def test_new_ids_that_may_be_known_ones(user, item, remark):
     assert (remark is None and "differ" not in said) or remark in said
 
 
-def test_new_ids_without_zeros_and_with_marks_that_nobody_sees():
+def test_new_ids_without_zeros_and_with_invisible_marks():
     padded = frame().with_columns(
         pl.col("user").cast(pl.String).str.zfill(5),
         pl.format("caf\u00e9 {}", "item").alias("item"),

@@ -317,9 +317,14 @@ def test_a_file_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
     assert by_pattern.values.sum() == plays.values.sum() + 7
 
 
-def test_ratings_that_are_all_zero(read: Read) -> None:
-    said = str(read(table(rating=lambda grade: "0")).source)
-    assert "all ratings are 0; add --missing 0 if a 0 means no rating" in said
+@pytest.mark.parametrize("code", ["0", "-1", "-999"])
+def test_ratings_that_are_all_zero_or_a_code(read: Read, code: str) -> None:
+    said = str(read(table(rating=lambda grade: code)).source)
+    advice = f"add --missing {code} if a {code} means no rating"
+    assert f"all ratings are {code}; {advice}" in said
+    rows = f"400 rows left out whose rating is {code} .missing."
+    with pytest.raises(DataError, match=f"No rows are left: {rows}"):
+        read(table(rating=lambda grade: code), missing=int(code))
 
 
 @pytest.mark.parametrize(
