@@ -25,6 +25,7 @@ Answers: TypeAlias = Sequence[asyncio.Future[bytes]]
 
 _BATCH = 32  # maximum number of queries of one search
 _QUICK = 0.003  # seconds above which a search runs outside the event loop
+_QUICK_ALONE = 0.005  # of a search for a single request while no other runs
 _MEMORY = 0.1  # weight of the last search in the running mean of times
 _MEANS = 100  # maximum number of stored mean times
 
@@ -34,7 +35,8 @@ class Batches:
 
     A search begins when all requests that have arrived are read. A single request
     therefore does not wait, and simultaneous ones share the work. Fast searches run in the
-    event loop, others in a thread by `run` (see `Service.run`).
+    event loop, others in a thread by `run` (see `Service.run`). The change of threads itself
+    takes time, so that a request alone stays in the loop for longer.
     """
 
     def __init__(self, run: Callable[..., Any]) -> None:
@@ -65,12 +67,15 @@ class Batches:
     def _search_all(self) -> None:
         waiting = self._waiting
         self._waiting = {}
+        n_requests = sum(map(len, waiting.values()))
+        is_alone = n_requests == 1 and not self._tasks
+        limit = _QUICK_ALONE if is_alone else _QUICK
         for (search, kind), requests in waiting.items():
             for start in range(0, len(requests), _BATCH):
                 batch = requests[start : start + _BATCH]
                 queries, answers = zip(*batch, strict=True)
                 work = partial(self._timed, search, queries, kind)
-                if self._mean_seconds.get(kind, 0.0) > _QUICK:
+                if self._mean_seconds.get(kind, 0.0) > limit:
                     task = asyncio.create_task(self._search_in_thread(work, answers))
                     self._tasks.add(task)  # the loop itself keeps a weak reference only
                     task.add_done_callback(self._tasks.discard)
