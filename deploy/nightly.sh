@@ -47,9 +47,6 @@ is_new() {
     [ -s "$1" ] || [ "$1" = "$RATINGS" ] || return 1
     said=$(recsys update "$models/latest" "$1" --dry-run 2>&1) || {
         echo "$said" >&2
-        case $1:$said in
-            "${EVENTS:-}:"*"integer user ids"*) return 1 ;; # of visitors only
-        esac
         later "reading new ratings"
     }
     ! echo "$said" | grep -q "^0 new events"
@@ -65,9 +62,6 @@ add_events() {
             *"No rows are left"*) return 0 ;;
         esac
         echo "$said" >&2
-        case $said in
-            *"integer user ids"*) return 0 ;; # of visitors only
-        esac
         later "adding events"
     }
     echo "$said" >&2

@@ -1,7 +1,7 @@
 """Events that the service receives: checked by the rules of reading, and written as JSON lines.
 
-Whatever is stored, `recsys update` can read later: one event that it could not read would stop
-every update from the log. It leaves out visitors whose ids the model cannot have.
+Whatever is stored, `recsys update` can add later: one event that it could not read would stop every
+update from the log.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def event_records(bodies: Sequence[EventBody]) -> list[Json]:
 
 
 def checked_events(events: Sequence[Json], recommender: Recommender) -> list[Json]:
-    """Check that `recsys update` can read events for a model; return them with ids of its type.
+    """Check that `recsys update` can add events to a model; return them with ids of its type.
 
     Raises
     ------
     DataError
-        If the id of an item cannot be one of the model's, the event is of a kind without a weight,
-        or a value is missing, out of range, or not a number of single precision.
+        If an id cannot be one of the model's, the event is of a kind without a weight, or a value
+        is missing, out of range, or not a number of single precision.
     """
     users = _typed(recommender.ratings.users, [event["user"] for event in events])
     items = _typed(recommender.ratings.items, [event["item"] for event in events])
@@ -106,18 +106,16 @@ def checked_events(events: Sequence[Json], recommender: Recommender) -> list[Jso
 
 
 def _typed(ids: Ids, values: list[Id]) -> list[Id]:
-    """Return ids in the type of the ids of a model; users of another type are visitors."""
+    """Return ids in the type of the ids of a model."""
     # Otherwise "1" and 1 would become two users in the file.
     typed: list[Id | None] = ids.like(values).to_list()
     converted: list[Id] = []
     for number, (value, id) in enumerate(zip(values, typed, strict=True), start=1):
-        if id is None and ids.kind == "user":
-            id = str(value)
         if id is None:
-            expected = (
-                f"the model has integer {ids.kind} ids; {value!r} cannot be among them"
+            raise DataError(
+                f"Event {number}: the model has integer {ids.kind} ids; {value!r} cannot be "
+                "among them (fit a model with text ids to have others)."
             )
-            raise DataError(f"Event {number}: {expected}.")
         problem = id_problem(id, ids.kind)
         if problem is not None:
             raise DataError(f"Event {number}: {problem}")
