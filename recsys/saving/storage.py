@@ -56,7 +56,7 @@ from recsys.data.rows import check_scale
 from recsys.errors import DataError, ModelFileError, RecsysError, check_flags
 from recsys.messages import system_reason
 from recsys.models.base import Model
-from recsys.models.registry import is_made_by_name
+from recsys.models.registry import MODELS, is_made_by_name
 from recsys.provenance import Provenance
 from recsys.saving import model_file
 from recsys.saving.arrays import (
@@ -179,7 +179,7 @@ def save_model(
 
 
 def _check_loadable(model: Model) -> None:
-    """Check that a model with all that a fit has set, such as one's own, could be loaded again.
+    """Check that a model of one's own, with all that a fit has set, could be loaded again.
 
     Raises
     ------
@@ -188,6 +188,8 @@ def _check_loadable(model: Model) -> None:
     members: Sequence[Model] = getattr(model, "parts", ())
     for member in members:
         _check_loadable(member)
+    if model.name in MODELS:
+        return  # whose arrays tests have saved and loaded
     kind = type(model)
     declared = {entry.name for entry in fields(model)}
     # Instances have what a fit sets; the class has what is declared.
