@@ -527,7 +527,7 @@ def test_a_parameter_that_json_cannot_hold_raises(tmp_path):
     recommender = Recommender("popular").fit(make_ratings())
     recommender.model.damping = object()
     with pytest.raises(
-        ModelFileError, match="not be loaded again: damping must be a number; got <obj"
+        DataError, match=r"model cannot be saved: <object .* is not a number or text"
     ):
         recommender.save(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
