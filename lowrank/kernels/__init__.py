@@ -263,7 +263,7 @@ def transposed(
     n_columns: int,
     threads: int | None = None,
 ) -> Stored:
-    """Return the transpose of a matrix with sorted indices, in the same form."""
+    """Return the transpose of a matrix in the same form, faster if its rows are sorted."""
     values: NDArray[Any] = (
         matrix.codes if isinstance(matrix, CodedMatrix) else matrix.data
     )
@@ -611,7 +611,10 @@ def csr_rmatmat(
     out: Floats | None = None,
     threads: int | None = None,
 ) -> Floats:
-    """Return A.T @ X for a sparse A with sorted rows, of shape (n, n_cols), and a dense block X."""
+    """Return A.T @ X for a sparse A of shape (n, n_cols) and a dense block X.
+
+    It is faster if the rows of A are sorted.
+    """
     X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
     Y = np.empty((n_cols, X.shape[1]), dtype=X.dtype) if out is None else out
     backends.active.csr_rmatmat(*parts(A), X, Y, resolve_threads(threads))

@@ -509,10 +509,16 @@ class Next(Model):
         return kernels.csr_arrays(vstack(blocks, format="csr"))
 
     @property
-    def _binary_histories(self) -> Sparse:
+    def _ordered_histories(self) -> Sparse:
         """The histories as a matrix of ones, in the order of time."""
         ones = np.ones(len(self.history_items), np.float32)
         return self._histories._replace(weights=ones).matrix(self.n_items)
+
+    @property
+    def _binary_histories(self) -> Sparse:
+        """The histories as a matrix of ones, in the order of the items, as products need it."""
+        histories: Sparse = self._ordered_histories.sorted_indices()
+        return histories
 
     @property
     def _neighbors(self) -> TrainingUsers:
@@ -521,7 +527,7 @@ class Next(Model):
 
     @cached_property
     def _training_users(self) -> TrainingUsers:
-        return TrainingUsers.of(self._binary_histories, self.history_ranks)
+        return TrainingUsers.of(self._ordered_histories, self.history_ranks)
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, k).

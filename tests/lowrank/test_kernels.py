@@ -409,6 +409,18 @@ def test_products_equal_dense(n, m, width, density, threads, dtype, name, seed):
     tolerance = TOLERANCE[dtype] / 10
     np.testing.assert_allclose(Y, dense @ X, atol=tolerance)
     np.testing.assert_allclose(W, dense.T @ Z, atol=tolerance)
+    # The order of the entries of a row does not count.
+    rows = np.repeat(np.arange(n), np.diff(A[0]))
+    order = np.lexsort((-A[1], rows))
+    unsorted = kernels.CsrArrays(A[0], A[1][order], A[2][order])
+    W_of_unsorted = kernels.csr_rmatmat(unsorted, Z, m, threads=threads)
+    np.testing.assert_array_equal(W_of_unsorted, W)
+    transposes = [
+        kernels.transposed(matrix, m, threads=threads)
+        for matrix in (kernels.CsrArrays(*A), unsorted)
+    ]
+    for array, expected in zip(*transposes, strict=True):
+        np.testing.assert_array_equal(array, expected)
     A[2][:] = A[2][:1]
     constant = kernels.CsrArrays(*A).compact()
     assert len(constant.data) == min(len(A[2]), 1)

@@ -96,7 +96,8 @@ void transpose(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data,
     entries::row_offsets(indices.data(), indices.size(), to_indptr.data(), n_columns);
     if (is_constant) *to_data.data() = *data.data();
     entries::transpose(indptr.data(), indices.data(), data.data(), n_rows, to_indptr.data(), n_columns,
-                       to_indices.data(), is_constant ? nullptr : to_data.data(), threads);
+                       to_indices.data(), is_constant ? nullptr : to_data.data(),
+                       entries::threads_for_columns(indptr.data(), indices.data(), n_rows, threads));
 }
 
 void sort_rows(In1<std::int64_t> indptr, Out1<std::int32_t> indices, const std::vector<Anything>& columns, int threads) {

@@ -142,8 +142,17 @@ inline void scatter(const std::int32_t* rows, std::int64_t n, const std::int64_t
     });
 }
 
-// Writes the transpose of a CSR matrix with sorted indices, given the indptr of the result; without data if to_data is
-// null.
+// The number of threads that may share the columns of a CSR matrix. Each finds its columns of a row by bisection, so
+// that rows which are not sorted are for one thread, which takes them as they are.
+inline int threads_for_columns(const std::int64_t* indptr, const std::int32_t* indices, std::int64_t n_rows,
+                               int threads) {
+    for (std::int64_t row = 0; threads > 1 && row < n_rows; ++row)
+        if (!std::is_sorted(indices + indptr[row], indices + indptr[row + 1])) return 1;
+    return threads;
+}
+
+// Writes the transpose of a CSR matrix, given the indptr of the result; without data if to_data is null. On several
+// threads, the indices must be sorted.
 template <class T>
 void transpose(const std::int64_t* indptr, const std::int32_t* indices, const T* data, std::int64_t n_rows,
                const std::int64_t* to_indptr, std::int64_t n_columns, std::int32_t* to_indices, T* to_data,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "entries.hpp"
 #include "parallel.hpp"
 
 namespace lowrank {
@@ -86,6 +87,7 @@ void csr_rmatmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> 
     const nb::gil_scoped_release release;
     // Each thread owns a range of the result's rows, so the order of summation, and with it
     // every bit of the result, is the same on any number of threads.
+    threads = entries::threads_for_columns(A.indptr, A.indices, A.n_rows, threads);
     const std::vector<std::int64_t> bounds = column_shares(A, threads);
     on_threads(threads, [&](int number) {
         kernels<T>().rmatmat_cols(A, X.data(), width, Y.data(), bounds[number], bounds[number + 1]);

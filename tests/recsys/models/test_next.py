@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from scipy.sparse import csr_array
 
+from lowrank import kernels
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.ease import default_penalty
@@ -20,7 +21,7 @@ from recsys.models.sequences import (
     sources,
 )
 from recsys.models.shares import best_shares
-from recsys.models.transitions import Regression, direction_weights
+from recsys.models.transitions import Regression, direction_weights, gram
 from recsys.recommender import Recommender
 from recsys.saving.arrays import DamageError
 
@@ -117,6 +118,21 @@ def test_sums_over_pairs_have_the_weights_of_their_lags():
     )
     latest = sources(sequences, 3, 0.5).toarray()
     np.testing.assert_allclose(latest, [[0.5 + 0.125, 0.25, 0], [0, 0, 0.5]])
+
+
+def test_weights_are_the_same_on_any_number_of_threads():
+    ratings = make_ratings(n_users=300, n_items=400, length=60)
+    fits = []
+    for threads in (1, 3):
+        with kernels.at_most(threads):
+            fits.append(Next().fit(ratings))
+    alone, shared = fits
+    np.testing.assert_array_equal(shared.weight_items, alone.weight_items)
+    np.testing.assert_array_equal(shared.weight_values, alone.weight_values)
+    np.testing.assert_array_equal(shared.shares, alone.shares)
+    ones = alone._histories._replace(weights=np.ones_like(alone.history_weights))
+    X = ones.matrix(alone.n_items).toarray()
+    np.testing.assert_array_equal(gram(alone._binary_histories), X.T @ X)
 
 
 def test_planted_transitions_are_recovered():
