@@ -168,7 +168,7 @@ def _thirds(counts: Longs) -> Longs:
     n_before = np.cumsum(sorted_counts) - sorted_counts
     thirds = np.empty_like(order)
     # Integers: a sum of floats may put an item on the other side of a third.
-    n_ratings = max(1, counts.sum())
+    n_ratings = np.maximum(counts.sum(), 1)
     thirds[order] = np.minimum(n_before * 3 // n_ratings, 2)
     return thirds
 
