@@ -7,7 +7,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class LiveTable:
         self._table: Features | None = None
         self._signature: tuple[int, ...] | None = None  # of a file
         self._due = 0.0
-        self._reader: threading.Thread | None = None
+        self._reading: Future[tuple[Features, str]] | None = None
 
     def load(self, path: Path) -> Responses:
         """Load a model, and return its responses with the newest table."""
@@ -142,8 +142,8 @@ class LiveTable:
 
         A database that does not answer delays neither new models nor the end of the service.
         """
-        if self._reader is not None and self._reader.is_alive():
-            raise DataError(f"{shown(self.source)} is still being read.")
+        if self._reading is not None and not self._reading.done():
+            raise TimeoutError(f"{shown(self.source)} is still being read.")
         # A new model may have been fitted to a table with other columns.
         earlier = self._table if self._served is base else None
         reading = base.recommender.provenance.reading
@@ -156,14 +156,14 @@ class LiveTable:
             except Exception as error:
                 result.set_exception(error)
 
-        self._reader = threading.Thread(target=read, daemon=True)
-        self._reader.start()
-        try:
-            return result.result(_PATIENCE)
-        except TimeoutError:
-            raise DataError(
+        self._reading = result
+        threading.Thread(target=read, daemon=True).start()
+        wait([result], _PATIENCE)
+        if not result.done():
+            raise TimeoutError(
                 f"{shown(self.source)} has not been read within {_PATIENCE:g} seconds."
-            ) from None
+            )
+        return result.result()
 
     def _is_same(self, table: Features) -> bool:
         """Return whether a table is the one that the model is served with."""

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from recsys import Recommender
+from recsys.catalogues import read_catalogue
 from recsys.cli.main import cli
 from recsys.data.features import Features
 from recsys.errors import DataError
@@ -365,17 +366,29 @@ def test_ages_do_not_depend_on_the_clock_of_the_day(shop, monkeypatch):
     assert 0 <= float(age) < 60
 
 
-def test_a_database_that_does_not_answer_delays_nothing(shop, monkeypatch):
+def test_a_table_that_is_read_slowly_delays_nothing(shop, monkeypatch):
     answered = threading.Event()
+
+    def read_slowly(*arguments: Any) -> tuple[Features, str]:
+        assert answered.wait(60)
+        return read_catalogue(*arguments)
+
     monkeypatch.setattr(live_table, "_PATIENCE", 0.01)
-    monkeypatch.setattr(live_table, "read_catalogue", lambda *_: answered.wait(60))
+    monkeypatch.setattr(live_table, "read_catalogue", read_slowly)
     before = shop.items("/v1/recommend/105?condition=available")
     shop.change(ITEMS.with_columns(stock=0))
     assert "has not been read within 0.01 seconds" in shop.state()["rejected"]
     shop.change(ITEMS.with_columns(stock=1))
     assert "is still being read" in shop.state()["rejected"]
     assert shop.items("/v1/recommend/105?condition=available") == before
+    # The same state of the file is read again as soon as it can be.
     answered.set()
+    monkeypatch.setattr(live_table, "_PATIENCE", 60.0)
+    deadline = time.monotonic() + 60
+    while shop.state()["rejected"] is not None:
+        assert time.monotonic() < deadline
+        shop.refresh()
+    assert len(shop.items("/v1/recommend/105?condition=available")) > len(before)
 
 
 def test_a_new_model_has_the_table_at_once(saved, tmp_path):
