@@ -27,6 +27,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 settings.register_profile("short", deadline=None, max_examples=12, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+# Tests that are marked `long`, the rest of what has a representative, run in that profile alone.
+IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 os.environ.pop("PYTHONUNBUFFERED", None)  # commands write as they do for users
 # Under nohup, the commands would ignore a closed terminal, as they should.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -191,8 +193,14 @@ def pytest_report_from_serializable(data: dict[str, Any]) -> Any:
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Begin with what takes longest, so that no process has it left at the end."""
+    if not IS_LONG:
+        long_items = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long_items)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     last = len(LONGEST)
     places = {unit: place for place, unit in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(unit_of(item.nodeid), last))

@@ -1,7 +1,6 @@
 """A standalone cluster on loopback, of whose executors one is killed, then all."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +11,9 @@ import pytest
 from recsys.recommender import Recommender
 
 PROGRAM = Path(__file__).with_name("on_a_cluster.py")
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 
 
-@pytest.mark.skipif(
-    not LONG, reason="a minute of all processors; HYPOTHESIS_PROFILE=long runs it"
-)
+@pytest.mark.long  # a minute of all processors
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_an_executor_killed_in_the_middle_changes_nothing(
     toy, toy_fit, quick_java, tmp_path
