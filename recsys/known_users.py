@@ -23,7 +23,7 @@ from lowrank.kernels.topk import Ties
 from recsys.errors import ModelFileError, UnknownIdError
 from recsys.models.parts import Mask
 from recsys.ranking.topn import CsrPairs, KnownUsers, TopN
-from recsys.saving.arrays import DamageError, check_rows
+from recsys.saving.arrays import DamageError, check_rows, check_sorted_rows
 from recsys.saving.model_file import Arrays, OpenedModel, listed, open_model
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # as ids are written
@@ -113,7 +113,8 @@ def _lists(
         raise DamageError("the model is of another shape")
     indptr = listed(arrays, "ratings/indptr")
     rated = listed(arrays, "ratings/indices")
-    check_rows("ratings/indptr", indptr, rated, n_items, len(user_ids))
+    n_users = len(user_ids)
+    check_sorted_rows("ratings/indptr", indptr, rated, n_items, n_users)
     requested: dict[int, None] = {}  # without repetitions
     for text in users:
         requested |= dict.fromkeys(user_ids.indices(text))

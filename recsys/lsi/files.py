@@ -48,6 +48,7 @@ _DOCUMENT_ARRAYS = {
 _ARRAYS = _SPACE_ARRAYS | _DOCUMENT_ARRAYS
 # Suffixes of names of arrays of integers.
 _INTEGERS = ("_indices", "_indptr", "_documents")
+_SHORT = ("postings_documents", "postings_counts")  # of 32 bits, as the kernel takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ def _check_arrays(
     for name, array in arrays.items():
         # Other types would make the kernels read beyond an array.
         kind = "i" if name.endswith(_INTEGERS) else "f"
-        if array.dtype.str not in (f"<{kind}4", f"<{kind}8"):
+        types = [f"<{kind}4"] if name in _SHORT else [f"<{kind}4", f"<{kind}8"]
+        if array.dtype.str not in types:
             raise DamageError(f"{name} has the type {array.dtype.str}")
         shape = tuple(sizes[axis] for axis in _ARRAYS[name])
         if array.shape != shape:

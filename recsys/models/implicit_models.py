@@ -31,7 +31,7 @@ from recsys.models.parameters import (
     threads_parameter,
 )
 from recsys.models.parts import OTHER, Floats, Indices, Ints, Longs
-from recsys.saving.arrays import check_rows
+from recsys.saving.arrays import check_sorted_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -398,7 +398,8 @@ class ImplicitKNN(ItemItemModel):
 
     def _check_arrays(self) -> None:
         super()._check_arrays()
-        check_rows("neighbours", *self._neighbors[:2], self.n_items)
+        indptr, indices, _ = self._neighbors
+        check_sorted_rows("neighbours", indptr, indices, self.n_items)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the scores in factored form, with the similarities as sparse part."""

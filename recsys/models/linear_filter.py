@@ -35,7 +35,7 @@ from recsys.models.parameters import (
     threads_parameter,
 )
 from recsys.models.parts import OTHER, Array, Floats, Indices, Ints, Longs
-from recsys.saving.arrays import check_rows
+from recsys.saving.arrays import check_sorted_rows
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -227,7 +227,7 @@ class LinearFilter(ProfileModel, HistoryModel):
         super()._check_arrays()
         if self.linear:
             n_items = self.n_items
-            check_rows(
+            check_sorted_rows(
                 "weights", self.weight_indptr, self.weight_places, n_items, n_items
             )
             if (np.sort(self.item_order) != np.arange(n_items)).any():

@@ -43,7 +43,7 @@ from recsys.models.transitions import (
     main_directions,
     unordered_weights,
 )
-from recsys.saving.arrays import DamageError, check_rows
+from recsys.saving.arrays import DamageError, check_rows, check_sorted_rows
 
 if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
@@ -194,7 +194,7 @@ class Next(Model):
         if not (self.decays >= 0).all():
             raise DamageError("decays has values that are negative or no numbers")
         check_rows("history", self.history_indptr, self.history_items, n_items)
-        check_rows(
+        check_sorted_rows(
             "weights",
             self.weight_indptr,
             self.weight_items,

@@ -352,6 +352,32 @@ def check_rows(
         raise DamageError(f"the entries of {name} have columns that do not exist")
 
 
+def check_sorted_rows(
+    name: str,
+    indptr: NDArray[Any],
+    indices: NDArray[Any],
+    n_columns: int,
+    n_rows: int | None = None,
+) -> None:
+    """Check a CSR structure whose rows kernels search: its types, and that columns increase.
+
+    Raises
+    ------
+    DamageError
+    """
+    if indptr.dtype != np.int64 or indices.dtype != np.int32:
+        raise DamageError(
+            f"{name} must be int64, and its entries int32; "
+            f"got {indptr.dtype} and {indices.dtype}"
+        )
+    check_rows(name, indptr, indices, n_columns, n_rows)
+    increases = indices[1:] > indices[:-1]
+    starts = indptr[(indptr > 0) & (indptr < indices.size)]
+    increases[starts - 1] = True  # the first entry of a row follows another row
+    if not increases.all():
+        raise DamageError(f"the entries of {name} are not in the order of columns")
+
+
 def signature_of(path: str) -> Signature:
     """Return what changes with a file or anything in a directory, its rights included.
 

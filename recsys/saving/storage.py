@@ -68,6 +68,7 @@ from recsys.saving.arrays import (
     as_path,
     check_finite,
     check_rows,
+    check_sorted_rows,
     sha256_of,
 )
 from recsys.saving.atomic import (
@@ -446,7 +447,7 @@ def _saved_ratings(
 ) -> Ratings:
     """Return the training ratings of a saved model, with its tables and features."""
     indptr, indices, data = (listed(arrays, f"ratings/{name}") for name in _ROWS)
-    check_rows("ratings/indptr", indptr, indices, len(items))
+    check_sorted_rows("ratings/indptr", indptr, indices, len(items), len(users))
     levels = arrays.get("ratings/levels")
     _check_codes("ratings/data", data, levels)
     implicit = bool(manifest.training["implicit"])

@@ -182,6 +182,16 @@ def test_arrays_that_do_not_fit_together_are_rejected(index, tmp_path):
         ),
         ("components", lambda a: a.astype(np.float16), "components has the type <f2"),
         (
+            "postings_documents",
+            lambda a: a.astype(np.int64),
+            "postings_documents has the type <i8",
+        ),
+        (
+            "postings_counts",
+            lambda a: a.astype(np.float64),
+            "postings_counts has the type <f8",
+        ),
+        (
             "singular_values",
             lambda a: a[:, None],
             r"singular_values must have shape \(5,\)",
