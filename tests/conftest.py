@@ -17,6 +17,7 @@ import chromium
 import postgres as private
 import pytest
 from _pytest.doctest import DoctestModule
+from covering import left_out
 from hypothesis import settings
 
 # Several processes share the cores, of which threads of OpenMP that wait would take half.
@@ -193,14 +194,16 @@ def pytest_report_from_serializable(data: dict[str, Any]) -> Any:
     return report
 
 
+@pytest.hookimpl(trylast=True)  # after -k, which may ask for any parameters
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Begin with what takes longest, so that no process has it left at the end."""
     if not IS_LONG:
-        long_items = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long_items)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        long_items = {item for item in items if item.get_closest_marker("long")}
+        long_items |= left_out([item for item in items if item not in long_items])
+        config.hook.pytest_deselected(items=list(long_items))
+        items[:] = [item for item in items if item not in long_items]
     last = len(LONGEST)
     places = {unit: place for place, unit in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(unit_of(item.nodeid), last))

@@ -67,6 +67,7 @@ REPEATED = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32"])
 @pytest.mark.parametrize("door", REPEATED)
 def test_repeated_integers_do_not_overflow(door, dtype):

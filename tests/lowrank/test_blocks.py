@@ -52,6 +52,7 @@ def check_same(result, expected, atol=1e-7):
     )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("center", [None, True])
 @pytest.mark.parametrize(

@@ -19,16 +19,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning"),
 ]
 CHECKED = [
+    PCA(1, center="exact", whiten=True, center_samples=True),
+    ProbabilisticPCA(1),
+    Whitening("zca"),
+    NMF(1),  # the search for the number is slow
+]
+OTHER_PARAMETERS = [
     PCA(),
     PCA(2, standardize=True),
-    PCA(1, center="exact", whiten=True, center_samples=True),
     PCA(0.9, center=False),
     ProbabilisticPCA(),
-    ProbabilisticPCA(1),
     Whitening(),
-    Whitening("zca"),
     Whitening("zca-cor", epsilon=0.0),
-    NMF(1),  # the search for the number is slow
     NMF(2, unstored="missing", regularization=0.1),
 ]
 FORMATS = {
@@ -73,6 +75,13 @@ def test_scikit_learn_conformance(estimator, check):
     check(estimator)
 
 
+@pytest.mark.long
+@parametrize_with_checks(OTHER_PARAMETERS)
+def test_scikit_learn_conformance_with_other_parameters(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @each_case
 def test_dtype_stays_input_is_untouched_and_results_repeat(estimator, form, dtype):

@@ -60,6 +60,7 @@ def test_a_deficient_matrix_has_orthonormal_vectors_all_the_same():
     np.testing.assert_allclose(result.Vt @ result.Vt.T, np.eye(10), atol=1e-10)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_few_vectors_of_a_large_gram_matrix(dtype, power):

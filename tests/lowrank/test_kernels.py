@@ -88,6 +88,7 @@ def assert_near(got, expected, dtype):
         np.testing.assert_allclose(ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [1, 2, 7, 16, 17, 32, 33, 64, 130])
@@ -129,6 +130,7 @@ def implicit_half_sweep(name, dtype, k, form, threads=1):
     return results
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("form", ["diagonal", "full", "pulled", "block"])
@@ -164,6 +166,7 @@ def weighted_half_sweeps(name, dtype, k, nonnegative, threads=1):
     ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("nonnegative", [False, True])
@@ -233,6 +236,7 @@ def test_nonnegative_rows_without_a_unique_solution_reach_the_minimum(name, dtyp
         assert objective[row] == pytest.approx(least, abs=1e-6 * size)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [1, 7, 16, 33, 64])

@@ -43,6 +43,7 @@ def drawn(shape):
     return X / 3.0**columns + 1, k
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("dtype", "size"), [("f4", 1e20), ("f4", 1e-25), ("f8", 1e160), ("f8", 1e-200)]
 )
@@ -169,6 +170,7 @@ def test_reading_5_the_tied_linear_autoencoder_is_stationary_at_the_components()
 # Against scikit-learn on dense data.
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("shape", "n_components"),
@@ -289,6 +291,7 @@ def test_degenerate_model_has_no_density():
 # Centring sparse data.
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize("center_samples", [False, True])
@@ -341,6 +344,7 @@ def test_drop_leaves_out_the_first_direction_of_the_uncentred_matrix():
     np.testing.assert_allclose(pca.transform(X), X @ pca.components_.T, atol=1e-6)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("n_components", [0, 1, 5, 11, 12, None, 0.5, 0.999])
 @pytest.mark.parametrize("center", ["auto", "exact", "drop", False])
 @pytest.mark.parametrize("standardize", [False, True])

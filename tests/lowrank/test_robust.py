@@ -61,7 +61,7 @@ def test_missing_entries_are_completed():
     np.testing.assert_array_equal(masked.low_rank.left, result.low_rank.left)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10**6), share=st.floats(0, 0.6), rank=st.integers(0, 6))
 def test_no_other_decomposition_is_below_the_bound(seed, share, rank):
     """The bound holds where nothing can be recovered as well."""

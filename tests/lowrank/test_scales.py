@@ -60,6 +60,7 @@ def allowed_error(s, dtype):
     return np.maximum(1e-8, 100 * EPS * s[0] / s)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", HEAVY)
@@ -81,6 +82,7 @@ def test_pca_with_a_heavy_column_is_that_of_lapack(kind, dtype, container, n, m,
     assert pca.components_.dtype == dtype
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("container", ["dense", "blocks"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", HEAVY)
@@ -92,6 +94,7 @@ def test_whitening_keeps_all_directions_with_variance(kind, dtype, container):
     np.testing.assert_allclose(whitened.std(axis=0, ddof=1), 1, atol=1e-2)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", HEAVY)
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
@@ -109,6 +112,7 @@ def test_probabilistic_pca_with_a_heavy_column_has_a_density(kind, dtype, conver
     np.testing.assert_allclose(model.score(convert(X)) * n, expected, rtol=1e-3)
 
 
+@pytest.mark.covering(1)
 @given(seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("container", ["dense", "csr", "blocks"])
@@ -125,6 +129,7 @@ def test_random_tables_agree_with_lapack(container, dtype, seed):
     np.testing.assert_allclose(scores.std(axis=0, ddof=1), 1, atol=1e-2)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array, aslinearoperator])
 @pytest.mark.parametrize("power", [2, 4, 6, 8, 10])
@@ -243,6 +248,7 @@ def weighted_values(X, weights):
     return np.linalg.svd(np.sqrt(weights)[:, None] * centred, compute_uv=False)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("container", ["dense", "csr"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", HEAVY)
@@ -336,6 +342,7 @@ def test_standardised_float32_tables_agree_with_lapack(container, weights):
         np.testing.assert_allclose(score, expected, rtol=1e-3)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("shape", [(400, 30), (40, 60)])
 @pytest.mark.parametrize("container", ["csr", "blocks"])
 @pytest.mark.parametrize("kind", HEAVY)
@@ -351,6 +358,7 @@ def test_rules_for_the_rank_do_not_depend_on_the_container(kind, container, shap
     np.testing.assert_allclose(optimal_threshold(samples), optimal_threshold(X))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", HEAVY)
 def test_probabilistic_pca_of_incomplete_tables_keeps_the_noise(kind, dtype):

@@ -395,6 +395,7 @@ def test_more_than_the_rank_allows():
         leverage_scores(normal(3, 5), 4)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize(("n", "m", "k"), [(18, 14, 12), (24, 15, 15), (200, 100, 20)])

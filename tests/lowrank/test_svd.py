@@ -102,6 +102,7 @@ def test_arpack_agrees_with_lapack(kind, dtype, shape):
     check_svd(result, matrix, TOL[dtype])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("method", ["lanczos", "randomized", "arpack"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(500, 300), (300, 500)])
@@ -153,6 +154,7 @@ def test_spectrum_of_the_second_difference_matrix(method):
     )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("method", ["lanczos", "randomized"])
 @pytest.mark.parametrize("multiplicity", [10, 40, 100])
 def test_finds_every_copy_of_a_multiple_singular_value(multiplicity, method):

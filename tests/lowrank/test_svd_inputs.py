@@ -40,6 +40,7 @@ def check_same(result, expected, rtol=1e-7):
     np.testing.assert_allclose(result.Vt, expected.Vt, atol=rtol * 10)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("array_type", ["array", "matrix"])
 @pytest.mark.parametrize("form", SPARSE_FORMATS)
@@ -62,6 +63,7 @@ def test_linear_operators(method, wrap, center):
     check_same(result, truncated_svd(matrix, 4, method="dense", center=center))
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
@@ -91,6 +93,7 @@ def test_every_dense_layout(method, view):
     check_same(result, truncated_svd(matrix, 4, method="dense"))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, sparse.coo_matrix])
 @pytest.mark.parametrize(
@@ -103,6 +106,7 @@ def test_integers_and_bools_are_worked_on_in_float64(method, container, dtype):
     check_same(result, truncated_svd(matrix.astype(np.float64), 3, method="dense"))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, aslinearoperator])
 @pytest.mark.parametrize("center", [None, True, np.arange(45)])
@@ -159,6 +163,7 @@ def test_the_input_is_not_written_to(method, container):
     assert abs(matrix - before).sum() == 0
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "container", [np.asarray, sparse.csr_array, sparse.csc_matrix, aslinearoperator]

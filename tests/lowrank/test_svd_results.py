@@ -68,6 +68,7 @@ def test_public_names():
     assert issubclass(ConvergenceWarning, UserWarning)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ def test_zero_matrix(method, container):
         assert (result.error, result.explained_energy) == (0.0, 1.0)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", ["auto", "dense", "gram", "lanczos", "randomized"])
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 5), (5, 9), (9, 5)])
@@ -143,6 +145,7 @@ def test_empty_rows_and_columns(method, container):
     np.testing.assert_allclose(result.Vt[:, [0, 1, 30, 59]], 0, atol=1e-7)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -167,6 +170,7 @@ def test_signs_survive_ties_in_magnitude():
             np.testing.assert_allclose(Vt[0], -vector, atol=1e-7)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("seed", [0, 7])
 def test_same_seed_same_bits(method, seed):

@@ -31,6 +31,7 @@ def repetitions(n, seed=1):
     return np.random.default_rng(seed).integers(0, 4, n)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("form", CONTAINERS)
 @pytest.mark.parametrize(

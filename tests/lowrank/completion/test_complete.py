@@ -43,6 +43,7 @@ def completed(method, dtype, penalty):
     return X, complete(X, method=method, regularization=penalty)
 
 
+@pytest.mark.covering(1)
 @methods
 @pytest.mark.parametrize(
     ("size", "dtype"),
@@ -145,6 +146,7 @@ def test_the_rank_is_found():
     assert complete(X).rank == 3
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_penalty_is_found_with_the_rank(seed, noise):
@@ -185,6 +187,7 @@ def als_objective(X, mean, row_bias, column_bias, left, right, penalty, biases):
     return total + columns @ (scale * np.sum(right**2, axis=1) + column_bias**2)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("biases", [True, False])
 @pytest.mark.parametrize("penalty", [0.001, 0.05, 0.4])
 @pytest.mark.parametrize("tol", [1e-4, 1e-8])

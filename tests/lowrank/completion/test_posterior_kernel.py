@@ -72,6 +72,7 @@ def posteriors_of(name, dtype, k):
     return [solve(problem, name, covariance=covariance) for covariance in (True, False)]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [1, 2, 7, 15, 16, 32, 33, 70])
