@@ -157,7 +157,7 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
     if is_sparse:
         dtype = _working_dtype(source.dtype, source.shape)
         source = checked_sparse(source, "A")
-        entries = canonical(sparse.csr_array(source)).astype(dtype, copy=False)
+        entries = canonical(source).astype(dtype, copy=False)
         matrix = SparseOperator(entries)
     else:
         check_not_masked(source, "A")

@@ -521,12 +521,14 @@ def checked_sparse(matrix: Any, name: str) -> Any:
     return matrix
 
 
-def canonical(csr: Any) -> Any:
-    """Return a CSR matrix with sorted indices and without duplicates and stored zeros.
+def canonical(matrix: Any) -> Any:
+    """Return a sparse matrix as CSR with sorted indices and without duplicates and stored zeros.
 
     Stored zeros, as in some formats, would change the order of sums in products. The result is a
     copy if it differs.
     """
+    # A new array checks the order: scikit-learn's vectorizers mark unsorted rows as sorted.
+    csr: Any = sparse.csr_array(matrix)
     if not csr.has_canonical_format or not csr.data.all():
         csr = csr.copy()
         csr.sum_duplicates()

@@ -301,8 +301,7 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
         is_contiguous = rows.flags.c_contiguous or rows.flags.f_contiguous
         order = "K" if is_contiguous else "C"
         return DenseOperator(rows.astype(X.dtype, order, copy=False))
-    matrix: Any = X
-    csr = canonical(matrix.tocsr())
+    csr = canonical(X)
     if not center_samples:
         return SparseOperator(csr)
     n, m = csr.shape

@@ -1,6 +1,7 @@
 """What `truncated_svd` accepts and rejects: containers, dtypes, centring, arguments, messages."""
 
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -8,8 +9,9 @@ import pytest
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from lowrank import PCA, complete, truncated_svd
+from lowrank import NMF, PCA, ProbabilisticPCA, complete, truncated_svd
 from lowrank.arguments import as_operator
+from lowrank.kernels import at_most
 from lowrank.solvers import choose_method
 
 SPARSE_FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
@@ -152,6 +154,60 @@ def test_duplicate_entries_of_a_sparse_matrix_are_summed():
         np.testing.assert_allclose(result.s, [5.0, 4.0])
         assert result.frobenius_norm == pytest.approx(np.sqrt(41))
     assert raw.nnz == 4  # the caller's matrix is as it was
+
+
+def turned_rows(csr):
+    """Return a CSR matrix with each row backwards, which claims to be sorted."""
+    order = np.concatenate(
+        [np.arange(start, end)[::-1] for start, end in pairwise(csr.indptr)]
+    )
+    arrays = csr.data[order], csr.indices[order], csr.indptr.copy()
+    turned = sparse.csr_matrix(arrays, shape=csr.shape)
+    turned.has_sorted_indices = turned.has_canonical_format = True
+    return turned
+
+
+def halved_entries(csr):
+    """Return a CSR matrix whose entries are stored as two halves, away from each other."""
+    half = csr * csr.dtype.type(0.5)
+    halves = sparse.hstack([half, half], format="csr")
+    arrays = halves.data, halves.indices % csr.shape[1], halves.indptr
+    halved = sparse.csr_matrix(arrays, shape=csr.shape)
+    halved.has_sorted_indices = halved.has_canonical_format = True
+    return halved
+
+
+def long_indices(csr):
+    """Return a CSR matrix with indices of int64 that cannot be written to."""
+    long = turned_rows(csr)
+    long.indices = long.indices.astype(np.int64)
+    long.indptr = long.indptr.astype(np.int64)
+    for array in (long.data, long.indices, long.indptr):
+        array.flags.writeable = False
+    return long
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "layout", [turned_rows, halved_entries, long_indices, sparse.csc_array]
+)
+@pytest.mark.parametrize(
+    "values",
+    [
+        lambda X: truncated_svd(X, 4, center=True, random_state=0).s,
+        lambda X: PCA(4, center="exact").fit(X).singular_values_,
+        lambda X: PCA(4, center="exact").fit(X, sample_weight=np.ones(900)).components_,
+        lambda X: PCA(4, center_samples=True).fit_transform(X),
+        lambda X: ProbabilisticPCA(4).fit(X).noise_variance_,
+        lambda X: NMF(3, tol=1e-2).fit_transform(X),
+    ],
+)
+def test_entries_in_any_order_are_the_same_matrix(values, layout, dtype, threads):
+    csr = sparse.random_array((900, 70), density=0.2, rng=3, format="csr", dtype=dtype)
+    expected = values(csr)
+    with at_most(threads):
+        np.testing.assert_array_equal(values(layout(csr)), expected)
 
 
 @pytest.mark.parametrize("method", METHODS)
