@@ -18,6 +18,7 @@ from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.kinds import FeatureKind, ReadAs
 from recsys.data.markup import plain_text
+from recsys.data.numerals import number_texts
 from recsys.data.times import seconds_or_null
 from recsys.errors import DataError
 from recsys.messages import counted, enumerated
@@ -522,6 +523,8 @@ def _typed_strings(
         if dates is not None:
             return dates, "date"
         typed = _plain_values(present) if untyped else None
+        if untyped and typed is None and not present.str.contains(":").any():
+            typed = _plain_values(number_texts(present)[0])
         if untyped and typed is None:
             finite = _plain_values(present.set(_is_infinite(present), None))
             if finite is not None and finite.dtype.is_numeric():

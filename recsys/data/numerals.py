@@ -1,8 +1,6 @@
-"""Numbers in texts: decimal commas, thousands of spreadsheets, and durations."""
+"""Numbers in texts: decimal commas, thousands, durations, and amounts with units."""
 
 from __future__ import annotations
-
-import re
 
 import polars as pl
 
@@ -13,14 +11,53 @@ _UNGROUPED = r"^[-+]?\d+(?:,\d+)?$"
 _DECIMAL_COMMA = r"^([-+]?\d*),(\d+)$"
 _COMMAS = r"^[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?$"
 _SURELY_COMMAS = r",\d{3}[.,]\d"
-_DURATION = r"^\s*(?:(\d+):)?(\d{1,3}):([0-5]\d(?:\.\d+)?)\s*$"
-_STARS = re.compile("[\u2605\u2b50]\ufe0f?")
-_SPACED = re.compile(r"(?<=\d)[\s_'\u2019](?=\d{3}\b)")
-# A number and its unit or scale, as in "4 stars", "80%", "4/5" and "4 out of 5".
-_WITH_UNIT = re.compile(
-    r"[^\w.,+\-\[({]*([-+]?\d+(?:[.,]\d+)?)(?:\s*(?:/|of|out of)\s*\d+)?[^\d/:.,-]*",
-    re.ASCII,
+_CENTS_AFTER_COMMA = r",\d{1,2}$"
+# Hours, minutes and seconds: 1:02:03 or 2:03, 1h 2m 3s, and ISO 8601.
+_DURATIONS = (
+    r"^\s*(?:(\d+):)?(\d{1,3}):([0-5]\d(?:\.\d+)?)\s*$",
+    r"^(?i)\s*(?:(\d+(?:\.\d+)?)\s*(?:h|hrs?|hours?|std)\.?)?[\s,]*"
+    r"(?:(\d+(?:\.\d+)?)\s*(?:m|mins?|minutes?)\.?)?[\s,]*"
+    r"(?:(\d+(?:\.\d+)?)\s*(?:s|secs?|seconds?)\.?)?\s*$",
+    r"^\s*PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?\s*$",
 )
+_METRES = r"^[\d.\s]+m\s*$"  # or minutes, or millions
+_STARS = r"^((?:[\x{2605}\x{2b50}]\x{fe0f}?)+)([\x{bc}-\x{be}]?)[\s\x{2606}]*$"
+_CODES = (
+    "EUR|USD|GBP|CHF|SEK|NOK|DKK|PLN|CZK|HUF|JPY|CNY|INR|BRL|CAD|AUD|NZD|MXN|TRY|KRW"
+)
+# A number and its unit or scale, as in "4 stars", "80%", "$5.20", "4/5" and "4 out of 5".
+_WITH_UNIT = (
+    rf"^\s*([-+\x{{2212}}]?)\s*([A-Za-z]{{0,3}}\p{{Sc}}|{_CODES}|Rs\.?|kr\.?)?\s*"
+    r"([-+\x{2212}]?)([0-9]{1,3}(?:[\s_'\x{2019}][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+(?:[.,][0-9]+)*|[.,][0-9]+|)"
+    r"([\x{bc}-\x{be}]?)\s*"
+    r"(\p{Sc}|%|\p{So}\x{fe0f}?|\p{L}+\.?|(?:/|(?:out )?of\s)\s*[0-9]+)?\s*$"
+)
+_PLURAL = r"(?:e?s|e)?\.?$"  # stars, pieces, Sterne
+_UNCLEAR = r"^[-+\x{2212}]?[\d.,_]+$"
+_FRACTIONS = {
+    "\u00bc": 0.25,
+    "\u00bd": 0.5,
+    "\u00be": 0.75,
+}
+_MULTIPLIERS = [
+    "k",
+    "m",
+    "b",
+    "t",
+    "bn",
+    "mn",
+    "tsd",
+    "mio",
+    "mrd",
+    "lakh",
+    "crore",
+]
+_SAME_UNITS = {
+    "\u20ac": "eur",
+    "\u00a3": "gbp",
+    "us$": "$",
+    "usd": "$",
+}
 
 
 def are_numeric(texts: pl.Series) -> bool:
@@ -86,6 +123,26 @@ def decimal_points(texts: pl.Series, *, commas: bool) -> tuple[pl.Series, str]:
     return texts, remark
 
 
+def number_texts(texts: pl.Series) -> tuple[pl.Series, list[str]]:
+    """Return texts of numbers in the form of programs, and remarks on what they mean.
+
+    Texts stay as they are where the column does not tell what they mean.
+
+    Examples
+    --------
+    >>> numbers, remarks = number_texts(pl.Series(["$1,250.50", "$980"]))
+    >>> numbers.to_list(), remarks
+    (['1250.50', '980'], ['amounts: $1,250.50 is 1250.5'])
+    """
+    texts, remark = decimal_points(texts, commas=False)
+    remarks = [remark]
+    for converted in (seconds_of_durations, _amounts):
+        if texts.cast(pl.Float64, strict=False).null_count() > texts.null_count():
+            texts, remark = converted(texts)
+            remarks.append(remark)
+    return texts, list(filter(None, remarks))
+
+
 def seconds_of_durations(texts: pl.Series) -> tuple[pl.Series, str]:
     """Return durations as texts of their seconds, and a remark on them.
 
@@ -93,22 +150,98 @@ def seconds_of_durations(texts: pl.Series) -> tuple[pl.Series, str]:
 
     Examples
     --------
-    >>> numbers, remark = seconds_of_durations(pl.Series(["3:45", "1:00:10", None]))
+    >>> numbers, remark = seconds_of_durations(pl.Series(["3:45", "1h 10s", None]))
     >>> numbers.to_list(), remark
     (['225.0', '3610.0', None], 'durations in seconds: 3:45 is 225')
     """
-    parts = texts.str.extract_groups(_DURATION).struct.unnest()
-    hours = parts["1"].cast(pl.Float64).fill_null(0)
-    minutes = parts["2"].cast(pl.Float64)
-    seconds = parts["3"].cast(pl.Float64)
-    totals = 3600 * hours + 60 * minutes + seconds
+    totals = pl.Series([None], dtype=pl.Float64).new_from_index(0, len(texts))
+    for form in _DURATIONS:
+        groups = texts.str.extract_groups(form)
+        parts = groups.struct.unnest().cast(pl.Float64)
+        has_part = pl.any_horizontal(pl.all().is_not_null())
+        is_other = ~parts.select(has_part).to_series()
+        hours, minutes, seconds = parts.fill_null(0)
+        sums = 3600 * hours + 60 * minutes + seconds
+        totals = totals.zip_with(is_other, sums)
     is_duration = totals.is_not_null()
+    n_durations = int(is_duration.sum())
     n_texts = len(texts) - texts.null_count()
-    if 2 * is_duration.sum() <= n_texts:
+    if 2 * n_durations <= n_texts or texts.str.contains(_METRES).sum() == n_durations:
         return texts, ""
     first = is_duration.arg_max() or 0
     remark = f"durations in seconds: {texts[first].strip()} is {totals[first]:g}"
-    return totals.cast(pl.String).zip_with(is_duration, texts), remark
+    numbers = totals.cast(pl.String).zip_with(is_duration, texts)
+    return numbers.alias(texts.name), remark
+
+
+def _amounts(texts: pl.Series) -> tuple[pl.Series, str]:
+    """Return amounts as texts of their numbers, and a remark on their unit.
+
+    Texts stay as they are unless most have the same unit, or the others have none.
+    """
+    parts = _parts(texts)
+    is_amount = parts["number"].is_not_null()
+    is_amount &= texts.cast(pl.Float64, strict=False).is_null()
+    is_amount &= ~texts.str.contains(_UNCLEAR)
+    units = parts["unit"].filter(is_amount).unique().sort()
+    unit = units[-1] if len(units) else None
+    n_with_unit = int((parts["unit"] != "").sum())
+    n_texts = len(texts) - texts.null_count()
+    is_rare = n_with_unit and 2 * n_with_unit <= n_texts
+    has_others = not units.is_in(["", unit]).all()
+    if unit is None or is_rare or has_others or unit in _MULTIPLIERS:
+        return texts, ""
+    numbers = parts["number"].filter(is_amount)
+    with_commas = numbers.filter(numbers.str.contains(",", literal=True))
+    is_before = parts["is_before"].filter(is_amount).all()
+    if is_before and with_commas.str.contains(_COMMAS).all():
+        numbers = numbers.str.replace_all(",", "", literal=True)
+    else:
+        has_decimal_commas = with_commas.str.contains(_CENTS_AFTER_COMMA).any()
+        numbers, _ = decimal_points(numbers, commas=has_decimal_commas)
+    if numbers.cast(pl.Float64, strict=False).null_count():
+        return texts, ""
+    first = is_amount.arg_max() or 0
+    example = f"{texts[first].strip()} is {float(numbers[0]):g}"
+    # Series.scatter changes its series.
+    converted = texts.clone().scatter(is_amount.arg_true(), numbers)
+    return converted, f"amounts: {example}"
+
+
+def _parts(texts: pl.Series) -> pl.DataFrame:
+    """Return the number, unit and place of the unit of each text; null if it has no number.
+
+    A number has its commas and points, and no spaces. Stars are counted.
+    """
+    column = pl.col("text")
+    stars = column.str.extract_groups(_STARS)
+    groups = column.str.extract_groups(_WITH_UNIT)
+    is_in_stars = column.str.contains(_STARS)
+
+    def group(number: int) -> pl.Expr:
+        return groups.struct.field(str(number)).fill_null("")
+
+    n_stars = stars.struct.field("1").str.count_matches("[\u2605\u2b50]")
+    digits = group(4).str.replace_all(r"[\s_'\x{2019}]", "")
+    whole = pl.when(is_in_stars).then(n_stars.cast(pl.String)).otherwise(digits)
+    fraction = pl.when(is_in_stars).then(stars.struct.field("2")).otherwise(group(5))
+    share = fraction.replace_strict(_FRACTIONS, default=None)
+    with_fraction = whole.cast(pl.Float64, strict=False).fill_null(0) + share
+    number = with_fraction.cast(pl.String).fill_null(whole)
+    sign = pl.concat_str(group(1), group(3)).str.replace("\u2212", "-")
+    suffix = pl.when(is_in_stars).then(pl.lit("\u2605")).otherwise(group(6))
+    unit = pl.concat_str(group(2), suffix).str.to_lowercase()
+    unit = unit.str.replace(r"^(?:/|(?:out )?of)\s*", "/")
+    unit = unit.str.replace(_PLURAL, "").replace(_SAME_UNITS)
+    return (
+        texts.alias("text")
+        .to_frame()
+        .select(
+            number=pl.when(number != "").then(pl.concat_str(sign, number)),
+            unit=unit,
+            is_before=group(2) != "",
+        )
+    )
 
 
 def plain_number(text: str) -> str | None:
@@ -116,15 +249,11 @@ def plain_number(text: str) -> str | None:
 
     Examples
     --------
-    >>> [plain_number(text) for text in ("4 stars", "80%", "4,5/5", "1 250", "4\u00bd")]
-    ['4', '80', '4.5', '1250', None]
+    >>> [plain_number(text) for text in ("4 stars", "80%", "4,5/5", "1 250", "4\u00bd", "4K")]
+    ['4', '80', '4.5', '1250', '4.5', None]
     """
-    if any(sign.isnumeric() and not sign.isascii() for sign in text):
-        return None  # such as a half after a 4
-    unrated = _STARS.sub("", text).strip(" \u2606")
-    if unrated != text and not unrated:
-        return str(len(_STARS.findall(text)))
-    # Typesetters write a minus sign that is not a hyphen.
-    plain = _SPACED.sub("", text.replace("\u2212", "-"))
-    match = _WITH_UNIT.fullmatch(plain)
-    return None if match is None else match[1].replace(",", ".")
+    number, unit, _ = _parts(pl.Series([text])).row(0)
+    if number is None or unit in _MULTIPLIERS:
+        return None
+    plain = str(number).replace(",", ".")
+    return plain if plain.count(".") < 2 else None

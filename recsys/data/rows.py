@@ -46,7 +46,7 @@ from recsys.data.ids import (
     row_place,
 )
 from recsys.data.kinds import Policy
-from recsys.data.numerals import decimal_points, plain_number, seconds_of_durations
+from recsys.data.numerals import number_texts, plain_number
 from recsys.data.read_options import EventWeights
 from recsys.data.times import (
     check_time_format,
@@ -538,9 +538,7 @@ def _convert(rows: Rows, rules: RowRules) -> None:
             columns[role] = columns[role].cast(pl.String)
     remarks: list[str] = []
     if "rating" in columns and columns["rating"].dtype == pl.String:
-        texts, on_points = decimal_points(columns["rating"], commas=False)
-        columns["rating"], on_durations = seconds_of_durations(texts)
-        remarks += filter(None, (on_points, on_durations))
+        columns["rating"], remarks = number_texts(columns["rating"])
     # Ids, ratings and times that cannot be read become null, and their rows are bad.
     converted = {role: _readable_ids(columns[role]) for role in ("user", "item")}
     if "rating" in columns and rows.levels is None:

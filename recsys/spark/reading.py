@@ -20,6 +20,7 @@ from recsys.data.feedback import (
     usual_range,
 )
 from recsys.data.ids import MISSING_IDS, ROUNDED_ID, WHOLE_NUMBER, id_problem
+from recsys.data.numerals import number_texts
 from recsys.data.rows import TRUTHS, are_truths, check_as_of
 from recsys.data.split_parts import reading_of_parts
 from recsys.data.times import order_problem, seconds_or_null, time_problem, timed
@@ -161,6 +162,7 @@ def checked_ratings(
     one = sql.lit(1.0).cast("float")
     value = one
     is_truth = False
+    examples = None
     if "rating" in columns:
         value = columns["rating"].try_cast("float")
         is_truth = types[positions["rating"]] == "boolean"
@@ -169,6 +171,12 @@ def checked_ratings(
             is_truth = are_truths(first)
         if is_truth:
             value = _truths(columns["rating"])
+        elif types[positions["rating"]] == "string":
+            odd_texts = frame.where(value.isNull()).select(columns["rating"])
+            examples = [row[0] for row in odd_texts.head(SAMPLE)]
+            if any(examples):
+                examples += first_values(positions["rating"])
+                value = columns["rating"]
     selected = [value.alias("value")]
     if "timestamp" in columns:
         selected.append(columns["timestamp"].alias("time"))
@@ -178,13 +186,15 @@ def checked_ratings(
         ids = _ids(columns[role], types[positions[role]], role, names[role])
         selected.insert(0, ids.alias(role))
     table = frame.select(*selected)
+    remarks: list[str] = []
+    if examples is not None and any(examples):
+        table = _with_numbers(table, examples, remarks)
     summary = _checked_summary(table, names, rules.scale, is_truth=is_truth)
     if untyped:
         for role in ("user", "item"):
             if not summary[f"{role}_words"]:
                 table = table.withColumn(role, _whole(sql.col(role)))
     n_rows = summary["n"]
-    remarks: list[str] = []
     if "timestamp" in columns:
         table = _with_seconds(table, n_rows, names["timestamp"], request, remarks)
     if "event_id" in columns:
@@ -226,6 +236,23 @@ def _truths(column: Column) -> Column:
     others = TRUTHS.keys() - likes
     value = sql.when(words.isin(*likes), 1.0).when(words.isin(*others), 0.0)
     return value.cast("float")
+
+
+def _with_numbers(
+    table: DataFrame,
+    examples: Sequence[str | None],
+    remarks: list[str],
+) -> DataFrame:
+    """Convert values from texts, whose meaning examples tell to each batch alike."""
+    first_texts = pl.Series(examples, dtype=pl.String)
+    remarks += number_texts(first_texts)[1]
+
+    def with_numbers(frame: pl.DataFrame) -> pl.DataFrame:
+        texts, _ = number_texts(pl.concat([first_texts, frame["value"]]))
+        numbers = texts[len(first_texts) :].cast(pl.Float32, strict=False)
+        return frame.with_columns(value=numbers)
+
+    return map_frames(table, with_numbers, {**dict(table.dtypes), "value": "float"})
 
 
 def _event_ids(column: Column) -> Column:

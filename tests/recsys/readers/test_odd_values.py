@@ -261,6 +261,69 @@ def test_durations_are_weights(
     )
 
 
+@pytest.mark.parametrize("separator", [",", ";"])
+@pytest.mark.parametrize(
+    ("amounts", "numbers"),
+    [
+        (["$836.27", "$1,250.00", "-$5"], [836.27, 1250, -5]),
+        (["$836", "$1,250", "$12,345,678"], [836, 1250, 12345678]),
+        (["12,50 EUR", "3,00 \u20ac", "1.250,00 EUR"], [12.5, 3, 1250]),
+        (["1h 43m", "43 min", "2.5 hours"], [6180, 2580, 9000]),
+        (["PT1H2M", "PT5S", "PT1.5S"], [3720, 5, 1.5]),
+        (["4\u00bd", "\u00bd", "3"], [4.5, 0.5, 3]),
+        (["\u2605\u2605\u2605\u00bd", "\u2605\u2605", "\u2605\u2606"], [3.5, 2, 1]),
+        (["4 stars", "1 star", "2.5 stars"], [4, 1, 2.5]),
+        (["1 250", "12\u202f500", "80"], [1250, 12500, 80]),
+        (["4/5", "3.5/5", "1 out of 5"], [4, 3.5, 1]),
+    ],
+)
+def test_amounts_of_one_unit(
+    read: Read, separator: str, amounts: list[str], numbers: list[float]
+) -> None:
+    lines = [f'{n}~7~"{amount}"' for n, amount in enumerate(amounts)]
+    text = "\n".join(["user~item~spent", *lines]).replace("~", separator)
+    frame = pl.DataFrame({"user": range(3), "item": [7] * 3, "spent": amounts})
+    expected = [np.float32(number) for number in numbers if number > 0]
+    for ratings in (
+        read(text, weight="spent"),
+        Ratings.from_frame(frame, weight="spent"),
+    ):
+        assert ratings.values.tolist() == expected
+        assert f": {amounts[0]} is {numbers[0]:g}" in str(ratings.source)
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        ["3 kg", "500 g"],
+        ["$5", "\u20ac5"],
+        ["1.4K", "300"],
+        ["4/5", "8/10"],
+        ["5m", "9m"],
+        ["3", "3", "4 stars"],
+        ["1,250 kg", "3 kg"],
+    ],
+)
+def test_amounts_whose_meaning_is_unclear_are_errors(
+    read: Read, amounts: list[str]
+) -> None:
+    lines = [f'{n},7,"{amount}"' for n, amount in enumerate(amounts)]
+    with pytest.raises(DataError, match="is not a number"):
+        read("\n".join(["user,item,spent", *lines]), weight="spent")
+
+
+def test_amounts_and_durations_of_a_table_are_numbers(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_text("user,item\n1,7\n2,8\n")
+    (tmp_path / "items.csv").write_text(
+        'item,price,length,size\n7,"$1,250.00",1h 43m,3 kg\n8,$980.50,50m,500 g\n'
+    )
+    table = read_ratings(tmp_path / "ratings.csv").item_table
+    assert table is not None
+    assert table.frame["price"].to_list() == [1250, 980.5]
+    assert table.frame["length"].to_list() == [6180, 3000]
+    assert table.kinds["size"] == "category"
+
+
 def test_durations_of_frames_are_weights() -> None:
     seconds = [225, 33, 3610]
     frame = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 1], "time_spent": seconds})
@@ -669,11 +732,21 @@ def test_points_between_thousands_of_a_table(tmp_path: Path, separator: str) -> 
     assert "(price: points between thousands: 1.250 is 1250): price (number)" in said
 
 
-@pytest.mark.parametrize("price", ["${}.50", "{},50", "{} EUR", "{}%"])
-def test_says_that_amounts_with_a_unit_are_texts(tmp_path: Path, price: str) -> None:
+@pytest.mark.parametrize("price", ["${}.50", "{} EUR", "{}%"])
+def test_amounts_with_a_unit_are_numbers_in_a_table(tmp_path: Path, price: str) -> None:
     lines = [f'{item},"{price.format(item + 1)}"' for item in range(N_ITEMS)]
-    said = items(tmp_path, *lines)
-    assert f"price (10 values, because {price.format(1)!r} is not a number)" in said
+    assert items(tmp_path, *lines).endswith("price (number); no duplicates")
+
+
+@pytest.mark.parametrize("odd", ["1,50", "9 USD"])
+def test_names_an_amount_that_keeps_a_column_from_being_numbers(
+    tmp_path: Path, odd: str
+) -> None:
+    lines = [f'{item},"{item + 2},50"' for item in range(1, N_ITEMS)]
+    if "USD" in odd:
+        lines = [f"{item},{item + 2} EUR" for item in range(1, N_ITEMS)]
+    said = items(tmp_path, f'0,"{odd}"', *lines)
+    assert f"price (10 values, because {odd!r} is not a number)" in said
 
 
 @pytest.mark.parametrize("never", ["0000-00-00", "9999-12-31", "2999-12-31 00:00:00"])
@@ -750,11 +823,9 @@ def test_a_list_of_items_in_parquet_is_a_row_for_each(tmp_path):
     assert "Parquet, a row for each of items, user" in str(read_ratings(path).source)
 
 
-def test_a_number_and_a_fraction_have_no_cure_that_drops_the_fraction(tmp_path):
-    path = tmp_path / "halves.csv"
-    path.write_text("user,item,rating\n1,2,3\n1,3,4\u00bd\n")
-    with pytest.raises(DataError, match=r"'4.' is not a number\.\n"):
-        read_ratings(path)
+def test_a_number_and_a_fraction_keep_the_fraction(read: Read) -> None:
+    ratings = read("user,item,rating\n1,2,3\n1,3,4\u00bd\n")
+    assert ratings.values.tolist() == [3, 4.5]
 
 
 def test_dates_are_no_grades(read: Read) -> None:

@@ -258,6 +258,36 @@ def test_counts_are_interactions_on_spark_too(spark, name):
         checked(frame, weight=name, scale=(1, 5))
 
 
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        (["3:45", "0:30", "1:00:10"], [225, 30, 3610]),
+        (["1,250.50", "980", "2,000"], [1250.5, 980, 2000]),
+        (["$836.27", "$1,250.00", "$3"], [836.27, 1250, 3]),
+        (["1h 43m", "43m", "2h"], [6180, 2580, 7200]),
+    ],
+)
+def test_texts_of_numbers_on_spark_as_on_one_machine(spark, texts, numbers):
+    rows = [(n, 7, text, AT) for n, text in enumerate(texts)]
+    schema = "user int, item int, spent string, time int"
+    table = checked(spark.createDataFrame(rows, schema), weight="spent")
+    values = [row["value"] for row in table.frame.orderBy("user").collect()]
+    assert values == pytest.approx(numbers)
+    assert any(f"{texts[0]} is" in remark for remark in table.remarks)
+    alone = Ratings.from_frame(
+        pl.DataFrame(rows, orient="row").rename(
+            {
+                "column_0": "user",
+                "column_1": "item",
+                "column_2": "spent",
+                "column_3": "time",
+            }
+        ),
+        weight="spent",
+    )
+    assert alone.values.tolist() == values
+
+
 @pytest.mark.parametrize("kind", ["int", "boolean", "string"])
 @pytest.mark.parametrize("name", ["clicked", "liked"])
 def test_leaves_out_rows_without_an_outcome_on_spark(spark, name, kind):
