@@ -26,4 +26,6 @@ def test_one_parameter_keeps_all_of_its_values():
 
 
 def test_runs_all_tests_without_the_marker(request):
-    assert left_out(request.session.items) == set()
+    items = request.session.items
+    unmarked = [item for item in items if not item.get_closest_marker("covering")]
+    assert left_out(unmarked) == set()
