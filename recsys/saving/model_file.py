@@ -82,6 +82,11 @@ _OTHER_FORMS = {
     INDEX_FORMAT: "it is an index of texts; see `recsys lsi info` and `recsys lsi query`",
     SPARK_FORMAT: "it was fitted with --engine spark; see `recsys info`",
 }
+# As in `recsys.evaluation.saved` and `recsys.saving.splits`.
+_OTHER_MANIFESTS = {
+    "evaluation.json": "it is a saved evaluation; see `recsys evaluate`",
+    "split.json": "it is a saved split; fit its training part with `recsys fit`",
+}
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -511,7 +516,11 @@ def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
     """
     path = directory.path
     if not (directory.real / MANIFEST).is_file() and not directory.was_replaced():
-        raise ModelFileError(f"{path} is not a {form.noun}: it has no {MANIFEST}.")
+        reason = f"it has no {MANIFEST}"
+        for name, other_reason in _OTHER_MANIFESTS.items():
+            if (directory.real / name).is_file():
+                reason = other_reason
+        raise ModelFileError(f"{path} is not a {form.noun}: {reason}.")
     # The form first: an index has other fields, which would look damaged.
     document = read_document_of(directory)
     format_name = document.get("format")

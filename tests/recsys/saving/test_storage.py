@@ -570,6 +570,18 @@ def test_whole_numbers_are_a_range_as_well(saved, recommender):
     assert 1 <= loaded.predict(pairs)["prediction"][0] <= 5
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("evaluation.json", "it is a saved evaluation; see `recsys evaluate`"),
+        ("split.json", "it is a saved split; fit its training part with `recsys fit`"),
+    ],
+)
+def test_names_an_evaluation_or_a_split_in_place_of_a_model(tmp_path, name, reason):
+    (tmp_path / name).write_text("{}")
+    rejected(tmp_path, f"is not a saved model: {reason}")
+
+
 def test_rejects_a_directory_without_model(saved, tmp_path):
     (tmp_path / "empty").mkdir()
     rejected(tmp_path / "empty", r"empty is not a saved model: it has no model\.json\.")
