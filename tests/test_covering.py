@@ -1,5 +1,6 @@
 """The subset of parameters on which tests with the marker `covering` run."""
 
+import os
 from itertools import combinations, product
 
 import pytest
@@ -18,6 +19,16 @@ def test_all_values_meet_in_far_fewer_rows(strength, size):
     wanted = {pair for row in ROWS for pair in combinations(row.items(), strength)}
     met = {pair for i in chosen for pair in combinations(ROWS[i].items(), strength)}
     assert met == wanted
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("container", [[1], [2], [3]])
+@pytest.mark.parametrize("method", ["als", "gram", "auto"])
+def test_the_marker_takes_a_subset(request, dtype, container, method):
+    name = request.function.__name__
+    run = [item for item in request.session.items if item.name.startswith(name)]
+    assert len(run) < 18 or os.environ.get("HYPOTHESIS_PROFILE") == "long"
 
 
 def test_one_parameter_keeps_all_of_its_values():
