@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import re
 import runpy
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,13 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+# These take 5 to 12 seconds each. What they show has tests of its own.
+SLOW = (
+    "5_offline_evaluation",
+    "7_a_new_film",
+    "8_background_and_foreground",
+    "9_topics_of_texts_and_films",
+)
 
 
 def cells(path: Path) -> list[dict[str, Any]]:
@@ -91,7 +101,33 @@ def test_uses_this_package_where_scikit_learn_has_the_same(path):
     assert {"datasets", "feature_extraction"}.issuperset(theirs)
 
 
+def imported_names(path: Path) -> Iterator[tuple[str, str]]:
+    """Return the modules of this package that a notebook imports from, with the names."""
+    for node in ast.walk(ast.parse(code(path))):
+        if isinstance(node, ast.ImportFrom):
+            module = str(node.module)
+            if module.partition(".")[0] in ("lowrank", "recsys"):
+                yield from ((module, alias.name) for alias in node.names)
+
+
 @each_notebook
+def test_imports_what_there_is(path):
+    names = list(imported_names(path))
+    assert names
+    for module, name in names:
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
+
+
+def in_their_profile() -> list[Any]:
+    """Return the notebooks, of which the slow ones run in the long profile alone."""
+    marks = {True: [pytest.mark.long], False: []}
+    return [
+        pytest.param(path, id=path.stem, marks=marks[path.stem in SLOW])
+        for path in NOTEBOOKS
+    ]
+
+
+@pytest.mark.parametrize("path", in_their_profile())
 def test_prints_what_it_is_kept_with(path, tmp_path, monkeypatch, capsys):
     """Where this fails: python docs/notebooks.py. It draws as well, without a warning."""
     monkeypatch.chdir(tmp_path)
