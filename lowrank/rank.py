@@ -197,7 +197,8 @@ def choose_rank(
         LinearOperator; "parallel" and "cv" take no RowBlocks.
     rule : {"elbow", "energy", "gavish-donoho", "parallel", "cv"}
         See `elbow` (applied to the 50 largest singular values), `rank_for_energy`,
-        `gavish_donoho`, `parallel_analysis` and `bi_cross_validation` (both up to rank 50).
+        `gavish_donoho`, `parallel_analysis` and `bi_cross_validation` (both up to rank 50). "cv"
+        is the smallest rank whose error is within one standard error of the least.
     fraction : float
         Fraction of the energy for the rule "energy".
     center : bool, default True
@@ -210,6 +211,10 @@ def choose_rank(
     TypeError, ValueError
         If the rule is unknown or does not accept a LinearOperator, or if it needs the whole
         spectrum of a sparse matrix with min(n, m) > 5,000.
+
+    References
+    ----------
+    Breiman, Friedman, Olshen & Stone (1984), "Classification and regression trees", section 3.4.3.
 
     Examples
     --------
@@ -229,7 +234,7 @@ def choose_rank(
     if rule == "parallel":
         return parallel_analysis(matrix, center=center, random_state=random_state)
     if rule == "cv":
-        return _best_predicting_rank(matrix, center=center, random_state=random_state)
+        return _best_predicting_rank(matrix, center, random_state)
     spectrum = _whole_spectrum(matrix, bool(center), _ELBOW)
     if rule == "energy":
         return rank_for_energy(spectrum, fraction)
@@ -473,8 +478,8 @@ def bi_cross_validation(
     predicted by ``A12 (A22)_k^+ A21``, from the blocks next to, diagonal to and below it, where
     ``(A22)_k`` is the rank-k approximation. Sparse blocks and predictions are never made dense.
     The errors are those at the ranks 0 to r, with r at most `max_rank` and as small as the blocks
-    require. Their argmin is the rank to choose: unlike the training error, these rise again. They
-    are inf or 0 where squares of the entries are; the rule "cv" of `choose_rank` works there too.
+    require. Unlike the training error, they rise again beyond the rank of the signal. They are inf
+    or 0 where squares of the entries are; the rule "cv" of `choose_rank` works there too.
 
     Parameters
     ----------
@@ -495,6 +500,20 @@ def bi_cross_validation(
     section 3.
     """
     matrix, exponent = rescaled(as_operator(A))
+    errors = _errors_of_blocks(matrix, max_rank, center, random_state).sum(axis=0)
+    n, m = matrix.shape
+    with np.errstate(over="ignore"):  # inf is right where squares overflow
+        means: Float64Array = errors / (n * m) * 2.0**exponent * 2.0**exponent
+    return means
+
+
+def _errors_of_blocks(
+    matrix: MatrixOperator,
+    max_rank: int,
+    center: bool,
+    random_state: RandomStateLike,
+) -> Float64Array:
+    """Return the squared errors of predicting each block at each rank, shape (9, r + 1)."""
     entries = entries_of(matrix, _ELBOW)
     shape = matrix.shape
     if min(shape) < _FOLDS:
@@ -509,13 +528,13 @@ def bi_cross_validation(
     n_other_rows = shape[0] - len(rows[0])
     n_other_columns = shape[1] - len(columns[0])
     k = min(max_rank, n_other_rows, n_other_columns)
-    errors = np.zeros(k + 1)
+    errors = []
     for row_fold, column_fold in product(rows, columns):
         other_columns = np.setdiff1d(np.arange(shape[1]), column_fold)
         other_rows = np.setdiff1d(np.arange(shape[0]), row_fold)
         upper = entries[row_fold]
         lower = entries[other_rows]
-        errors += _block_errors(
+        errors_of_block = _block_errors(
             held_out=upper[:, column_fold],
             right=upper[:, other_columns],
             below=lower[:, column_fold],
@@ -524,8 +543,8 @@ def bi_cross_validation(
             far=mean[other_columns],
             k=k,
         )
-    with np.errstate(over="ignore"):  # inf is right where squares overflow
-        return errors / (shape[0] * shape[1]) * 2.0**exponent * 2.0**exponent
+        errors.append(errors_of_block)
+    return np.stack(errors)
 
 
 def _block_errors(
@@ -557,8 +576,21 @@ def _block_errors(
     return errors
 
 
-def _best_predicting_rank(matrix: MatrixOperator, **options: Any) -> int:
-    errors = bi_cross_validation(matrix, _MOST_RANKS, **options)
-    # The smallest rank up to rounding, as exact data have equal errors from their rank on.
-    rounding = 1e3 * epsilon(matrix.dtype) * errors[0]
-    return int(np.argmax(errors <= errors.min() + rounding))
+def _best_predicting_rank(
+    matrix: MatrixOperator,
+    center: bool,
+    random_state: RandomStateLike,
+) -> int:
+    """Return the smallest rank whose error is within a standard error of the least.
+
+    The standard error is that of the difference over the blocks, whose least error alone is often
+    one of a rank too many by chance.
+    """
+    errors = _errors_of_blocks(matrix, _MOST_RANKS, center, random_state)
+    totals = errors.sum(axis=0)
+    differences = errors - errors[:, [np.argmin(totals)]]
+    deviations = np.std(differences, axis=0, ddof=1)
+    # Exact data have equal errors from their rank on, up to rounding.
+    rounding = 1e3 * epsilon(matrix.dtype) * totals[0]
+    allowed = math.sqrt(len(errors)) * deviations + rounding
+    return int(np.argmax(differences.sum(axis=0) <= allowed))

@@ -257,7 +257,7 @@ def validated_array(
 
     if sparse.issparse(X):
         X = checked_sparse(X, "X")
-    elif np.asarray(X).dtype.kind in "mMSU":
+    elif np.asarray(X).dtype.kind in "mMSUV":
         raise ArgumentTypeError(
             f"X must hold real numbers; got dtype {np.asarray(X).dtype}."
         )

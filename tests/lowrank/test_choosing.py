@@ -145,6 +145,15 @@ def test_bi_cross_validation_at_every_scale(size, squared):
     )
 
 
+@pytest.mark.parametrize(
+    ("rank", "shape"), [(2, (100, 30)), (3, (120, 40)), (5, (60, 30)), (5, (500, 20))]
+)
+def test_cross_validation_does_not_choose_ranks_of_noise(rank, shape):
+    tables = [planted(rank, shape, noise=10.0, seed=seed) for seed in range(18)]
+    ranks = [choose_rank(table, "cv", random_state=0) for table in tables]
+    assert ranks == [rank] * 18
+
+
 def test_large_sparse_matrices_are_not_made_dense():
     A = sparse.random_array((7_000, 5_500), density=1e-4, rng=1)
     assert 0 <= choose_rank(A, "elbow") <= 50
