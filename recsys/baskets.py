@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -114,6 +115,9 @@ def together(
         baskets = Baskets.of_days(data)
     else:
         baskets = Baskets.of_users(data)
+        remark = baskets.remark()
+        if basket is not None and remark:
+            warnings.warn(remark, stacklevel=2)
     options = ListOptions(
         items=items, block=block, where=where, at_most=at_most, per=per
     )
@@ -188,6 +192,27 @@ class Baskets:
         is_bought = sums > _ROUNDING * sizes
         matrix = is_bought.astype(np.int32)  # an item that was bought twice counts once
         return cls(ratings, matrix, matrix.T.tocsr())
+
+    def remark(self) -> str:
+        """Return a remark if most baskets of users have items of several days, else ""."""
+        ratings = self.ratings
+        if ratings.seconds is None:
+            return ""
+        sizes = np.diff(ratings.indptr)
+        users = np.flatnonzero(sizes > 1)
+        # Pairs are in the order of users; an empty user has no slice.
+        starts = ratings.indptr[:-1][sizes > 0]
+        seconds = ratings.seconds
+        firsts = np.minimum.reduceat(seconds, starts)
+        lasts = np.maximum.reduceat(seconds, starts)
+        is_long = (lasts - firsts > _DAY)[sizes[sizes > 0] > 1]
+        if 2 * is_long.sum() <= len(users):
+            return ""
+        example = ratings.users.values[int(users[is_long.argmax()])]
+        return (
+            f"most baskets have items of several days, such as {example!r}; if their ids start "
+            "again for each user or day, write both into one column"
+        )
 
     @property
     def counts(self) -> NDArray[np.integer[Any]]:

@@ -571,8 +571,13 @@ def known_block(
         note(f"{path} blocks nothing: none of its items is in the data")
         return blocked
     _note_ignored(path, is_known, "rows are of items that are not in the data")
-    if "user" in blocked.columns:
-        note(f"{path} blocks {counted(len(blocked), 'pair')} of a user and an item")
+    if "user" not in blocked.columns:
+        note(f"{path} blocks {counted(len(blocked), 'item')} for all users")
+        return blocked
+    is_known = ratings.users.find(blocked["user"]) >= 0
+    _note_ignored(path, is_known, "rows are of users that are not in the data")
+    n_pairs = counted(int(is_known.sum()), "pair")
+    note(f"{path} blocks {n_pairs} of a user and an item")
     return blocked
 
 

@@ -75,6 +75,9 @@ def together(
     if basket_col is None:
         sentence += "; a basket is a user's day (UTC), unless --basket-col names them"
     note(sentence)
+    remark = "" if basket_col is None else baskets.remark()
+    if remark:
+        note(remark)
     items = inputs.listed_ids(item, data.items) or None
     options = inputs.with_ids(options, reader, data, reader.options)
     with Activity("Counting pairs"):

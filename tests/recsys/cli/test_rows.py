@@ -172,6 +172,18 @@ def test_a_block_file_with_users_is_for_each_alone(run, events):
     assert "z" not in left["item"].to_list()
 
 
+def test_says_whom_a_block_file_is_for(run, events):
+    """A column of users with an unusual name is not one, and A is not the user a."""
+    Path("blocked.csv").write_text("user,item\na,z\nA,y\n")
+    command = ("recommend", events, "--all", "--model", "popular", *AT)
+    said = run(*command, "--block", "blocked.csv").stderr
+    assert "1 of 2 rows are of users that are not in the data, ignored" in said
+    assert "blocked.csv blocks 1 pair of a user and an item" in said
+    Path("blocked.csv").write_text("person,item\na,z\nc,y\n")
+    said = run(*command, "--block", "blocked.csv").stderr
+    assert "blocked.csv blocks 2 items for all users" in said
+
+
 def test_histories_of_new_users_are_weighed_as_well(run, events):
     run("fit", events, *AT, *WEIGHTS, "--model", "ease", "--out", "m")
     history = "item,action,at\nx,view,2025-06-01\nx,buy,2025-06-02\ny,view,2025-06-03\n"

@@ -45,6 +45,32 @@ def test_lists_pairs_of_a_file(run, file, orders):
     assert only.stdout.splitlines()[1].startswith("pasta,sauce,60,5.0,")
 
 
+def test_ids_of_baskets_that_start_again_are_named(run):
+    """The first order of each user is 1, so that orders of all users become one basket."""
+    lines = ["user,order_id,item,date"]
+    lines += [
+        f"{user},{order},item {(user + item) % 9},2026-{user + 1:02}-0{order}"
+        for user in range(12)
+        for order in range(1, 5)
+        for item in range(2)
+    ]
+    Path("lines.csv").write_text("\n".join(lines))
+    said = run("together", "lines.csv", "--basket-col", "order_id").stderr
+    remark = (
+        "most baskets have items of several days, such as 1; if their ids start again"
+    )
+    assert remark in said
+    with pytest.warns(UserWarning, match=remark):
+        together("lines.csv", "order_id")
+    Path("lines.csv").write_text(
+        "\n".join(line.replace(",", "-", 1) for line in lines).replace("user-", "")
+    )
+    assert (
+        "several days"
+        not in run("together", "lines.csv", "--basket-col", "order_id").stderr
+    )
+
+
 def test_a_missing_column_of_baskets_is_an_error(run, file):
     said = run("together", file, "--basket-col", "cart", code=1).stderr
     columns = "'order_id', 'product', 'quantity'"
