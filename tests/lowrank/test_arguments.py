@@ -136,12 +136,12 @@ def test_rejects_complex_spectra(count):
         count(np.array([2 + 1j, 1]))
 
 
-@pytest.mark.parametrize("kind", ["U1", "S1", "M8[D]", "m8[s]"])
+@pytest.mark.parametrize("kind", ["U1", "S1", "M8[D]", "m8[s]", "f8,f8"])
 @pytest.mark.parametrize(
     "estimator",
     [lowrank.PCA(1), lowrank.Whitening(), lowrank.NMF(1), lowrank.ProbabilisticPCA(1)],
 )
-def test_rejects_text_and_dates(estimator, kind):
+def test_rejects_text_dates_and_records(estimator, kind):
     table = np.arange(6).reshape(3, 2).astype(kind)
     with pytest.raises(TypeError, match="X must hold real numbers; got dtype"):
         estimator.fit(table)
