@@ -29,6 +29,9 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 ON_A_CLUSTER = DOCS / "spark.md"  # its commands are only checked for verbs and options
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+# Their examples take two to six seconds each, and run in the long profile alone. That their verbs
+# and options exist is always checked, and what these do has tests of its own.
+SLOW = ("explore", "models", "new-items", "topics", "vectors", "versions")
 FIRST_FIT = "recsys fit recsys-sample --out model --quiet"
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
 
@@ -137,10 +140,18 @@ def assert_answers_in_time(example: Any, seconds: float = 100) -> None:
 
 on_servers = [page for page in console.pages() if console.needs_postgres(page)]
 alone = [page for page in console.pages() if page not in on_servers]
+slow = [page for page in alone if page.stem in SLOW]
+quick = [page for page in alone if page not in slow]
 
 
-@pytest.mark.parametrize("page", alone, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", quick, ids=lambda page: page.stem)
 def test_commands_print_what_the_page_shows(page, on_a_terminal, first_model):
+    assert_prints_what_it_shows(page, first_model)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", slow, ids=lambda page: page.stem)
+def test_slow_commands_print_what_the_page_shows(page, on_a_terminal, first_model):
     assert_prints_what_it_shows(page, first_model)
 
 
@@ -190,9 +201,14 @@ def commands_in_prose(page: Path) -> list[str]:
     return [" ".join(found.split()) for found in re.findall(r"`(recsys [^`]+)`", prose)]
 
 
+def commands_in_examples(page: Path) -> list[str]:
+    commands = [example.command for example in console.examples(page)]
+    return [line for line in commands if line.startswith("recsys ")]
+
+
 @each_page
-def test_commands_in_prose_have_verbs_and_options_that_exist(page):
-    for line in commands_in_prose(page):
+def test_commands_have_verbs_and_options_that_exist(page):
+    for line in commands_in_prose(page) + commands_in_examples(page):
         verb: click.Command = cli
         names = shlex.split(line)[1:]
         while isinstance(verb, click.Group) and names and not names[0].startswith("-"):
