@@ -74,8 +74,8 @@ _FACTORS = 32  # of these fits
 _MORE_FACTORS = 128
 # With fewer sweeps, large penalties would seem worse than they are.
 _SWEEPS = 6
-# Maximum number of sweeps of a fit that is only compared, and of few interactions.
-_TRIAL_SWEEPS, _TRIAL_SWEEPS_OF_FEW = 4, 6
+# Maximum number of sweeps of a fit that is only compared.
+_TRIAL_SWEEPS = 6
 _JUDGES = 5_000  # maximum number of users whose lists are judged
 _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
 _STEP = 10**0.25  # factor between neighbouring values
@@ -382,11 +382,9 @@ class IALS(FoldingModel, FactorModel):
     def _trial_params(self, ratings: Ratings) -> dict[str, Any]:
         # The fit to all interactions goes on from the factors of the trial.
         k = self._n_factors(ratings)
-        sweeps = _TRIAL_SWEEPS
         if ratings.n_ratings <= FEW:
             k = min(k, _MORE_FACTORS)
-            sweeps = _TRIAL_SWEEPS_OF_FEW
-        sweeps = min(self.iterations, sweeps)
+        sweeps = min(self.iterations, _TRIAL_SWEEPS)
         return {**self.get_params(), "factors": k, "iterations": sweeps}
 
     def _n_factors(self, ratings: Ratings) -> int:
