@@ -36,6 +36,7 @@ _NEARLY_FULL = 0.9
 # number of entries centred at once: full BLAS speed, at most 32 MB
 _CENTRED_BLOCK = 1 << 22
 _CONVERTED_BLOCK = 1 << 20  # number of entries converted for a product at once: 8 MB
+_MOST_INDICES = 2**31 - 1
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 
 
@@ -500,8 +501,14 @@ def checked_sparse(matrix: Any, name: str) -> Any:
     Raises
     ------
     ArgumentError
-        If an index is not in the shape: compiled products would read other memory.
+        If an index is not in the shape, or may be too large for 32 bits: compiled products would
+        read other memory.
     """
+    if max(matrix.shape) > _MOST_INDICES:
+        raise ArgumentError(
+            f"{name} must have at most {_MOST_INDICES:,} rows and columns, since it is sparse; "
+            f"got shape {matrix.shape}."
+        )
     problem = ""
     if hasattr(matrix, "check_format"):
         try:

@@ -90,6 +90,15 @@ def test_rejects_indices_out_of_the_shape(door, form):
         REPEATED[door](matrix)
 
 
+@pytest.mark.parametrize("form", ["csr", "coo"])
+@pytest.mark.parametrize("door", REPEATED)
+def test_rejects_sparse_matrices_too_wide_for_indices_of_32_bits(door, form):
+    entries = [1.0], ([0], [2**31 - 1])
+    wide = sparse.coo_array(entries, shape=(3, 2**31)).asformat(form)
+    with pytest.raises(ArgumentError, match="must have at most 2,147,483,647 rows"):
+        REPEATED[door](wide)
+
+
 @pytest.mark.parametrize("door", REPEATED)
 def test_arrays_of_a_sparse_matrix_may_be_views(door):
     matrix = sparse.csr_array(np.arange(1.0, 7).reshape(3, 2))
