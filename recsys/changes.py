@@ -45,6 +45,7 @@ _SCALES = ((1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.5, 10.0), (0.0, 1
 
 _GRADES = 20  # maximum number of distinct grades; more values suggest an open range
 _TEXT_IDS = "fit all sources together to have text ids"
+_MANY_WEIGHTS = 20  # of events that tell their unit
 _GROWTH = 0.02  # of an item's ratings, after which its vector is recomputed
 
 
@@ -264,6 +265,33 @@ def usual_scale(ratings: Ratings) -> tuple[float, float]:
         if lowest <= low and high <= highest:
             return lowest, highest
     return low, high
+
+
+def other_unit(new: Ratings, old: Ratings) -> str | None:
+    """Describe weights of new events that seem to be in another unit, or return None.
+
+    Most are larger than all earlier ones, or all are smaller than most earlier ones.
+    """
+    if not (new.implicit and old.implicit):
+        return None
+    new_values = new.log.values
+    old_values = old.log.values
+    if new_values is None or old_values is None:
+        return None
+    new_weights = np.abs(new_values.at())
+    old_weights = np.abs(old_values.at())
+    if min(len(new_weights), len(old_weights)) < _MANY_WEIGHTS:
+        return None
+    new_median = float(np.median(new_weights))
+    old_median = float(np.median(old_weights))
+    is_larger = new_median > old_weights.max()
+    is_smaller = new_weights.max() < old_median
+    if not (is_larger or is_smaller):
+        return None
+    return (
+        f"the new weights seem to be in another unit: their median is {new_median:g}, and that "
+        f"of the earlier ones {old_median:g}"
+    )
 
 
 def has_grades(ratings: Ratings) -> bool:

@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from recsys.changes import Change, change_of, like_old, wider_range, without_visitors
+from recsys.changes import (
+    Change,
+    change_of,
+    like_old,
+    other_unit,
+    wider_range,
+    without_visitors,
+)
 from recsys.data.age import FADED, faded_remark, iso_time, present
 from recsys.data.arrays import distinct
 from recsys.data.ids import IdsLike
@@ -78,6 +85,8 @@ class Plan:
         New ids that may be known ones, or ids of the other column.
     lacks_keys : bool
         Whether the old events have ids, and the new ones have none.
+    unit : str or None
+        How the new weights differ from the old ones, as if in another unit.
     """
 
     change: Change
@@ -91,6 +100,7 @@ class Plan:
     untimed: str | None = None
     doubtful: str | None = None
     lacks_keys: bool = False
+    unit: str | None = None
 
     @property
     def description(self) -> str:
@@ -126,6 +136,7 @@ class Plan:
             self.untimed,
             self.wider,
             self.doubtful,
+            self.unit,
             _heavy_pair(change),
         )
         parts += [remark for remark in remarks if remark is not None]
@@ -186,6 +197,7 @@ def planned(
         wider,
         untimed,
         doubtful=None if new is None else doubtful_ids(old, new.users, new.items),
+        unit=None if new is None else other_unit(new, old),
         lacks_keys=_have_keys(old) and new is not None and not _have_keys(new),
     )
 

@@ -281,11 +281,15 @@ def note_doubts(train: Ratings, test: Ratings) -> None:
     """Say if test ratings have the ids or the scale of the training ratings in another form."""
     import numpy as np
 
+    from recsys.changes import other_unit
     from recsys.data.new_ids import doubtful_ids
 
     doubt = doubtful_ids(train, test.users, test.items)
     if doubt is not None:
         note(doubt)
+    unit = other_unit(test, train)
+    if unit is not None:
+        note(unit)
     if train.implicit or test.implicit or not (train.nnz and test.nnz):
         return
     low, high = train.grade_range()

@@ -30,7 +30,7 @@ _WITH_UNIT = (
     rf"^\s*([-+\x{{2212}}]?)\s*([A-Za-z]{{0,3}}\p{{Sc}}|{_CODES}|Rs\.?|kr\.?)?\s*"
     r"([-+\x{2212}]?)([0-9]{1,3}(?:[\s_'\x{2019}][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+(?:[.,][0-9]+)*|[.,][0-9]+|)"
     r"([\x{bc}-\x{be}]?)\s*"
-    r"(\p{Sc}|%|\p{So}\x{fe0f}?|\p{L}+\.?|(?:/|(?:out )?of\s)\s*[0-9]+)?\s*$"
+    r"(\p{Sc}|%|\p{So}\x{fe0f}?|\p{L}+\.?|(?:/|(?:out )?of\s)\s*[0-9]{1,3})?\s*$"
 )
 _PLURAL = r"(?:e?s|e)?\.?$"  # stars, pieces, Sterne
 _UNCLEAR = r"^[-+\x{2212}]?[\d.,_]+$"
@@ -163,6 +163,10 @@ def seconds_of_durations(texts: pl.Series) -> tuple[pl.Series, str]:
         hours, minutes, seconds = parts.fill_null(0)
         sums = 3600 * hours + 60 * minutes + seconds
         totals = totals.zip_with(is_other, sums)
+    # Next to 1h 43m, a 90 may be of minutes.
+    in_words = texts.str.contains("(?i)[hms]").any()
+    if in_words and (texts.cast(pl.Float64, strict=False) != 0).any():
+        return texts, ""
     is_duration = totals.is_not_null()
     n_durations = int(is_duration.sum())
     n_texts = len(texts) - texts.null_count()

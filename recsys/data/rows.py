@@ -1088,7 +1088,10 @@ def rating_values(series: pl.Series) -> pl.Series:
     DataError
         If a rating is not a finite number.
     """
-    numbers = _numbers(series)
+    texts = series
+    if series.dtype == pl.String:
+        texts, _ = number_texts(series)
+    numbers = _numbers(texts)
     if numbers.null_count():
         row = numbers.is_null().arg_max() or 0
         raise DataError(f"{row_place(row)}: {rating_problem(series[row])}")

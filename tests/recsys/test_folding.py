@@ -72,6 +72,15 @@ def test_a_mapping_is_one_user_without_a_name(als):
     assert als.recommend(history=of_user(4).drop("user"), n=3).equals(found)
 
 
+def test_a_history_has_numbers_in_the_forms_of_files(als):
+    texts = pl.DataFrame(
+        {"item": [101, 102, 103], "rating": ["4\u00bd", "3", "2\u00bd"]}
+    )
+    numbers = texts.with_columns(rating=pl.Series([4.5, 3.0, 2.5]))
+    lists = [als.fold_in(history).recommend(n=5) for history in (texts, numbers)]
+    assert lists[0].equals(lists[1])
+
+
 def test_an_empty_history_gets_the_items_with_the_best_bias_of_lists(als):
     found = als.recommend(history={}, n=20)
     model = als.model

@@ -697,3 +697,17 @@ def test_new_events_without_the_ids_or_the_weights_of_earlier_ones():
     assert planned(fitted, as_ratings(orders, reading)).description.startswith("0 new")
     unweighted = as_ratings(orders.drop("qty"), reading)
     assert "no column 'qty', so each row has a weight of 1" in str(unweighted.source)
+
+
+@pytest.mark.parametrize(
+    ("factor", "differs"), [(1, False), (60, True), (1 / 60, True)]
+)
+def test_new_weights_in_another_unit_are_named(factor, differs):
+    plays = frame().rename({"rating": "minutes"})
+    fitted = Recommender("popular").fit(Ratings.from_frame(plays, weight="minutes"))
+    later = plays.with_columns(
+        pl.col("timestamp") + 900 * DAY, pl.col("minutes") * factor
+    )
+    new = Ratings.from_frame(later, weight="minutes")
+    said = planned(fitted.fitted, new).description
+    assert ("the new weights seem to be in another unit" in said) == differs

@@ -526,6 +526,17 @@ def test_says_that_test_ratings_are_of_another_scale(run, ratings):
         assert remark not in run("evaluate", *arguments, "--test", "same.csv").stderr
 
 
+def test_says_that_test_weights_are_in_another_unit(run, ratings):
+    minutes = pl.read_csv(ratings / "ratings.csv").sort("timestamp")
+    minutes[:400].write_csv("train.csv")
+    minutes[400:].write_csv("same.csv")
+    minutes[400:].with_columns(pl.col("rating") * 60).write_csv("seconds.csv")
+    command = ["evaluate", "--model", "popular", "--weight-col", "rating"]
+    for test, differs in (("seconds.csv", True), ("same.csv", False)):
+        said = run(*command, "--train", "train.csv", "--test", test).stderr
+        assert ("the new weights seem to be in another unit" in said) == differs
+
+
 def test_warns_if_a_training_file_is_newer_than_the_test_file(run, ratings):
     frame = pl.read_csv(ratings / "ratings.csv").sort("timestamp")
     frame[:400].write_csv("train.csv")
