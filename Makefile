@@ -58,10 +58,10 @@ test: $(VENV)/.installed-test  ## Run every check: ruff, mypy, pytest with docte
 	@command -v java >/dev/null 2>&1 && $(BIN)/python -c 'import pyspark' 2>/dev/null \
 		&& echo "== The tests of the Spark engine run: there are PySpark and a Java" \
 		|| echo "== The tests of the Spark engine are skipped: no Java on the PATH, or no PySpark in $(VENV)"
-	@echo "== pytest in four processes, as some tests wait for Spark, a service or a lock; mypy in what they leave"
+	@echo "== pytest in three processes, as some tests wait for Spark, a service or a lock; mypy in what they leave"
 	@nice $(BIN)/mypy > $(VENV)/mypy.log 2>&1 & types=$$!; \
 		OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 \
-		$(BIN)/python -m pytest --numprocesses 4; tests=$$?; \
+		$(BIN)/python -m pytest --numprocesses 3; tests=$$?; \
 		wait $$types || { echo "== mypy"; cat $(VENV)/mypy.log; exit 1; }; exit $$tests
 
 $(VENV)/.installed-docs: $(BIN)/python $(BUILD_INPUTS)

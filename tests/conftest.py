@@ -24,9 +24,9 @@ from hypothesis import settings
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # No test asserts a time. The same examples are tried every time, so that a failure is of a change;
-# HYPOTHESIS_PROFILE=long tries 25 times as many, and others every time.
-settings.register_profile("short", deadline=None, max_examples=12, derandomize=True)
-settings.register_profile("long", deadline=None, max_examples=300)
+# HYPOTHESIS_PROFILE=long tries 40 times as many, and others every time.
+settings.register_profile("short", deadline=None, max_examples=8, derandomize=True)
+settings.register_profile("long", deadline=None, max_examples=320)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 # Tests that are marked `long`, the rest of what has a representative, run in that profile alone.
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"

@@ -15,6 +15,8 @@ from recsys.errors import DataError
 from recsys.models.sequences import sequences_of_events
 from recsys.serve.events import checked_events
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 WEIGHTS = {"buy": 2.0, "view": 1.0, "dislike": -1.5}
 
 

@@ -16,6 +16,8 @@ from recsys.cli.main import cli
 from recsys.data.ratings import Ratings
 from recsys.evaluation.splits import default_split
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -16,6 +16,8 @@ from recsys.features.selection import with_features
 from recsys.models.base import Step
 from recsys.recommender import Recommender
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 
 def make_frame():
     rng = np.random.default_rng(2)
@@ -666,6 +668,7 @@ def test_a_history_in_a_file_weighs_as_in_the_model(tmp_path):
     assert "There are events without a weight: like (1)" in result.stderr
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("duplicates", [None, "last", "first", "mean"])
 @pytest.mark.parametrize("name", ["ease", "ials", "sparse-ease", "spectral", "next"])
 def test_weights_count_although_all_were_1_at_the_fit(name, duplicates):

@@ -132,6 +132,7 @@ def fitted_to_others(name):
     return fitted(name, without(frame(), PERSON))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("is_saved", [False, True], ids=["in memory", "saved"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_refit_without_a_person_is_a_fit_that_never_saw_the_person(
@@ -184,6 +185,7 @@ def values_of(case, n, person):
     )  # "unrated"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("name", "form"),
     [("auto", "file"), ("auto", "matrix"), ("popular", "frame"), ("popular", "matrix")],
@@ -240,6 +242,7 @@ def test_what_the_values_are_is_decided_without_the_person(case, name, form, tmp
     assert_same(loaded.update(forget=PERSON, refit=True), expected)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("unrated", [False, True])
 @pytest.mark.parametrize(
     "name", ["als", "bayes", "ials", "spectral", "ease", "blend", "auto"]

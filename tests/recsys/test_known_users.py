@@ -9,6 +9,8 @@ import pytest
 from recsys import Ratings, Recommender, with_features
 from recsys.known_users import lists_of_known_users
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 TITLES = [
     "plain",
     'with "quotes", and commas',

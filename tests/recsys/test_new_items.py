@@ -13,6 +13,8 @@ from recsys.errors import DataError, UnknownIdError
 from recsys.features.selection import with_features
 from recsys.lsi import UnknownTermWarning
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 N_USERS, N_ITEMS, NEW = 80, 60, 5
 ABOUT = {
     "War": ("soldiers fight in the trenches", "a general leads soldiers to the front"),

@@ -16,6 +16,8 @@ from recsys.models.histories import Histories
 from recsys.readers import as_ratings
 from recsys.update import planned
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 FOLDING = ["als", "bayes", "bias", "ials", "softimpute", "clusters", "implicit-als"]
 DAY = 86400
 

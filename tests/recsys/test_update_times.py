@@ -11,6 +11,8 @@ import pytest
 
 from recsys import DataError, Ratings, Recommender, read_ratings
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 START = datetime(2022, 1, 1, tzinfo=UTC)
 
 

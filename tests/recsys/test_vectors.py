@@ -14,6 +14,8 @@ from recsys.cli.main import cli
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 N_USERS, N_ITEMS = 60, 40
 PENALTIES = {"regularization": 0.01, "unobserved_weight": 0.1}
 FACTOR_MODELS = {

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from recsys.cli import group
 from recsys.cli.main import cli
@@ -24,6 +27,23 @@ def settings(monkeypatch, run):
         ).params
 
     return parse
+
+
+@pytest.fixture(scope="module")
+def inputs(ratings, tmp_path_factory):
+    """A folder with a split, models `m` and `a` of its training part, and results."""
+    folder = tmp_path_factory.mktemp("inputs")
+    commands = (
+        f"split {ratings} --method random --out r",
+        "fit r/train.csv --model bias --out m",
+        "fit r/train.csv --model als --out a",
+        "evaluate r --model bias,popular --save results",
+    )
+    with chdir(folder):
+        for line in commands:
+            result = CliRunner().invoke(cli, [*line.split(), "--quiet"])
+            assert result.exit_code == 0, result.output
+    return folder
 
 
 def write(text: str) -> None:
@@ -237,13 +257,9 @@ def test_two_statements_on_the_command_line_contradict_each_other(run, model):
     ],
 )
 def test_a_setting_for_other_inputs_is_not_an_error(
-    run, ratings, monkeypatch, setting, value, line
+    run, inputs, monkeypatch, setting, value, line
 ):
-    run("split", ratings, "--method", "random", "--out", "r", "--quiet")
-    run("fit", "r/train.csv", "--model", "bias", "--out", "m", "--quiet")
-    run("fit", "r/train.csv", "--model", "als", "--out", "a", "--quiet")
-    models = ("--model", "bias,popular")
-    run("evaluate", "r", *models, "--save", "results", "--quiet")
+    shutil.copytree(inputs, Path.cwd(), dirs_exist_ok=True)
     monkeypatch.setenv(setting, value)
     run(*line.split())
     monkeypatch.delenv(setting)

@@ -184,7 +184,17 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+# Their options are those of other cases.
+LONG = ("chosen with parameters", "linked", "without features", "some features")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name in LONG else [])
+        for name in MODELS
+    ],
+)
 def test_a_refit_leaves_no_trace_of_a_person_in_any_file(
     run, folders, fitted_to_others, name
 ):

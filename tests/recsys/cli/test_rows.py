@@ -6,6 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 EVENTS = """user,item,action,at
 a,x,view,2025-06-01 09:00:00+00
 a,x,buy,2025-06-02 09:00:00+00

@@ -15,6 +15,8 @@ from forked_commands import started
 
 from recsys import Recommender, random_split, read_ratings, save_split, split_from_pair
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 QUICK = ["--sampler", "random", "--trials", 4, "--threads", 1]
 
 

@@ -52,6 +52,7 @@ def files_with(folder, text):
 # update
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("model", ["als", "ease", "popular"])
 @pytest.mark.parametrize("refit", [(), ("--refit",)])
 def test_no_file_of_a_model_and_no_log_knows_a_forgotten_user(run, shop, model, refit):

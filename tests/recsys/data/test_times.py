@@ -120,6 +120,7 @@ def test_the_size_of_numbers_tells_their_unit(unit, type_):
         assert unix_seconds(column, form=unit).to_list() == expected
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("unit", [*UNITS, *DIGITS])
 @pytest.mark.parametrize("other", [*UNITS, *DIGITS])
 @pytest.mark.parametrize("every", [2, 20])

@@ -162,6 +162,7 @@ def brute_force(
     return values
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("model", ["ease", "spectral"])
 @pytest.mark.parametrize("repeats", ["drop", "keep"])
 def test_loss_of_a_stale_model_equals_brute_force(model: str, repeats: str) -> None:

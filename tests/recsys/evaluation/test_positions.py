@@ -21,6 +21,8 @@ from recsys.models.habits import habits
 from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 N = 4
 # The search for penalties is not what is tested here.
 PENALTIES = {"ials": {"regularization": 0.01, "unobserved_weight": 0.1}}

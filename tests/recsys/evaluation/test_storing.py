@@ -34,6 +34,8 @@ from recsys.saving.atomic import move_link
 from recsys.saving.splits import split_files
 from recsys.update import reading_of
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 
 @pytest.fixture
 def ratings():
@@ -349,6 +351,7 @@ LOGS = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("form", "candidates"), [("csv", None), ("parquet", 5)])
 @pytest.mark.parametrize("kind", LOGS)
 def test_a_split_and_its_files_and_a_model_of_them_have_one_answer(

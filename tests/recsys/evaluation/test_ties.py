@@ -79,6 +79,7 @@ def frame_of(label=LABELS["published"]):
     )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("protocol", [*SPLITS, "candidates"])
 def test_a_model_of_equal_scores_is_as_good_as_chance(label, protocol):
@@ -181,6 +182,7 @@ def test_equal_scores_do_not_win_the_comparison_of_auto(label):
     assert equal < 0.6 * popular
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "dtype", ["int64", "int8", "uint8", "bool", "float16", "float64", "longdouble"]
 )

@@ -172,6 +172,7 @@ def random_texts(seed, n, words, longest):
     return [" ".join(rng.choice(words, rng.integers(1, longest))) for _ in range(n)]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("method", ["fold-in", "update"])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("saved", [False, True])

@@ -19,6 +19,8 @@ from recsys.models.base import Step, check_indices
 from recsys.models.registry import MODELS, make_model, model_class, parameters
 from recsys.recommender import Recommender
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 N_USERS, N_ITEMS = 40, 30
 
 # Other tests have the search for penalties, and a blend of models that search.
@@ -429,6 +431,7 @@ def test_a_user_who_has_seen_everything_gets_nothing(name):
     assert len(recommender.recommend()) == 4
 
 
+@pytest.mark.covering(1)
 @every_model
 @pytest.mark.parametrize("shape", [(1, 6), (3, 1), (1, 1), (1, 2)])
 def test_one_user_or_one_item(name, shape):
@@ -495,6 +498,7 @@ def test_nan_and_infinity_never_reach_a_model(name):
             unfitted_recommender(name).fit(Ratings.from_frame(frame))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
 @every_model
 def test_fits_extreme_ratings_or_names_the_largest(name, scale):

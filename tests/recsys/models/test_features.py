@@ -17,6 +17,8 @@ from recsys.models.blend import Blend
 from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 N_USERS, N_ITEMS, NEW = 90, 70, 5
 GENRES, JOBS = ("War", "Space", "Love"), ("soldier", "astronaut", "poet")
 MODELS = {

@@ -46,6 +46,8 @@ from recsys.saving.storage import save_model
 from recsys.saving.tables import check_features
 from recsys.saving.versions import list_versions
 
+pytestmark = pytest.mark.usefixtures("one_fold")
+
 N_ITEMS = 6
 ARRAYS = [
     "arrays/item_factors.npy",
@@ -362,6 +364,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "failure", FAILURES, ids=lambda failure: type(failure).__name__
 )
@@ -1323,6 +1326,7 @@ def wider_axis(featured):
     return widened
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("side", ["user", "item"])
 @pytest.mark.parametrize(
     "name", ["als", "bayes", "ials", "ease", "sparse-ease", "spectral", "blend"]
@@ -1470,12 +1474,13 @@ def test_rejects_positions_of_users_that_differ_from_the_histories(featured, tmp
     )
 
 
-@pytest.mark.parametrize("path", [5, None, ["model"], b"model"])
-def test_rejects_a_path_that_is_not_a_path(path):
+@pytest.fixture(scope="module")
+def doors():
+    """All functions that take a path of what is saved."""
     recommender = Recommender("popular").fit(make_ratings())
     split = recsys.random_split(recommender.ratings, 0.4)
     evaluation = recsys.evaluate("popular", split, resamples=0, new="keep")
-    doors = (
+    return (
         Recommender.load,
         recsys.Evaluation.load,
         recsys.read_split,
@@ -1484,6 +1489,10 @@ def test_rejects_a_path_that_is_not_a_path(path):
         evaluation.save,
         partial(recsys.save_split, split),
     )
+
+
+@pytest.mark.parametrize("path", [5, None, ["model"], b"model"])
+def test_rejects_a_path_that_is_not_a_path(doors, path):
     for door in doors:
         with pytest.raises(DataError, match="A path must be a text or a Path; got "):
             door(path)
