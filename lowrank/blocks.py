@@ -444,7 +444,8 @@ class _SparseBlock(SparseOperator):
     """Sparse rows that are used only once, so that a transposed copy does not pay off."""
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        return kernels.csr_rmatmat(self._rows, Y, self.shape[1])
+        # This kernel takes a value for each entry, and not one for all.
+        return kernels.csr_rmatmat(kernels.csr_arrays(self.csr), Y, self.shape[1])
 
 
 def _count(value: Any, name: str) -> int:

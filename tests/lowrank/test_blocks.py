@@ -37,6 +37,10 @@ def sparse_data():
     return sparse.random_array((300, 40), density=0.2, rng=0, format="csr")
 
 
+def zeros_and_ones():
+    return (sparse_data() > 0.5).astype(np.int8)
+
+
 def blocks_of(X, rows=70):
     return RowBlocks(
         lambda: (X[start : start + rows] for start in range(0, X.shape[0], rows))
@@ -56,7 +60,9 @@ def check_same(result, expected, atol=1e-7):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("center", [None, True])
 @pytest.mark.parametrize(
-    "X", [data(), data((40, 300)), sparse_data()], ids=["tall", "wide", "csr"]
+    "X",
+    [data(), data((40, 300)), sparse_data(), zeros_and_ones()],
+    ids=["tall", "wide", "csr", "0/1"],
 )
 def test_the_svd_is_that_of_the_matrix(X, method, center):
     expected = truncated_svd(X, 4, method="dense", center=center)
