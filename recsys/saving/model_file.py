@@ -347,18 +347,24 @@ def checksum(document: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its field "checksum", independent of layout."""
     # A field cannot cover itself.
     signed = {key: value for key, value in document.items() if key != "checksum"}
-    return hashlib.sha256(
-        msgspec.json.encode(signed, order="deterministic")
-    ).hexdigest()
+    return hashlib.sha256(_encoded(signed, order="deterministic")).hexdigest()
 
 
 def to_json(manifest: Struct) -> bytes:
     """Return a document as indented JSON, with its checksum if it has that field."""
     # Plain values, as they are read again: the checksum is of these.
-    document = msgspec.json.decode(msgspec.json.encode(manifest, enc_hook=_plain))
+    document = msgspec.json.decode(_encoded(manifest))
     if "checksum" in document:
         document["checksum"] = checksum(document)
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    return msgspec.json.format(_encoded(document), indent=2) + b"\n"
+
+
+def _encoded(value: Any, order: Literal["deterministic"] | None = None) -> bytearray:
+    """Return a value as JSON."""
+    # `msgspec.json.encode` (0.22) ends the process if there is no memory for its result.
+    text = bytearray()
+    msgspec.json.Encoder(enc_hook=_plain, order=order).encode_into(value, text)
+    return text
 
 
 def _plain(value: Any) -> Any:

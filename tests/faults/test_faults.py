@@ -364,8 +364,8 @@ def test_a_failed_allocation(trial: Trial) -> None:
         what = (number, outcome)
         came = check_states(trial, folder, what)
         if outcome.code not in (0, 1):
-            # The C library and msgspec end a process that has no memory.
-            assert outcome.code != -signal.SIGXCPU, what  # it has hung
+            # The C library and polars end a process that has no memory.
+            assert outcome.code not in (-signal.SIGXCPU, -signal.SIGSEGV), what
             count[f"{came}, ended by {outcome.code}"] += 1
             trial.clean(folder)
         else:
