@@ -99,9 +99,11 @@ if TYPE_CHECKING:
     from lowrank.completion.feature_ridge import GroupedFeatures
 
 _polars_process: dict[str, int] = {}  # process id of the first recommender
-_PLACEHOLDERS = (
-    "na n/a none anonymous guest unknown undefined unbekannt gast inconnu - ? -1"
-)
+_NAMES = "na n/a none anonymous guest unknown undefined unbekannt gast inconnu"
+_PLACEHOLDERS = [
+    form for text in (_NAMES, _NAMES.upper(), _NAMES.title()) for form in text.split()
+]
+_PLACEHOLDERS += ["-", "?", "-1"]
 """Texts that programs write for a missing id (R writes NA), and that may be names."""
 
 _DTYPES = {
@@ -1012,12 +1014,10 @@ def _remarks_on_shares(ids: Ids, codes: Ints) -> list[str]:
     counts = np.bincount(codes)
     shares = counts / len(codes)
     largest = int(shares.argmax())
-    indices = set[int]()
-    for name in _PLACEHOLDERS.split():
-        indices |= {ids.place(name), ids.place(name.upper()), ids.place(name.title())}
+    indices = ids.find(_PLACEHOLDERS)
     # Less than the mean may be the name of somebody.
     placeholders = {
-        index for index in indices if index >= 0 and shares[index] * len(ids) >= 1
+        int(index) for index in indices[indices >= 0] if shares[index] * len(ids) >= 1
     }
     if shares[largest] > max(LARGE_SHARE, TIMES_MEAN / len(ids)):
         placeholders.add(largest)

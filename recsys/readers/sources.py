@@ -6,6 +6,7 @@ import codecs
 import csv
 import glob
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -132,10 +133,17 @@ class Directory:
 
     def names(self, *, below: bool = False) -> list[str]:
         """Return the names of the files, with `below` also of subdirectories."""
-        paths = self.path.rglob("*") if below else self.path.iterdir()
-        names = [
-            path.relative_to(self.path).as_posix() for path in paths if path.is_file()
-        ]
+        if below:
+            paths = [path for path in self.path.rglob("*") if path.is_file()]
+            names = [path.relative_to(self.path).as_posix() for path in paths]
+        else:
+            # Only links need a call of the system for each.
+            with os.scandir(self.path) as entries:
+                names = [
+                    entry.name
+                    for entry in entries
+                    if entry.is_file(follow_symlinks=False) or Path(entry).is_file()
+                ]
         return sorted(name for name in names if not f"/{name}".count("/."))
 
     def fetch(self, name: str) -> Path:

@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
@@ -363,7 +363,7 @@ def write_directory(
         format=form.format,
         model=model,
         format_version=FORMAT_VERSION,
-        package_version=recsys.__version__,
+        package_version=_package_version(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={
             "python": platform.python_version(),
@@ -378,6 +378,12 @@ def write_directory(
     )
     # Last of all, as this file makes the directory a saved model.
     (directory / MANIFEST).write_bytes(model_file.to_json(manifest))
+
+
+@cache
+def _package_version() -> str:
+    """Return the version of this package, which takes milliseconds to look up."""
+    return str(recsys.__version__)
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
