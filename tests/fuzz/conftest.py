@@ -12,9 +12,14 @@ from hypothesis import HealthCheck, settings
 
 @pytest.fixture
 def budget() -> Callable[[int], settings]:
-    """Settings for so many inputs, or as many as RECSYS_FUZZ_EXAMPLES says."""
+    """Settings for so many inputs, or as many as RECSYS_FUZZ_EXAMPLES says.
+
+    In the long profile, they are ten times as many.
+    """
 
     def of(ordinary: int) -> settings:
+        if os.environ.get("HYPOTHESIS_PROFILE") == "long":
+            ordinary *= 10
         wanted = int(os.environ.get("RECSYS_FUZZ_EXAMPLES", ordinary))
         checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
         return settings(

@@ -399,7 +399,7 @@ def test_any_command_line(playground, tmp_path, monkeypatch, budget, fuzz_count)
         "recsys.cli.serve.run", lambda _, listener, workers: listener.close()
     )
 
-    @budget(60)
+    @budget(20)
     @given(command_lines())
     @example(
         ["compare", "ratings.csv", "--quiet", "--threads", "1000"]

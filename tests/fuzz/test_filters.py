@@ -142,7 +142,7 @@ def conditions() -> st.SearchStrategy[str]:
 
 
 def test_conditions_that_are_well_formed(budget, fuzz_count):
-    @budget(150)
+    @budget(50)
     @given(conditions())
     def check(condition):
         fuzz_count[met_or_rejected(condition)] += 1
@@ -151,7 +151,7 @@ def test_conditions_that_are_well_formed(budget, fuzz_count):
 
 
 def test_words_in_any_order(budget, fuzz_count):
-    @budget(150)
+    @budget(50)
     @given(st.lists(st.sampled_from(TOKENS), min_size=1, max_size=15))
     def check(tokens):
         fuzz_count[met_or_rejected(" ".join(tokens))] += 1
@@ -160,7 +160,7 @@ def test_words_in_any_order(budget, fuzz_count):
 
 
 def test_any_text(budget, fuzz_count):
-    @budget(100)
+    @budget(40)
     @given(st.text(max_size=60))
     def check(condition):
         fuzz_count[met_or_rejected(condition)] += 1

@@ -121,7 +121,7 @@ def read_or_reject(path: Path) -> str:
 
 
 def test_damaged_files(tmp_path: Path, budget, fuzz_count) -> None:
-    @budget(60)
+    @budget(20)
     @given(damaged())
     def check(file: tuple[str, bytes]) -> None:
         name, content = file
@@ -142,7 +142,7 @@ def test_damaged_files(tmp_path: Path, budget, fuzz_count) -> None:
 def test_damaged_titles(tmp_path: Path, budget, fuzz_count) -> None:
     (tmp_path / "ratings.csv").write_bytes(CSV)
 
-    @budget(30)
+    @budget(12)
     @given(
         st.sampled_from(["movies.csv", "movies.dat", "u.item", "items.csv"]), damaged()
     )
@@ -162,7 +162,7 @@ def test_random_json_lines(tmp_path: Path, budget, fuzz_count) -> None:
     values = scalars | st.just(10**400) | st.lists(scalars, max_size=2)
     rows = st.dictionaries(st.sampled_from(["user", "item", "rating", "ts"]), values)
 
-    @budget(30)
+    @budget(12)
     @given(st.lists(rows, min_size=1, max_size=5))
     def check(given_rows: list[dict[str, object]]) -> None:
         path = tmp_path / "r.jsonl"

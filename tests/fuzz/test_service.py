@@ -201,7 +201,7 @@ def test_hostile_requests(service, budget, fuzz_count):
         if route.response_model is not None
     }
 
-    @budget(400)
+    @budget(130)
     @given(request=requests(document))
     def answered(request: tuple[str, str, str, bytes]) -> None:
         method, path, target, body = request
