@@ -353,12 +353,9 @@ class Weighting:
 
 def canonical_csr(matrix: Any) -> Any:
     """Return a copy as CSR array with sorted indices, without duplicates and stored zeros."""
-    csr = sparse.csr_array(matrix)
+    from lowrank.operators import canonical  # not needed by queries
+
+    csr = sparse.csr_array(matrix, copy=True)
     if not np.issubdtype(csr.dtype, np.floating):
         csr = csr.astype(np.float64)
-    # A new array checks the order: scikit-learn's vectorizers mark unsorted matrices as sorted.
-    arrays = (csr.data, csr.indices, csr.indptr)
-    canonical = sparse.csr_array(arrays, shape=csr.shape, copy=True)
-    canonical.sum_duplicates()
-    canonical.eliminate_zeros()
-    return canonical
+    return canonical(csr)
