@@ -563,11 +563,12 @@ def test_a_request_without_its_key_is_answered_before_its_body(saved):
 def test_work_stops_when_its_answer_has_timed_out(saved, monkeypatch):
     n_pieces = 0
     terms = Responses._terms
+    is_answered = threading.Event()
 
     def slow_piece(*arguments: Any) -> Any:
         nonlocal n_pieces
         n_pieces += 1
-        time.sleep(0.05)
+        is_answered.wait(100)
         return terms(*arguments)
 
     monkeypatch.setattr("recsys.serve.responses._TOGETHER", 4)
@@ -579,10 +580,10 @@ def test_work_stops_when_its_answer_has_timed_out(saved, monkeypatch):
             "/v1/recommend", {"users": list(range(100, 160)), "n": 1, "explain": True}
         )
         assert (reply.status, reply.json["type"]) == (503, "/docs#timeout")
-        service.sleep(0.2)
-        stopped_at = n_pieces
-        service.sleep(0.3)
-    assert n_pieces == stopped_at < 15
+        n_begun = n_pieces
+        is_answered.set()
+        service.sleep(0.3)  # in which the next pieces would begin
+    assert n_pieces == n_begun == 1
 
 
 def test_requests_of_one_connection_are_answered_in_their_order(bounded):
