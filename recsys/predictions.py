@@ -235,6 +235,8 @@ def explained(
     item_indices = ratings.items.index([item])
     history = user_history(model, ratings, user_index)
     (explanation,) = user_contributions(model, [history], [item_indices], fitted)
+    scores = model.scores(np.array([user_index]))[0]
+    abilities.check_sum(model, explanation, float(scores[item_indices[0]]))
     rows = pl.concat(
         [
             pl.DataFrame(
@@ -407,15 +409,12 @@ def similarity(
     if side == "item" and isinstance(model, abilities.HasItemSimilarity):
         confidence = counts / (counts + _SUPPORT)
         return model.item_similarity(confidence.astype(np.float32))
-    if side == "user" and isinstance(model, abilities.HasUserVectors):
-        vectors = model.user_vectors()
-    elif side == "item" and isinstance(model, abilities.HasItemVectors):
-        vectors = model.item_vectors()
-    else:
-        ability: Any = abilities.HasUserVectors
-        if side == "item":
-            ability = abilities.HasItemVectors | abilities.HasItemSimilarity
+    ability: Any = abilities.HasUserVectors
+    if side == "item":
+        ability = abilities.HasItemVectors | abilities.HasItemSimilarity
+    if not isinstance(model, ability):
         raise abilities.unsupported(model, ability, f"find similar {side}s")
+    vectors = abilities.vectors_of(model, side)
     reliability: Floats = np.zeros(len(counts), np.float32)
     if isinstance(model, abilities.KnowsFeatures) and model.knows(side):
         vectors, reliability = model.comparable(side)

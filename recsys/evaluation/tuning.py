@@ -259,8 +259,12 @@ def _as_named(
     model: str | Model, fixed: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     """Return the name of a model, and the fixed parameters with its own."""
-    if not isinstance(model, Model):
+    if isinstance(model, str):
         return model, dict(fixed)
+    if not isinstance(model, Model):
+        raise DataError(
+            f"model must be a name or a Model with its parameters; got {model!r}."
+        )
     request = request_of(model)
     if request is None:
         raise DataError(

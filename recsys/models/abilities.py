@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.ranking.topn import Scorer
 
+_ROUNDING = 1e-3  # of the sum of the sizes of contributions that must add up to a score
+
 
 @runtime_checkable
 class FoldsInUsers(Protocol):
@@ -148,6 +150,26 @@ def fold(
     )
 
 
+def vectors_of(model: Any, side: str) -> Floats:
+    """Return the vectors of the items (or users) of a model that has them.
+
+    Raises
+    ------
+    DataError
+        If a model of one's own returns something else than finite numbers, a row for each.
+    """
+    vectors: Floats = model.user_vectors() if side == "user" else model.item_vectors()
+    n_rows = model.n_users if side == "user" else model.n_items
+    n_columns = np.shape(vectors)[1] if np.ndim(vectors) == 2 else 0
+    if _is_finite(vectors, (n_rows, n_columns)):
+        return vectors
+    raise DataError(
+        f"{side}_vectors of the {model.name} model must return an array of finite numbers of shape "
+        f"({n_rows}, k), a row for each {side}; got {type(vectors).__name__} of shape "
+        f"{np.shape(vectors)}."
+    )
+
+
 def contributions_of(
     model: Any,
     history: Histories,
@@ -172,6 +194,27 @@ def contributions_of(
         f"base of shape {shapes[0]} and terms of shape {shapes[1]}; got "
         f"{type(explanation).__name__}."
     )
+
+
+def check_sum(model: Model, explanation: Explanation, score: float) -> None:
+    """Check that the contributions to the score of one item add up to it.
+
+    Raises
+    ------
+    DataError
+        If they do not, as in a model of one's own.
+    """
+    total = 0.0
+    size = abs(score)
+    for part in explanation:
+        if part is not None:
+            total += float(part.sum(dtype=np.float64))
+            size += float(np.abs(part).sum(dtype=np.float64))
+    if abs(total - score) > _ROUNDING * size:
+        raise DataError(
+            f"contributions of the {model.name} model must add up to the score; they add up to "
+            f"{total:g}, and the score is {score:g}."
+        )
 
 
 def _is_finite(part: object, shape: tuple[int, ...]) -> bool:

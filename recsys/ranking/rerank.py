@@ -520,7 +520,7 @@ def best_items(
             raise abilities.unsupported(
                 model, abilities.HasItemVectors, "diversify lists"
             )
-        vectors = model.item_vectors()
+        vectors = abilities.vectors_of(model, "item")
         scale = np.nan_to_num(inverse_lengths(vectors))
         vectors = vectors * scale[:, None]
     rule = Reranking(float(diversity), vectors, options.at_most or 0, groups)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lowrank.kernels.arrays import Float64s, Floats, Int64s, Masks
 from recsys.changes import plausible_range
 from recsys.data.ids import Ids
-from recsys.models.abilities import HasItemVectors, unsupported
+from recsys.models.abilities import HasItemVectors, unsupported, vectors_of
 from recsys.models.base import FactorModel
 from recsys.models.nonnegative import has_topics
 from recsys.recommender import Recommender
@@ -262,7 +262,7 @@ class Catalogue:
             error = unsupported(model, HasItemVectors, "place its items on a map")
             raise ProblemError("not-available", str(error))
         items = self.most_rated(n)
-        vectors = model.item_vectors()[items].astype(np.float64)
+        vectors = vectors_of(model, "item")[items].astype(np.float64)
         lengths = np.linalg.norm(vectors, axis=1)
         has_direction = lengths > 0
         if not has_direction.any():

@@ -256,6 +256,13 @@ def test_what_cannot_be_tuned(ratings, settings, message):
         quick(**{"model": "als", "data": ratings, "metric": "rmse", **settings})
 
 
+@pytest.mark.parametrize("model", [{}, ["als"], None, 7])
+def test_a_tuned_model_is_a_name_or_an_object(ratings, model):
+    message = "model must be a name or a Model with its parameters; got"
+    with pytest.raises(DataError, match=message):
+        tune(model, ratings)
+
+
 def test_ratings_that_the_metric_or_model_cannot_use(interactions):
     with pytest.raises(
         DataError, match="The data have no ratings, so rmse is undefined"

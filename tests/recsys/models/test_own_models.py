@@ -422,6 +422,45 @@ def test_rejects_contributions_of_other_shapes(ratings, change):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        lambda vectors: vectors.T[:3],
+        lambda vectors: vectors[:, 0],
+        lambda vectors: vectors * np.nan,
+        lambda vectors: vectors.tolist(),
+        lambda vectors: None,
+    ],
+    ids=["columns", "a vector", "NaN", "lists", "nothing"],
+)
+def test_rejects_vectors_of_other_shapes(ratings, change):
+    class Placed(Together):
+        def item_vectors(self):
+            return change(self.similarity)
+
+    recommender = Recommender(Placed()).fit(ratings)
+    item = ratings.items.values[0]
+    message = (
+        r"item_vectors of the together model must return an array of finite numbers"
+    )
+    with pytest.raises(DataError, match=message):
+        recommender.similar_items(item, n=3)
+    with pytest.raises(DataError, match=message):
+        recommender.recommend(ratings.users.values[0], n=3, diversity=0.5)
+
+
+def test_rejects_contributions_that_do_not_add_up_to_the_score(ratings):
+    class Halved(Together):
+        def contributions(self, history, items, fitted=None):
+            base, terms, *_ = super().contributions(history, items)
+            return Explanation(base, terms / 2)
+
+    recommender = Recommender(Halved()).fit(ratings)
+    user, item = recommender.recommend(ratings.users.values[0], n=1).row(0)[:2]
+    with pytest.raises(DataError, match="must add up to the score; they add up to"):
+        recommender.explain(user, item)
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"extra": {1: 2}}, "extra of a Together would not be saved; make it an array"),
