@@ -242,10 +242,26 @@ def _parts(texts: pl.Series) -> pl.DataFrame:
         .to_frame()
         .select(
             number=pl.when(number != "").then(pl.concat_str(sign, number)),
-            unit=unit,
+            unit=pl.when(number != "").then(unit).otherwise(pl.lit("")),
             is_before=group(2) != "",
         )
     )
+
+
+def in_other_unit(text: str, texts: pl.Series) -> str | None:
+    """Return the first amount of a column in another unit than a text, or None.
+
+    Examples
+    --------
+    >>> in_other_unit("3 kg", pl.Series(["2", "3 kg", "500 g"]))
+    '500 g'
+    """
+    unit = _parts(pl.Series([text]))["unit"][0]
+    units = _parts(texts)["unit"]
+    others = texts.filter((units != "") & (units != unit))
+    if not unit or not len(others):
+        return None
+    return str(others[0])
 
 
 def plain_number(text: str) -> str | None:

@@ -46,7 +46,7 @@ from recsys.data.ids import (
     row_place,
 )
 from recsys.data.kinds import Policy
-from recsys.data.numerals import number_texts, plain_number
+from recsys.data.numerals import in_other_unit, number_texts, plain_number
 from recsys.data.read_options import EventWeights
 from recsys.data.times import (
     check_time_format,
@@ -904,6 +904,13 @@ def _problem(
         if not is_missing and truths(column) is not None:
             return f"rating {value!r} is neither true nor false."
         problem = rating_problem(value, rules.noun)
+        if not is_missing and column.dtype == pl.String:
+            other = in_other_unit(value, column)
+            if other is not None:
+                return (
+                    f"{rules.noun} {value!r} is in another unit than {other!r}; write all "
+                    "in one."
+                )
         if problem is None and rules.scale is not None:
             low, high = rules.scale
             scale = f"{low:g} to {high:g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -295,10 +296,7 @@ def test_amounts_of_one_unit(
 @pytest.mark.parametrize(
     "amounts",
     [
-        ["3 kg", "500 g"],
-        ["$5", "\u20ac5"],
         ["1.4K", "300"],
-        ["4/5", "8/10"],
         ["5m", "9m"],
         ["1h 43m", "2h", "90"],
         ["3", "3", "4 stars"],
@@ -310,6 +308,22 @@ def test_amounts_whose_meaning_is_unclear_are_errors(
 ) -> None:
     lines = [f'{n},7,"{amount}"' for n, amount in enumerate(amounts)]
     with pytest.raises(DataError, match="is not a number"):
+        read("\n".join(["user,item,spent", *lines]), weight="spent")
+
+
+@pytest.mark.parametrize(
+    ("amounts", "units"),
+    [
+        (["3 kg", "500 g"], "'3 kg' is in another unit than '500 g'"),
+        (["9", "$5", "\u20ac5"], "'$5' is in another unit than '\u20ac5'"),
+        (["4/5", "8/10"], "'4/5' is in another unit than '8/10'"),
+    ],
+)
+def test_names_two_units_in_a_column(
+    read: Read, amounts: list[str], units: str
+) -> None:
+    lines = [f"{n},7,{amount}" for n, amount in enumerate(amounts)]
+    with pytest.raises(DataError, match=re.escape(f"{units}; write all in one.")):
         read("\n".join(["user,item,spent", *lines]), weight="spent")
 
 
