@@ -70,7 +70,7 @@ _CHUNK = 1 << 10
 LINE = "line"
 """Column with the line number of each row, if known."""
 _INTEGER = re.compile(r"-?\d{1,18}")
-
+_FORMULA = r'^="([^"]*)"$'  # as exports for Excel write 007, to keep its zeros
 _COMMA_WITH = ";"  # separator of spreadsheets that use decimal commas
 _BLOCK = 1 << 20  # bytes to parse at once
 _NUMBERS: dict[str, type[np.number]] = {
@@ -519,8 +519,10 @@ def _times(texts: pl.Series, form: str | None) -> pl.Series:
 
 
 def stripped(texts: pl.Series) -> pl.Series:
-    """Return texts without spaces around them, null where they are empty."""
+    """Return texts without spaces and formulas around them, null where they are empty."""
     texts = texts.str.strip_chars()
+    if texts.str.starts_with("=").any():
+        texts = texts.str.replace(_FORMULA, "$1")
     return texts.set(texts.str.len_bytes() == 0, None)
 
 
@@ -561,7 +563,8 @@ def read_carefully(
             frames.append(pl.DataFrame(rows, schema, orient="row"))
             rows = []
     frames.append(pl.DataFrame(rows, schema, orient="row"))
-    frame = pl.concat(frames).with_columns(pl.col(pl.String).str.strip_chars())
+    plain = pl.col(pl.String).str.strip_chars().str.replace(_FORMULA, "$1")
+    frame = pl.concat(frames).with_columns(plain)
     if not layout.has_header:
         return frame, 0
     selected = frame.filter(~repeats_header(layout, roles))

@@ -94,6 +94,21 @@ def door(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Rating
     return ratings_of
 
 
+@pytest.mark.parametrize("n_users", [3, 300])
+def test_ids_in_formulas_for_excel(tmp_path, n_users):
+    users = [f"{n:04}" for n in range(n_users)]
+    lines = [f'"=""{user}""",tea,{1 + n % 5}' for n, user in enumerate(users)]
+    path = tmp_path / "export.csv"
+    path.write_text("\n".join(["user,item,rating", *lines]))
+    assert read_ratings(path).users.values.to_list() == users
+    (tmp_path / "users.csv").write_text(
+        "\n".join(["user,country", *(f'"=""{user}""",DE' for user in users)])
+    )
+    table = read_ratings(path, user_table=tmp_path / "users.csv").user_table
+    assert table is not None
+    assert table.frame["user"].to_list() == users
+
+
 def test_whole_floats_are_integers(door: Callable[..., Ratings]) -> None:
     expected = Ratings.from_frame(pl.DataFrame({"user": USERS, "item": ITEMS}))
     found = door([float(user) for user in USERS])
