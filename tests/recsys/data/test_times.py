@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.times import duration, moment, unix_seconds
+from recsys.data.times import duration, is_time, moment, unix_seconds
 from recsys.errors import DataError
 
 AT = 1_749_441_125  # 2025-06-09 03:52:05 UTC
@@ -353,3 +353,19 @@ def test_years_of_two_digits_after_the_name_of_a_month(text):
 def test_reads_dates_and_times_with_a_comma_between_as_browsers_write_them(day, clock):
     (seconds,) = unix_seconds(pl.Series([f"{day}, {clock}"]))
     assert datetime.fromtimestamp(seconds, UTC).strftime("%d %H:%M") == "25 14:05"
+
+
+@pytest.mark.parametrize(
+    "form", ["%a %b %d 00:00:00 +0000 %Y", "%d %b %Y", "%B %d, %Y", "%d-%b-%y"]
+)
+def test_reads_each_name_of_a_day_and_a_month(form):
+    days = [date(2024, month, 12 + month) for month in range(1, 13)]
+    for day in days:
+        midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        text = pl.Series([day.strftime(form)])
+        assert unix_seconds(text).to_list() == [midnight.timestamp()]
+
+
+@pytest.mark.parametrize("text", ["u1", "ann", "May", "The Film 7", "item-2025-06-09"])
+def test_does_not_read_other_words(text):
+    assert not is_time(text)
