@@ -72,7 +72,6 @@ LONGEST = (
     "tests/recsys/models/test_behaviour.py",
     "tests/recsys/saving/test_storage.py",
     "tests/lowrank/completion/test_complete.py",
-    "tests/lowrank/test_scales.py",
     "tests/recsys/cli/test_evaluate.py",
     "tests/test_shipping.py",
     "docs/howto/scikit-learn.md",
