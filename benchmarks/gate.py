@@ -190,7 +190,9 @@ def search() -> float:
     def retrieved() -> None:
         for query in queries:
             found = words([query], return_ids=False)
-            peer.retrieve(found, k=10, show_progress=False)
+            (numbers,), (scores,) = peer.retrieve(found, k=10, show_progress=False)
+            columns = {"document": numbers, "rank": np.arange(10), "score": scores}
+            pl.DataFrame(columns)
 
     def queried() -> None:
         for query in queries:
@@ -263,7 +265,7 @@ CASES = {
     "recsys --help / import numpy": Case(HELP, 1.0),
     "recsys recommend / import numpy": Case(RECOMMEND, 2.5),
     "request / naive application": Case(requests, 0.25),
-    "search / bm25s": Case(search, 0.75),
+    "search / bm25s and frame": Case(search, 0.75),
     "metrics / ranx": Case(metrics_of_lists, 0.09),
     "update / fit": Case(updating, 0.75),
     "fit of next / ease": Case(what_comes_next, 20.0),

@@ -96,7 +96,7 @@ class Queries(NamedTuple):
         queries = []
         for query in self.queries:
             is_in_none = frequency[query.terms] == 0
-            words = terms.values.gather(query.terms[is_in_none]).to_list()
+            words = map(terms.values.item, query.terms[is_in_none].tolist())
             unknown = [*query.unknown, *map(str, words)]
             if dropped:
                 query = query.take(~is_in_none)

@@ -420,10 +420,13 @@ class WordEncoder:
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the weighted rows of texts, and the unknown words of each."""
-        terms, counts, unknown = zip(*map(self.count, texts), strict=True)
-        data = np.fromiter(chain.from_iterable(counts), np.float32)
-        indices = np.fromiter(chain.from_iterable(terms), np.int32)
-        indptr = np.cumsum([0, *map(len, terms)])
+        counts, unknown = zip(*map(self.count, texts), strict=True)
+        pairs = [sorted(count_of_term.items()) for count_of_term in counts]
+        indices = np.array([term for of_text in pairs for term, _ in of_text], np.int32)
+        data = np.array(
+            [count for of_text in pairs for _, count in of_text], np.float32
+        )
+        indptr = np.cumsum([0, *map(len, pairs)])
         shape = (len(texts), len(self.terms))
         rows = sparse.csr_array((data, indices, indptr), shape=shape)
         return Encoded(self.weigh(rows), [*unknown], rows)
@@ -447,12 +450,11 @@ class WordEncoder:
         """Return texts as queries."""
         queries = []
         for text in texts:
-            term_list, count_list, unknown = self.count(text)
-            terms = np.array(term_list, np.int64)
-            counts = np.array(count_list, np.float64)
+            count_of_term, unknown = self.count(text)
             # Terms of added documents come last; scores are summed in the order of a new index.
-            order = self.terms.values.gather(terms).arg_sort().to_numpy()
-            terms, counts = terms[order], counts[order]
+            in_order = sorted(count_of_term, key=self.terms.values.item)
+            terms = np.array(in_order, np.int64)
+            counts = np.array([count_of_term[term] for term in in_order], np.float64)
             weights = self.query_weights(terms, counts)
             queries.append(Query(terms, counts, weights, unknown))
         return Queries([*texts], queries, is_single)
@@ -461,8 +463,8 @@ class WordEncoder:
         """Return the weights of the terms of a query."""
         return self.weighting.of_query(terms, counts)
 
-    def count(self, text: str) -> tuple[list[int], list[float], list[str]]:
-        """Return the terms of a text, ascending, their counts, and its unknown words."""
+    def count(self, text: str) -> tuple[dict[int, float], list[str]]:
+        """Return the counts of the terms of a text, and its unknown words."""
         counts = dict[int, float]()
         unknown = list[str]()
         for word, n in Counter(self._tokenize(text)).items():
@@ -471,8 +473,7 @@ class WordEncoder:
                 counts[term] = counts.get(term, 0) + n
             elif term == _UNKNOWN:
                 unknown += [word] * n
-        terms = sorted(counts)
-        return terms, [counts[term] for term in terms], unknown
+        return counts, unknown
 
     def _term_of(self, word: str) -> int:
         """Return the term of a word, `_UNKNOWN` or `_STOP`."""

@@ -52,6 +52,15 @@ def test_the_score_is_the_sum_of_words_and_meaning(both):
     assert found["matched"][0] == "doctor, nurse"
 
 
+@pytest.mark.parametrize("method", ["bm25", "lsi", "hybrid"])
+def test_a_query_makes_no_plan_of_polars(both, monkeypatch, method):
+    """One plan takes as long as the rest of the search."""
+    expected = both.query("the nurse and the doctor", method=method)
+    monkeypatch.setattr(pl.DataFrame, "lazy", None)
+    again = both.query("the nurse and the doctor", method=method)
+    assert again.rows() == expected.rows()
+
+
 @pytest.mark.parametrize("times", [1, 100])
 def test_words_find_a_document_that_no_dimension_has(times):
     texts = [
