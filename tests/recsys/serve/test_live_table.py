@@ -67,7 +67,10 @@ class Shop:
         self.post = self.application.post
 
     def write(self, table: pl.DataFrame) -> None:
-        table.write_csv(self.path)
+        # The service, which looks all the time, must not read half of a table.
+        part = self.path.with_suffix(".part")
+        table.write_csv(part)
+        part.replace(self.path)
 
     def change(self, table: pl.DataFrame) -> None:
         """Write the table, and let the service read it."""
